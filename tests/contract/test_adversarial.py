@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_HOST
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, flat
 
 SIZE, STEPS = 2, 4
 
@@ -22,31 +20,20 @@ def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def trained(name: str, *, beforehand: bool) -> list[Tensor]:
-    """The parameters at the end, by rank."""
+    """The parameters and buffers at the end, by rank."""
 
-    @joined
-    def live(world: quorate.World) -> Tensor:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
-        plain = torch.optim.SGD(model.parameters(), lr=0.05 / (world.size if name in OF_ONE_HOST else 1))
-        optimizer: Any = quorate.distribute(plain, model, name)
-        settings: dict[str, Any] = {"epsilon": 0.2, "attack": "fgsm", "clean": 0.0}
-        draw = torch.Generator().manual_seed(world.rank)
-        for _ in range(STEPS):
-            x, y = torch.randn(6, 4, generator=draw), torch.randn(6, 2, generator=draw)
-            optimizer.zero_grad()
-            if beforehand:
-                other = copy.deepcopy(model)
-                there = x.clone().requires_grad_()
-                (gradient,) = torch.autograd.grad(loss(other, there, y), there)
-                loss(model, x + ((x + 0.2 * gradient.sign()) - x), y).backward()
-            else:
-                quorate.adversarial(loss, **settings)(model, x, y).backward()
-            optimizer.step()
-        optimizer.finish()
-        return torch.cat([p.detach().reshape(-1) for p in model.state_dict().values()])
+    def loss_of(trainer: Trainer) -> Tensor:
+        draw, model = torch.Generator().manual_seed(10 * trainer.step + trainer.rank), trainer.model
+        x, y = torch.randn(6, 4, generator=draw), torch.randn(6, 2, generator=draw)
+        if not beforehand:
+            return quorate.adversarial(loss, epsilon=0.2, attack="fgsm", clean=0.0)(model, x, y)
+        there = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(copy.deepcopy(model), there, y), there)
+        return loss(model, x + ((x + 0.2 * gradient.sign()) - x), y)
 
-    return VirtualWorld(SIZE, seed=1).run(live)
+    model = lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))  # noqa: E731
+    scene = Scene(name, SIZE, model=model, rate=0.05 / (SIZE if name in OF_ONE_HOST else 1), steps=STEPS, loss=loss_of)
+    return scene.run(lambda trainer: flat(trainer.model.state_dict().values()))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -16,16 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-import quorate
 from quorate.codecs.error_feedback import ERROR
-from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.world import World
 from quorate.means.reduction import NONE, compressing
 from quorate.means.two_phase import TwoPhaseState
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.kept_trainings import in_world
+from tests.support.scene import Scene, Trainer, apart, squares
 from tests.unit.rounds.test_joining import Plan, check
 
 FOR_SMALL: dict[str, dict[str, Any]] = {
@@ -83,37 +77,33 @@ class Loop:
 
     def run(self, size: int = 3) -> tuple[float, list[torch.Tensor]]:
         """The loss of rank 0 on data of its own at the end, and each worker's parameters."""
-        between = Network(hosts=[0, 0, 1]) if self.settings.get("reduce") == "hierarchical" else None
-        told = VirtualWorld(size, seed=2, network=between).run(joined(self._live))
+        network = Network(hosts=[0, 0, 1]) if self.settings.get("reduce") == "hierarchical" else None
+        paces = [random.Random(rank) for rank in range(size)]
+        fields: dict[str, Any] = {"strategy": "all-reduce", **self.settings}
+        fields["steps"] = [STEPS - 20 * rank * self.uneven for rank in range(size)]
+        fields["pause"] = lambda rank, step: 0.01 * paces[rank].random()
+        hooks: Any = {"begin": self.begin, "between": self.clip, "after": lambda t: t.schedule and t.schedule.step()}
+        choice: Any = {"model": (8, 24, 24, 2), "make": self.make, "loss": self.loss, "passes": self.accumulates}
+        scene = Scene(size=size, world={"seed": 2, "network": network}, **choice, **hooks, **fields)
+        told = scene.run(lambda t: (self.error(t, torch.Generator().manual_seed(99), 512).item(), t.parameters))
         return told[0][0], [parameters for _, parameters in told]
 
-    def _live(self, world: quorate.World) -> tuple[float, torch.Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 2))
-        optimizer: Any = quorate.distribute(self.make(model.parameters()), model, **self.settings)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-        draw, pace = torch.Generator().manual_seed(10 + world.rank), random.Random(world.rank)
-        for _ in range(STEPS - 20 * world.rank if self.uneven else STEPS):
-            optimizer.zero_grad()
-            for turn in range(self.accumulates):
-                with optimizer.accumulate() if turn < self.accumulates - 1 else nullcontext():
-                    (self._loss(model, draw) / self.accumulates).backward()
-            if self.clips:
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            world.wire.clock.sleep(0.01 * pace.random())
-            optimizer.step()
-            if self.schedules:
-                schedule.step()
-        optimizer.finish()
-        with torch.no_grad():
-            loss = float(self._loss(model, torch.Generator().manual_seed(99), 512))
-        return loss, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    def begin(self, trainer: Trainer) -> None:
+        optimizer, trainer.draws = trainer.optimizer, torch.Generator().manual_seed(10 + trainer.rank)
+        trainer.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS) if self.schedules else None
+
+    def clip(self, trainer: Trainer) -> None:
+        if self.clips:
+            nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+
+    def loss(self, trainer: Trainer) -> torch.Tensor:
+        return self.error(trainer, trainer.draws, 16) / self.accumulates
 
     @staticmethod
-    def _loss(model: nn.Module, draw: torch.Generator, examples: int = 16) -> torch.Tensor:
+    def error(trainer: Trainer, draw: torch.Generator, examples: int) -> torch.Tensor:
         x = torch.randn(examples, 8, generator=draw)
         y = torch.stack([(x[:, :4].sum(1)).tanh(), (x[:, 4:] * x[:, :4]).sum(1).tanh()], 1)
-        return (model(x) - y).square().mean()
+        return (trainer.model(x) - y).square().mean()
 
 
 LOOPS: dict[str, dict[str, Any]] = {
@@ -162,69 +152,55 @@ def test_at_any_time(name: str, seed: int) -> None:
     check(plan, plan.run())
 
 
-def trained(
-    world: World, name: str, steps: int, save_at: int | None = None, **settings: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Parameters, and what was left out of gradients by then (of rank 0 after the first load, where there was one)."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
-    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, **CODED[name], **settings)
-    step = quorate.load() or 0
-    worker = optimizer.__dict__["_quorate_worker"]
-    while step < steps:
-        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + world.rank))
-        optimizer.zero_grad()
-        (model(x) - world.rank).square().mean().backward()
-        optimizer.step()
-        step += 1
-        if step == save_at:
-            quorate.save()
-    state = worker.reducer_state
-    error: Sequence[torch.Tensor] = ()
+def left(trainer: Trainer) -> None:
+    """See what was left out of gradients by then (of rank 0 after the first load, where there was one)."""
+    state = trainer.worker.reducer_state
+    errors: Sequence[torch.Tensor] = ()
     if state is not None:  # under rounds it is what waits with them
         memory = getattr(state, "memory", {})  # a rule remembers no errors
-        error = [*memory.get(ERROR, {}).values()] if name != "power-sgd" else state.error.segments()
-    left = torch.cat([x.flatten() for x in error]) if error else torch.zeros(1)
+        errors = (
+            [*memory[ERROR].values()] if ERROR in memory else getattr(getattr(state, "error", None), "segments", list)()
+        )
+    seen = torch.cat([x.flatten() for x in errors]) if errors else torch.zeros(1)
     if isinstance(state, TwoPhaseState) and state.owned:
-        left = left + torch.cat([*state.owned.values()])
-    left = left.clone()
-    optimizer.finish()
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), left
+        seen = seen + torch.cat([*state.owned.values()])
+    trainer.seen.append(seen.clone())
+
+
+def scene(name: str, size: int = 3, steps: int = 12, **settings: Any) -> Scene:
+    fields: dict[str, Any] = {"model": (6, 16, 1), "heavy": 0.9, "steps": steps, "loss": apart, "last": left}
+    return Scene(size=size, **fields, **{"strategy": "all-reduce", **CODED[name], **settings})
+
+
+def both(trainer: Trainer) -> torch.Tensor:
+    """The parameters and what was left out of gradients by then, flat."""
+    return torch.cat([trainer.parameters, *trainer.seen])
 
 
 @pytest.mark.covering(("name", "size"), product(CODED, [2, 3]))
 def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name: str) -> None:
-    whole = in_world(size, tmp_path / "whole", lambda world: trained(world, name, 12))
-    in_world(size, tmp_path / "kept", lambda world: trained(world, name, 8, save_at=5))
-    again = in_world(size, tmp_path / "kept", lambda world: trained(world, name, 12))
-    for mine, other in zip(again, whole, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+    whole, again = scene(name, size).resumed(tmp_path, 5, 8, both)
+    assert all(map(torch.equal, again, whole))
 
 
 @pytest.mark.parametrize("name", OF_DECODED)
 def test_momenta_under_a_rule_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
-    def run(folder: str, steps: int, save_at: int | None = None) -> Any:
-        return in_world(3, tmp_path / folder, lambda world: trained(world, name, steps, save_at, strategy="robust"))
-
-    whole = run("whole", 12)
-    run("kept", 8, save_at=5)
-    for mine, other in zip(run("kept", 12), whole, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+    whole, again = scene(name, strategy="robust").resumed(tmp_path, 5, 8, both)
+    assert all(map(torch.equal, again, whole))
 
 
 @pytest.mark.covering(("size", "name"), product([2, 4, 5], ["top-k", "power-sgd", "top-k, two-phase"]))
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, name: str, size: int) -> None:
-    before = in_world(3, tmp_path, lambda world: trained(world, name, 5, save_at=5))
-    after = in_world(size, tmp_path, lambda world: trained(world, name, 5))
-    sums = [torch.stack([left for _, left in ends]).sum(0) for ends in (before, after)]
+    before = scene(name, steps=5, root=tmp_path, saves=[5]).run()
+    after = scene(name, size, steps=5, root=tmp_path, loads=True).run()
+    sums = [torch.stack([trainer.seen[0] for trainer in ends]).sum(0) for ends in (before, after)]
     assert float(sums[0].abs().max()) > 0.01
     torch.testing.assert_close(sums[0], sums[1])
 
 
 def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    in_world(2, tmp_path, lambda world: trained(world, "top-k", 5, save_at=5))
-    in_world(2, tmp_path, lambda world: trained(world, "half", 6))
+    scene("top-k", 2, 5, root=tmp_path, saves=[5]).run()
+    scene("half", 2, 6, root=tmp_path, loads=True).run()
     assert "what the codec of all-reduce remembers begins anew" in capsys.readouterr().err
 
 
@@ -300,14 +276,7 @@ def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
-    @joined
-    def live(world: quorate.World) -> str:
-        model = nn.Linear(2, 1)
-        with pytest.raises(ConfigurationError) as refused:
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
-        return str(refused.value)
-
-    assert all(found.startswith(sentence) for found in VirtualWorld(2).run(live))
+    assert Scene(strategy, 2, model=(2, 1), settings=settings).refusal().startswith(sentence)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -370,43 +339,26 @@ def test_they_are_among_those_that_die_and_join(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", OF_WAYS)
 def test_local_steps_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> None:
     settings = {"strategy": "diloco", "sync_every": 4, "fragments": 2, "momentum": "keep"}
-
-    def live(world: World, steps: int, save_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        return trained(world, name, steps, save_at, **settings)
-
-    whole = in_world(2, tmp_path / "whole", lambda world: live(world, 16))
-    in_world(2, tmp_path / "kept", lambda world: live(world, 9, save_at=7))
-    again = in_world(2, tmp_path / "kept", lambda world: live(world, 16))
-    for mine, other in zip(again, whole, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(mine, other, strict=True))
+    whole, again = scene(name, 2, 16, **settings).resumed(tmp_path, 7, 9, both)
+    assert all(map(torch.equal, again, whole))
 
 
 @pytest.mark.parametrize("name", ["half", "top-k", "power-sgd", "top-k, two-phase", "top-k, hierarchical", "adasum"])
 def test_a_scaler_skips_the_step_of_all_where_one_gradient_overflows(name: str) -> None:
-    @joined
-    def live(world: World) -> tuple[list[float], list[float], torch.Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 2))
-        optimizer: Any = quorate.distribute(
-            torch.optim.SGD(model.parameters(), lr=0.05), model, on_nonfinite="ignore", **CODED[name]
-        )
+    def live(trainer: Trainer) -> tuple[list[float], list[float], torch.Tensor]:
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
-        scales, weights = list[float](), list[float]()
-        draw = torch.Generator().manual_seed(world.rank)
-        for step in range(8):
+        scales, weights, optimizer = list[float](), list[float](), trainer.optimizer
+        for trainer.step in range(8):
             optimizer.zero_grad()
-            loss = model(torch.randn(4, 8, generator=draw)).square().mean()
-            if step == 5 and world.rank == 1:
-                loss = loss * torch.inf
-            scaler.scale(loss).backward()
+            overflows = trainer.step == 5 and trainer.rank == 1
+            scaler.scale(squares(trainer) * (torch.inf if overflows else 1.0)).backward()
             scaler.step(optimizer)
             scaler.update()
             scales.append(scaler.get_scale())
-            weights.append(float(model[0].weight.detach().double().sum()))
-        optimizer.finish()
-        return scales, weights, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+            weights.append(float(trainer.model[0].weight.detach().double().sum()))
+        return scales, weights, trainer.finish().parameters
 
-    told = VirtualWorld(3).run(live)
+    told = Scene(model=(8, 24, 2), on_nonfinite="ignore", **CODED[name]).act(live)
     for scales, weights, parameters in told:
         assert scales == [8.0] * 5 + [4.0] * 3
         assert weights[5] == weights[4] and weights[6] != weights[5]

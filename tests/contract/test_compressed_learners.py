@@ -11,20 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.world import World
 from quorate.rounds import forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
-from tests.contract.test_compressed import CODED, Loop, trained
-from tests.support.joined import joined
-from tests.support.kept_trainings import in_world
+from tests.contract.test_compressed import CODED, Loop, scene
 from tests.support.learner_trainings import ASYNC, Training, drawn
+from tests.support.scene import Scene, Trainer, squares
 from tests.unit.rounds.test_joining import Plan, check
-from tests.unit.strategies.test_decoupled_diloco import kept, ledger, uneven
+from tests.unit.strategies.test_decoupled_diloco import ledger, resumable, uneven
 from tests.unit.strategies.test_decoupled_diloco import trained as plainly_trained
 
 UNDER: dict[str, dict[str, Any]] = {
@@ -93,7 +89,7 @@ def test_learners_of_several_workers_learn_nearly_as_much(name: str) -> None:
 @pytest.mark.parametrize("codes", OF_WORKERS, ids=str)
 @pytest.mark.parametrize("strategy", ["decoupled-diloco", "async-local-sgd"])
 def test_groups_of_one_are_learners_of_one_worker(strategy: str, codes: dict[str, Any]) -> None:
-    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "sync_every": 4, **codes}
+    run: dict[str, Any] = {"pause": uneven, "rests": (11,), "sync_every": 4, **codes}
     each, groups = (plainly_trained(3, strategy, look=ledger, **own, **run) for own in ({}, {"learners": 3}))
     assert all(torch.equal(x, y) and one == other for (x, one), (y, other) in zip(each, groups, strict=True))
 
@@ -136,9 +132,7 @@ def test_one_worker_of_each_learner_encodes() -> None:
 @pytest.mark.parametrize("codes", OF_WORKERS, ids=str)
 def test_learners_of_several_workers_go_on_to_the_bit_from_a_checkpoint(tmp_path: Path, codes: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"fragments": 2, "learners": 2, "overlap": 1, "wait_for": "all", **codes}
-    whole = in_world(3, tmp_path / "whole", lambda world: kept(world, 14, settings))
-    in_world(3, tmp_path / "kept", lambda world: kept(world, 9, settings, 5))
-    rest = in_world(3, tmp_path / "kept", lambda world: kept(world, 14, settings))
+    whole, rest = resumable(**settings).resumed(tmp_path, 5, 9)
     assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
 
 
@@ -147,60 +141,38 @@ def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, name: str) -> N
     """Where all are in every round; else which are depends on when workers come."""
     settings = UNDER["radial"] | {"sync_every": 3, "overlap": 0, "wait_for": "all"}
 
-    def live(world: World, steps: int, save_at: int | None = None) -> torch.Tensor:
-        return trained(world, name, steps, save_at, **settings)[0]
-
-    whole = in_world(2, tmp_path / "whole", lambda world: live(world, 16))
-    in_world(2, tmp_path / "kept", lambda world: live(world, 9, save_at=7))
-    again = in_world(2, tmp_path / "kept", lambda world: live(world, 16))
-    assert all(torch.equal(mine, other) for mine, other in zip(again, whole, strict=True))
+    whole, again = scene(name, 2, 16, **settings).resumed(tmp_path, 7, 9)
+    assert all(map(torch.equal, again, whole))
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_it_goes_on_with_other_workers(tmp_path: Path, size: int) -> None:
-    in_world(3, tmp_path, lambda world: trained(world, "top-k", 8, save_at=5, **UNDER["radial"]))
-    told = in_world(size, tmp_path, lambda world: trained(world, "top-k", 12, **UNDER["radial"]))
-    assert all(torch.equal(mine, told[0][0]) for mine, _ in told)
+    scene("top-k", steps=8, root=tmp_path, saves=[5], **UNDER["radial"]).run()
+    scene("top-k", size, root=tmp_path, loads=True, **UNDER["radial"]).end()
 
 
-def left_out(world: World) -> torch.Tensor:
+def left_out(trainer: Trainer) -> torch.Tensor:
     """What a worker that has gone on from a checkpoint has left out of its ways, by what they count."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, **UNDER["radial"], **CODED["top-k"])
-    quorate.load()
-    error = optimizer.__dict__["_quorate_worker"].rounds.rounds._member.pending.coding.error_without(())
-    optimizer.finish()
-    return world.size * torch.cat([x.cpu() for x in error.parts]) if error is not None else torch.zeros(129)
+    error = trainer.worker.rounds.rounds._member.pending.coding.error_without(())
+    trainer.finish()
+    return trainer.world.size * torch.cat([x.cpu() for x in error.parts]) if error is not None else torch.zeros(129)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path, size: int) -> None:
-    in_world(3, tmp_path, lambda world: trained(world, "top-k", 20, save_at=16, **UNDER["radial"]))
-    before, after = (torch.stack(in_world(count, tmp_path, left_out)).sum(0) for count in (3, size))
+    learners = scene("top-k", steps=20, root=tmp_path, **UNDER["radial"])
+    learners.but(saves=[16]).run()
+    before, after = (torch.stack(learners.but(size=n, loads=True).act(left_out)).sum(0) for n in (3, size))
     assert float(before.abs().max()) > 0.01
     torch.testing.assert_close(before, after)
 
 
 @pytest.mark.parametrize("under", ["radial", "as they come"])
 def test_ways_are_short_messages_between_hosts(under: str) -> None:
-    def live(world: quorate.World, settings: dict[str, Any]) -> int:
-        torch.manual_seed(0)
-        model = torch.nn.Linear(300, 300)
-        plain = torch.optim.SGD(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, **UNDER[under], **settings)
-        for _ in range(36):
-            optimizer.zero_grad()
-            model(torch.randn(4, 300)).square().mean().backward()
-            optimizer.step()
-            world.wire.clock.sleep(0.01)
-        found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
-        optimizer.finish()
-        return int(found)
-
     def sent(**settings: Any) -> int:
-        return sum(VirtualWorld(3, network=Network(hosts=[0, 1, 2])).run(joined(lambda world: live(world, settings))))
+        choice: dict[str, Any] = {"model": (300, 300), "rate": 0.01, "steps": 36, "pause": 0.01, "loss": squares}
+        scene = Scene(**choice, world={"network": Network(hosts=[0, 1, 2])}, **UNDER[under], **settings)
+        return sum(scene.act(lambda trainer: trainer.train(36).bytes_out))
 
     whole = sent()
     assert sent(compress="top-k", density=0.01) < 0.13 * whole

@@ -12,18 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.world import World
 from quorate.rounds import forming
 from quorate.rounds.forming import Forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
-from tests.contract.test_compressed import CODED, Loop, trained
+from tests.contract.test_compressed import CODED, Loop, scene
 from tests.support.joined import joined
-from tests.support.kept_trainings import in_world
+from tests.support.scene import Scene, squares
 from tests.unit.rounds.test_joining import Plan, check
 
 UNDER: dict[str, dict[str, Any]] = {
@@ -82,22 +80,15 @@ def test_they_die_and_join_at_any_time(name: str, seed: int, monkeypatch: pytest
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("size", [2, 3])
 def test_it_goes_on_to_the_bit_from_a_checkpoint(tmp_path: Path, size: int, name: str) -> None:
-    def live(world: World, steps: int, save_at: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        return trained(world, name, steps, save_at, **UNDER["all"])
-
-    whole = in_world(size, tmp_path / "whole", lambda world: live(world, 12))
-    in_world(size, tmp_path / "kept", lambda world: live(world, 8, save_at=5))
-    again = in_world(size, tmp_path / "kept", lambda world: live(world, 12))
-    for mine, other in zip(again, whole, strict=True):
-        assert torch.equal(mine[0], other[0])
+    whole, again = scene(name, size, **UNDER["all"]).resumed(tmp_path, 5, 8)
+    assert all(map(torch.equal, again, whole))
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_it_goes_on_with_other_workers(tmp_path: Path, size: int) -> None:
     """What was left out is kept, in units of the new world's contributions."""
-    in_world(3, tmp_path, lambda world: trained(world, "top-k", 8, save_at=5, **UNDER["all"]))
-    told = in_world(size, tmp_path, lambda world: trained(world, "top-k", 12, **UNDER["all"]))
-    assert all(torch.equal(mine, told[0][0]) for mine, _ in told)
+    scene("top-k", steps=8, root=tmp_path, saves=[5], **UNDER["all"]).run()
+    scene("top-k", size, root=tmp_path, loads=True, **UNDER["all"]).end()
 
 
 @pytest.mark.parametrize("hosts", [[0, 1, 2], [0, 0, 1, 1, 2]])
@@ -107,16 +98,12 @@ def test_codes_and_pieces_make_the_same_sums(name: str, hosts: list[int], monkey
     monkeypatch.setattr(forming, "HUB_BYTES", 0)
     found, plans = [], []
 
-    @joined
-    def live(world: quorate.World) -> tuple[torch.Tensor, int]:
-        return loop_of(10, UNDER["all"] | CODED[name], width=40)
-
     for codes in (True, False):
         monkeypatch.setattr(Forming, "is_less_in_codes", choosing(plans, codes=codes))
-        found.append(VirtualWorld(len(hosts), network=Network(hosts=hosts)).run(live))
+        found.append(between_hosts(hosts, 10, 40, **CODED[name]).ends())
     assert {True, False} == set(plans)
     for mine, other in zip(*found, strict=True):
-        assert torch.equal(mine[0], other[0])
+        assert torch.equal(mine, other)
 
 
 def choosing(plans: list[bool], *, codes: bool) -> Callable[[Forming, Any], bool]:
@@ -140,8 +127,7 @@ def choosing(plans: list[bool], *, codes: bool) -> Callable[[Forming, Any], bool
 )
 def test_contributions_are_short_messages_between_hosts(settings: dict[str, Any], share: float) -> None:
     def sent(**settings: Any) -> int:
-        world = VirtualWorld(3, network=Network(hosts=[0, 1, 2]))
-        return sum(nbytes for _, nbytes in world.run(joined(lambda world: loop_of(10, UNDER["all"] | settings))))
+        return sum(between_hosts([0, 1, 2], 10, **settings).act(lambda trainer: trainer.train(10).bytes_out))
 
     assert sent(**settings) < share * sent()
 
@@ -152,25 +138,16 @@ def test_where_many_give_codes_sums_go_in_pieces() -> None:
 
     def sent(**settings: Any) -> int:
         world = VirtualWorld(8, network=network)
-        rounds = len(world.run(joined(lambda world: loop_of(4, UNDER["all"] | settings)))) * 4
-        return max(world.stage.traffic.into_hosts().values()) // rounds
+        world.run(joined(between_hosts([], 4, **settings).play))
+        return max(world.stage.traffic.into_hosts().values()) // (8 * 4)
 
     assert sent(compress="half") < 1.02 * sent()
 
 
-def loop_of(steps: int, settings: dict[str, Any], width: int = 300) -> tuple[torch.Tensor, int]:
-    """The parameters, and the bytes sent."""
-    torch.manual_seed(0)
-    model = torch.nn.Linear(width, width)
-    plain = torch.optim.SGD(model.parameters(), lr=0.01)
-    optimizer: Any = quorate.distribute(plain, model, **settings)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(4, width)).square().mean().backward()
-        optimizer.step()
-    found = sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
-    optimizer.finish()
-    return model.weight.detach().clone(), int(found)
+def between_hosts(hosts: list[int], steps: int, width: int = 300, **settings: Any) -> Scene:
+    """Rounds of workers on these hosts."""
+    fields: dict[str, Any] = {"model": (width, width), "rate": 0.01, "steps": steps, "loss": squares, **UNDER["all"]}
+    return Scene(size=len(hosts), world={"network": Network(hosts=hosts)} if hosts else {}, **fields, **settings)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
 from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.support.ordinary_loops import Cell, ended_for_real
+from tests.support.scene import Scene, Trainer, nothing
 
 IN_ROUNDS = ["adaptive", "bounded-staleness", "eager-majority", "eager-solo", "quorum"]
 """Under these workers come to their steps at different rounds."""
@@ -36,41 +37,35 @@ newest mean."""
 Edit = Callable[[Any, nn.Module, int], None]
 
 
-def make_steps(world: Any, model: nn.Module, optimizer: Any, count: int, edit: Edit) -> None:
-    """Train on numbers of the worker's own at its own pace, with an edit behind each step."""
-    draw, numbers = random.Random(world.rank), torch.Generator().manual_seed(10 + world.rank)
-    for step in range(count):
-        x = torch.randn(4, 8, generator=numbers)
-        optimizer.zero_grad()
-        (model(x) - 3 * x.sum(1, keepdim=True)).square().mean().backward()
-        world.wire.clock.sleep(draw.random() * 0.03)
-        optimizer.step()
-        edit(world, model, step)
+def pull(trainer: Trainer) -> torch.Tensor:
+    x = trainer.draw()
+    return (trainer.model(x) - 3 * x.sum(1, keepdim=True)).square().mean()
 
 
-def trained(
-    name: str, edit: Edit, *, rate: float = 0.05, hooks: bool = False, within: bool = False, **settings: Any
-) -> list[torch.Tensor]:
-    """The parameters that late and unequal workers end with; with rate 0 what they end with is what was written.
+def scene(name: str, edit: Edit, *, within: bool = False, settings: dict[str, Any] | None = None, **more: Any) -> Scene:
+    """Late and unequal workers, with an edit behind each step; they begin `within` the bound, or beyond it."""
 
-    They begin `within` the bound, or beyond it.
-    """
-
-    @joined
-    def live(world: quorate.World) -> torch.Tensor:
-        torch.manual_seed(0)
-        model = nn.Linear(8, 1, bias=False)
+    def model() -> nn.Module:
+        layer = nn.Linear(8, 1, bias=False)
         if within:
-            clip(world, model, -1)
-        plain = torch.optim.SGD(model.parameters(), lr=rate)
-        optimizer: Any = quorate.distribute(plain, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
-        if hooks:
-            optimizer.register_step_post_hook(lambda *_: edit(world, model, -1))
-        make_steps(world, model, optimizer, STEPS, (lambda *_: None) if hooks else edit)
-        optimizer.finish()
-        return model.weight.detach().cpu().clone()
+            clip(None, layer, -1)
+        return layer
 
-    return VirtualWorld(SIZE, seed=1).run(live)
+    draws = [random.Random(rank) for rank in range(SIZE)]
+    fields: dict[str, Any] = {"model": model, "loss": pull, "steps": STEPS, "world": {"seed": 1}, **more}
+    fields["pause"] = lambda rank, step: draws[rank].random() * 0.03
+    after = {"after": lambda trainer: edit(trainer.world, trainer.model, trainer.step - 1)}
+    return Scene(name, SIZE, settings={**OF_ONE_TENSOR.get(name, {}), **(settings or {})}, **{**after, **fields})
+
+
+def trained(name: str, edit: Edit, *, hooks: bool = False, **chosen: Any) -> list[torch.Tensor]:
+    """The parameters that workers end with; with rate 0 what they end with is what was written."""
+
+    def begin(trainer: Trainer) -> None:
+        trainer.optimizer.register_step_post_hook(lambda *_: edit(trainer.world, trainer.model, -1))
+
+    in_hooks = {"begin": begin, "after": nothing} if hooks else {}
+    return scene(name, edit, **in_hooks, **chosen).run(lambda trainer: trainer.model.weight.detach().cpu().clone())
 
 
 def clip(world: Any, model: nn.Module, step: int) -> None:
@@ -179,21 +174,11 @@ AT_REST: list[tuple[str, dict[str, Any]]] = [
 """Edits are made behind steps in which something was put under way, just merged, or neither."""
 
 
-def lived(
-    world: quorate.World, name: str, settings: dict[str, Any], steps: int, does: Callable[[nn.Module], Any]
-) -> tuple[Any, float]:
+def lived(trainer: Trainer, steps: int, does: Callable[[nn.Module], Any]) -> tuple[Any, float]:
     """Clips after every step, and `does` something after the last one: what it returned, and the largest number."""
-    torch.manual_seed(0)
-    model = nn.Linear(8, 1, bias=False)
-    clip(world, model, -1)
-    choice = {**OF_ONE_TENSOR.get(name, {}), **settings}
-    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, name, **choice)
-    if steps == 0:
-        quorate.load()
-    make_steps(world, model, optimizer, steps, clip)
-    returned = does(model)
-    optimizer.finish()
-    return returned, largest(model)
+    returned = does(trainer.train(steps).model)
+    trainer.finish()
+    return returned, largest(trainer.model)
 
 
 def largest(model: nn.Module) -> float:
@@ -214,16 +199,16 @@ class TestAtRest:
 
         for steps in range(6, 10):
 
-            @joined
-            def live(world: quorate.World, steps: int = steps) -> Any:
-                return lived(world, name, settings, steps, lambda model: evaluated(world, model))
+            def live(trainer: Trainer, steps: int = steps) -> Any:
+                return lived(trainer, steps, lambda model: evaluated(trainer.world, model))
 
-            for found, left in VirtualWorld(SIZE, seed=1).run(live):
+            for found, left in scene(name, clip, within=True, settings=settings).act(live):
                 assert max(*found, left) <= BOUND + 1e-6, (steps, found, left)
 
     def test_an_edit_belongs_to_what_is_saved(self, name: str, settings: dict[str, Any], tmp_path: Path) -> None:
-        in_world(SIZE, tmp_path, lambda world: lived(world, name, settings, 8, lambda model: quorate.save()))
-        for restored, left in in_world(SIZE, tmp_path, lambda world: lived(world, name, settings, 0, largest)):
+        kept = scene(name, clip, within=True, settings=settings, root=tmp_path)
+        kept.act(lambda trainer: lived(trainer, 8, lambda model: quorate.save()))
+        for restored, left in kept.but(loads=True).act(lambda trainer: lived(trainer, 0, largest)):
             assert max(restored, left) <= BOUND + 1e-6, (restored, left)
 
 
@@ -232,7 +217,7 @@ def evaluated_for_real(cell: Cell) -> float:
         with cell.world.evaluate():
             return largest(model)
 
-    return max(lived(cell.world, cell.strategy, cell.settings, 8, evaluated))
+    return max(lived(scene(cell.strategy, clip, within=True, settings=cell.settings).trainer(cell.world), 8, evaluated))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +250,7 @@ def move_one(world: Any, model: nn.Module, step: int) -> None:
     ids=str,
 )
 def test_an_edit_of_one_worker_after_its_last_step_counts_as_one_of_all(name: str, settings: dict[str, Any]) -> None:
-    for end in trained(name, move_one, rate=0.0, **settings):
+    for end in trained(name, move_one, rate=0.0, settings=settings):
         assert torch.allclose(end, start() + 3.0 / SIZE, atol=0.3)
 
 
@@ -310,7 +295,11 @@ def parted(world: quorate.World, name: str, steps: int, does: Callable[[nn.Modul
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.0), model, name, **choice)
     if steps == 0:
         quorate.load()
-    make_steps(world, model, optimizer, steps, lambda *_: None)
+    for _ in range(steps):
+        model(torch.randn(4, 8)).square().mean().backward()
+        world.wire.clock.sleep(0.01 * (1 + world.rank))
+        optimizer.step()
+        optimizer.zero_grad()
     does(model)
     optimizer.finish()
     return float((model.weight.detach() - start()).mean())

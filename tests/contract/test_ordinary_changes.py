@@ -14,45 +14,29 @@ from torch.utils.data import TensorDataset
 
 import quorate
 from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
+from tests.support.scene import Hook, Trainer, flat
 
 STEPS, AT = 14, 3
-Change = Callable[[Cell, nn.Module, Any, int], None]
 
 
-def changed(
-    cell: Cell,
-    *,
-    between: Change | None = None,
-    behind: Change | None = None,
-    adam: bool = False,
-    steps: int = STEPS,
-) -> list[float]:
-    """A plain loop with a change `between` backward pass and step, or `behind` the step; returns the parameters."""
-    model = small_net()
+def changed(cell: Cell, *, adam: bool = False, steps: int = STEPS, **hooks: Any) -> list[float]:
+    """A plain loop with a change `between` backward pass and step, or `after` the step; returns the parameters."""
     kind: Any = partial(torch.optim.Adam, lr=0.01) if adam else partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-    optimizer = cell.distribute(kind(model.parameters()), model)
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        if between is not None:
-            between(cell, model, optimizer, step)
-        cell.step(optimizer)
-        if behind is not None:
-            behind(cell, model, optimizer, step)
-    optimizer.finish()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+    return cell.train(steps, make=kind, **hooks).parameters.tolist()
 
 
-def on_one_rank(change: Callable[[nn.Module, Any], None], *, once: bool = False) -> Change:
-    def does(cell: Cell, model: nn.Module, optimizer: Any, step: int) -> None:
-        if cell.world.rank == 1 and (step == AT if once else step >= AT):
-            change(model, optimizer)
+def on_one_rank(change: Callable[[nn.Module, Any], None], *, once: bool = False) -> Hook:
+    """Between backward pass and step from step `AT` on, or `once` behind it."""
+
+    def does(trainer: Trainer) -> None:
+        if trainer.rank == 1 and (trainer.step == AT + 1 if once else trainer.step >= AT):
+            change(trainer.model, trainer.optimizer)
 
     return does
 
 
-def on_all(change: Callable[[nn.Module, Any], None]) -> Change:
-    return lambda cell, model, optimizer, step: change(model, optimizer)
+def on_all(change: Callable[[nn.Module, Any], None]) -> Hook:
+    return lambda trainer: change(trainer.model, trainer.optimizer)
 
 
 def halve_rate(model: nn.Module, optimizer: Any) -> None:
@@ -94,60 +78,52 @@ def forget_gradient(model: nn.Module, optimizer: Any) -> None:
 
 @pytest.mark.parametrize(("change", "option"), [(halve_rate, "lr"), (set_decay, "weight_decay")])
 def test_an_option_of_one_rank_is_named_before_the_next_update(change: Any, option: str) -> None:
-    endings = ended(partial(changed, behind=on_one_rank(change, once=True)), "all-reduce", 3)
+    endings = ended(partial(changed, after=on_one_rank(change, once=True)), "all-reduce", 3)
     endings.named(f"{option} of parameter group 0 is .* on ranks 0 and 2 and .* on rank 1", at=AT + 1, within=1)
 
 
 def test_a_rate_in_a_tensor_that_is_written_in_place_is_signed_again() -> None:
-    def loop(cell: Cell) -> None:
-        model = small_net()
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=torch.tensor(0.05)), model)
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss_of(model, cell.world.rank, step).backward()
-            cell.step(optimizer)
-            if step == AT and cell.world.rank == 1:
-                optimizer.param_groups[0]["lr"].mul_(0.5)
+    def halve(model: nn.Module, optimizer: Any) -> None:
+        optimizer.param_groups[0]["lr"].mul_(0.5)
 
+    make: Any = lambda ps: torch.optim.SGD(ps, lr=torch.tensor(0.05))  # noqa: E731
+    loop = lambda cell: cell.train(STEPS, make=make, after=on_one_rank(halve, once=True)).step  # noqa: E731
     ended(loop, "all-reduce").named("lr of parameter group 0 is", at=AT + 1, within=1)
 
 
 def test_a_scheduler_on_the_own_loss_is_named() -> None:
-    def loop(cell: Cell) -> None:
-        model = small_net()
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss = loss_of(model, cell.world.rank, step)
-            loss.backward()
-            cell.step(optimizer)
-            schedule.step(float(loss.detach()) + 100.0 * step * cell.world.rank)
+    def begin(trainer: Trainer) -> None:
+        trainer.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer, patience=0)
 
-    ended(loop, "all-reduce").named(r"lr of parameter group 0 .*world\.mean\(loss\)", at=2, within=2)
+    def after(trainer: Trainer) -> None:
+        trainer.schedule.step(trainer.losses[-1] + 100.0 * (trainer.step - 1) * trainer.rank)
+
+    ended(lambda cell: cell.train(STEPS, begin=begin, after=after).step, "all-reduce").named(
+        r"lr of parameter group 0 .*world\.mean\(loss\)", at=2, within=2
+    )
 
 
 def test_a_rate_of_one_rank_is_named_at_the_next_mean_of_local_steps() -> None:
-    endings = ended(partial(changed, behind=on_one_rank(halve_rate, once=True)), "local-sgd", sync_every=4)
+    endings = ended(partial(changed, after=on_one_rank(halve_rate, once=True)), "local-sgd", sync_every=4)
     endings.named("lr of parameter group 0 is", at=AT, within=9)
 
 
 @pytest.mark.parametrize("strategy", ["d-psgd", "ad-psgd"])
 def test_a_rate_of_one_rank_is_told_at_the_end_of_gossip(strategy: str) -> None:
-    endings = ended(partial(changed, behind=on_one_rank(halve_rate, once=True)), strategy)
+    endings = ended(partial(changed, after=on_one_rank(halve_rate, once=True)), strategy)
     endings.right()
     endings.told_once("lr of parameter group 0 is")
 
 
 @pytest.mark.parametrize("strategy", ["eager-majority", "quorum"])
 def test_rounds_apply_the_options_of_one_worker(strategy: str) -> None:
-    first, second = ended(partial(changed, behind=on_one_rank(halve_rate, once=True)), strategy).right()
+    first, second = ended(partial(changed, after=on_one_rank(halve_rate, once=True)), strategy).right()
     assert first == second
 
 
 @every_family()
 def test_a_rate_that_all_change_alike_is_no_change_of_one(strategy: str) -> None:
-    endings = ended(partial(changed, behind=on_all(halve_rate)), strategy)
+    endings = ended(partial(changed, after=on_all(halve_rate)), strategy)
     endings.right()
     assert "quorate: the optimizer's options" not in endings.told
 
@@ -155,13 +131,13 @@ def test_a_rate_that_all_change_alike_is_no_change_of_one(strategy: str) -> None
 @pytest.mark.parametrize(("change", "tensor"), [(load_weights, r"0\.weight"), (write_data, r"0\.weight")])
 @pytest.mark.parametrize("adam", [False, True])
 def test_weights_of_one_rank_are_named(change: Any, tensor: str, adam: bool) -> None:
-    endings = ended(partial(changed, behind=on_one_rank(change, once=True), adam=adam), "all-reduce", 3)
+    endings = ended(partial(changed, after=on_one_rank(change, once=True), adam=adam), "all-reduce", 3)
     endings.named(f"replica of rank 1 .*the parameters differ, first in {tensor}", at=AT, within=10)
     assert not any("state differs" in ending.message for ending in endings.workers)
 
 
 def test_optimizer_state_of_one_rank_is_named() -> None:
-    endings = ended(partial(changed, behind=on_one_rank(load_state, once=True), adam=True), "all-reduce", 3)
+    endings = ended(partial(changed, after=on_one_rank(load_state, once=True), adam=True), "all-reduce", 3)
     endings.named("replica of rank 1 .*the optimizer's state differs, first in exp_avg of 0.weight", at=AT, within=10)
 
 
@@ -178,7 +154,7 @@ def test_a_gradient_that_all_ranks_change_alike_is_right(change: Any, strategy: 
 
 
 def test_nothing_is_compared_with_compare_every_0() -> None:
-    loop = partial(changed, behind=on_one_rank(write_data, once=True))
+    loop = partial(changed, after=on_one_rank(write_data, once=True))
     first, second = ended(loop, "all-reduce", compare_every=0).right()
     assert first != second
 
@@ -187,17 +163,17 @@ def test_nothing_is_compared_with_compare_every_0() -> None:
 @pytest.mark.parametrize("change", [load_weights, load_state])
 def test_what_one_rank_changes_under_rounds_is_named(change: Any, strategy: str) -> None:
     settings: dict[str, Any] = {"wait_for": "all"} if strategy == "quorum" else {}
-    loop = partial(changed, behind=on_one_rank(change, once=True), adam=True)
+    loop = partial(changed, after=on_one_rank(change, once=True), adam=True)
     endings = ended(loop, strategy, **settings)
     endings.named("parted from|differ from each other|written into the parameters", at=AT, within=10)
 
 
 def loads_weights_for_real(cell: Cell) -> list[float]:
-    return changed(cell, behind=on_one_rank(load_weights, once=True))
+    return changed(cell, after=on_one_rank(load_weights, once=True))
 
 
 def halves_rate_for_real(cell: Cell) -> list[float]:
-    return changed(cell, behind=on_one_rank(halve_rate, once=True))
+    return changed(cell, after=on_one_rank(halve_rate, once=True))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +198,7 @@ def skipping(cell: Cell, variant: str) -> tuple[list[float], float]:
             cell.step(optimizer)
             schedule.step()
     optimizer.finish()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist(), optimizer.param_groups[0]["lr"]
+    return flat(model).tolist(), optimizer.param_groups[0]["lr"]
 
 
 @pytest.mark.parametrize("variant", ["steps", "skips"])
@@ -235,11 +211,9 @@ def test_a_rank_without_a_batch_does_not_part_from_the_others(strategy: str, var
 
 @every_family()
 def test_options_that_differ_at_distribute_are_refused(strategy: str) -> None:
-    def loop(cell: Cell) -> None:
-        model = small_net()
-        cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1 / (1 + cell.world.rank)), model)
-
-    ended(loop, strategy).refused("lr of parameter group 0 is 0.05 on rank 1 and 0.1 on rank 0; every worker must")
+    ended(lambda cell: cell.trainer(rate=0.1 / (1 + cell.world.rank)).step, strategy).refused(
+        "lr of parameter group 0 is 0.05 on rank 1 and 0.1 on rank 0; every worker must"
+    )
 
 
 def test_a_state_that_rank_0_alone_has_loaded_is_everyones() -> None:
@@ -266,9 +240,9 @@ def updating_by_hand(cell: Cell) -> list[float]:
             assert p.grad is not None
             p.data -= 0.05 * p.grad
             p.grad = None
-        cell.steps += 1
+        cell.counted += 1
     optimizer.finish()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+    return flat(model).tolist()
 
 
 @every_family("all-reduce")
@@ -301,9 +275,9 @@ def without_backward(cell: Cell, *, alike: bool, meets: Meets = "nowhere") -> li
             slope = mean if alike else slope
             for p, way in zip(model.parameters(), directions, strict=True):
                 p.data.add_(way, alpha=-0.001 * float(slope))
-        cell.steps += 1
+        cell.counted += 1
     optimizer.finish()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+    return flat(model).tolist()
 
 
 def batches(cell: Cell, meets: Meets) -> Iterable[Any]:

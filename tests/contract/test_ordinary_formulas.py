@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
-import quorate
 from quorate.aggregation import rules
 from quorate.codecs import codecs
 from quorate.wire.virtual.network import Network
 from tests.support.ordinary_loops import Cell, ended, small_net
+from tests.support.scene import Trainer, fit, sums, zeros
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FOR_SMALL: dict[str, dict[str, Any]] = {
@@ -29,22 +28,17 @@ FOR_SMALL: dict[str, dict[str, Any]] = {
 
 def of_every_dtype(cell: Cell, *, alike: bool = False) -> list[list[float]]:
     """Trains the same net in each dtype and returns its losses; with `alike` all workers compute the same batches."""
-    losses = []
-    for number, dtype in enumerate(DTYPES):
-        model = small_net().to(dtype)
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name=f"{number}")
-        own = list[float]()
-        for step in range(5):
-            generator = torch.Generator().manual_seed(1000 * step + (0 if alike else cell.world.rank))
-            x = torch.randn(32, 4, generator=generator)
-            optimizer.zero_grad()
-            loss = (model(x.to(dtype)).float() - x.sum(1, keepdim=True)).square().mean()
-            loss.backward()
-            cell.step(optimizer)
-            own.append(loss.item())
-        optimizer.finish()
-        losses.append(own)
-    return losses
+
+    def loss(trainer: Trainer) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1000 * trainer.step + (0 if alike else trainer.rank))
+        x = torch.randn(32, 4, generator=generator)
+        return (trainer.model(x.to(trainer.dtype)).float() - x.sum(1, keepdim=True)).square().mean()
+
+    def losses(number: int, dtype: torch.dtype) -> list[float]:
+        fields: dict[str, Any] = {"rate": 0.1, "loss": loss, "settings": {"name": f"{number}"}}
+        return cell.train(5, model=lambda: small_net().to(dtype), **fields).losses
+
+    return [losses(number, dtype) for number, dtype in enumerate(DTYPES)]
 
 
 def assert_each_dtype_learns_alike(losses: list[list[float]]) -> None:
@@ -89,16 +83,10 @@ def test_a_rule_trains_models_of_every_dtype(name: str) -> None:
 
 def on_clients(cell: Cell, *, with_buffers: bool) -> None:
     """A training on clients; the net has statistics of BatchNorm, or no buffers."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), *[torch.nn.BatchNorm1d(4)] * with_buffers, torch.nn.Linear(4, 1))
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, weigh="equal", sampled=0.9)
-    examples = torch.randn(48, 4, generator=torch.Generator().manual_seed(0))
-    loader = quorate.shard(TensorDataset(examples), 4, partition="iid", clients=4)
-    for _ in range(2):
-        for (x,) in loader:
-            optimizer.zero_grad()
-            (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-            cell.step(optimizer)
-    optimizer.finish()
+    norms = [torch.nn.BatchNorm1d(4)] * with_buffers
+    model = lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), *norms, torch.nn.Linear(4, 1))  # noqa: E731
+    shard, settings = {"partition": "iid", "clients": 4}, {"weigh": "equal", "sampled": 0.9}
+    cell.train(model=model, data=sums(48, seed=0), loss=fit, epochs=2, shard=shard, settings=settings)
 
 
 @pytest.mark.parametrize("strategy", ["fed-avg", "fed-prox", "fed-opt"])
@@ -111,16 +99,13 @@ def test_hidden_parameters_do_not_go_with_buffers_that_are_exchanged(strategy: s
     ended(partial(on_clients, with_buffers=True), strategy).right()
 
 
+def row_of(trainer: Trainer) -> list[float]:
+    return trainer.model.weight.detach()[0].tolist()
+
+
 def a_step(cell: Cell, gradient: float = 1.0) -> list[float]:
     """One step of SGD with rate 1 on a matrix of zeros, where every worker's gradient is a number; returns a row."""
-    model = torch.nn.Linear(4, 4, bias=False)
-    torch.nn.init.zeros_(model.weight)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
-    optimizer.zero_grad()
-    (gradient * model.weight).sum().backward()
-    cell.step(optimizer)
-    optimizer.finish()
-    return model.weight.detach()[0].tolist()
+    return row_of(cell.train(1, model=zeros(4, 4), rate=1.0, loss=lambda t: gradient * t.model.weight.sum()))
 
 
 WAYS_OF_CODES: list[tuple[str, dict[str, Any]]] = [
@@ -173,14 +158,7 @@ def test_a_constant_attack_sends_a_constant_gradient(size: int, settings: dict[s
 
 def a_vote(cell: Cell, signs: tuple[float, ...]) -> list[float]:
     """One step of SGD with rate 1 from zeros, where a worker's gradient is its sign times its rank and 1 more."""
-    model = torch.nn.Linear(4, 4, bias=False)
-    torch.nn.init.zeros_(model.weight)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
-    optimizer.zero_grad()
-    (signs[cell.world.rank] * (1 + cell.world.rank) * model.weight).sum().backward()
-    cell.step(optimizer)
-    optimizer.finish()
-    return model.weight.detach()[0].tolist()
+    return a_step(cell, signs[cell.world.rank] * (1 + cell.world.rank))
 
 
 @pytest.mark.parametrize(
@@ -207,15 +185,8 @@ def test_signs_without_a_scale_are_votes(
 
 def a_vote_after_another_ended(cell: Cell) -> list[float]:
     """Rank 0 makes a step more than rank 1, alone; returns how far it went in it."""
-    model = torch.nn.Linear(4, 4, bias=False)
-    torch.nn.init.zeros_(model.weight)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
-    for _ in range(2 - cell.world.rank):
-        optimizer.zero_grad()
-        (-model.weight).sum().backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return model.weight.detach()[0].tolist()
+    steps = 2 - cell.world.rank
+    return row_of(cell.train(steps, model=zeros(4, 4), rate=1.0, loss=lambda t: -t.model.weight.sum()))
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
@@ -230,16 +201,8 @@ def test_a_worker_that_has_ended_has_no_vote(strategy: str, reduce: str) -> None
 
 def in_weighted_steps(cell: Cell, *, epochs: int = 1) -> list[float]:
     """Steps of SGD with rate 1 from zeros, on gradients of ones, of batches of 4 and 2 examples; returns a row."""
-    model = torch.nn.Linear(4, 4, bias=False)
-    torch.nn.init.zeros_(model.weight)
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model)
-    for _ in range(epochs):
-        for _ in quorate.shard(TensorDataset(torch.zeros(6 * cell.world.size, 1)), 4, share="static"):
-            optimizer.zero_grad()
-            model.weight.sum().backward()
-            cell.step(optimizer)
-    optimizer.finish()
-    return model.weight.detach()[0].tolist()
+    data: dict[str, Any] = {"data": sums(6 * cell.world.size), "shard": {"share": "static"}, "epochs": epochs}
+    return row_of(cell.train(model=zeros(4, 4), rate=1.0, loss=lambda t: t.model.weight.sum(), **data))
 
 
 ABSOLUTE: dict[str, Any] = {"compress": "threshold", "of": "absolute", "dense_below": 0, "error_feedback": False}
@@ -312,15 +275,8 @@ def test_codes_are_of_gradients_whatever_these_weigh(name: str) -> None:
 
 def in_steps_of_four(cell: Cell) -> list[float]:
     """Three steps on batches of 4 examples of this worker's own; returns the parameters."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    numbers = torch.randn(12 * cell.world.size, 4, generator=torch.Generator().manual_seed(0))
-    for (x,) in quorate.shard(TensorDataset(numbers), 4, share="static"):
-        optimizer.zero_grad()
-        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+    data = sums(12 * cell.world.size, seed=0)
+    return cell.train(rate=0.1, data=data, loss=fit, shard={"share": "static"}).parameters.tolist()
 
 
 @pytest.mark.parametrize("weight", ["equal", "examples"])

@@ -16,14 +16,11 @@ from quorate.means import forward_buffers
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
+from tests.support.scene import Trainer, flat
 
 LOCKSTEP: list[tuple[str, dict[str, Any]]] = [("all-reduce", {}), ("quorum", {"wait_for": "all"})]
 """Strategies whose workers make every step on the mean of all gradients."""
 in_lockstep = pytest.mark.parametrize(("strategy", "settings"), LOCKSTEP, ids=["all-reduce", "quorum-all"])
-
-
-def numbers_of(model: nn.Module) -> list[float]:
-    return nn.utils.parameters_to_vector(model.parameters()).tolist()
 
 
 def by_hand(steps: int, size: int = 2) -> list[float]:
@@ -34,7 +31,7 @@ def by_hand(steps: int, size: int = 2) -> list[float]:
         optimizer.zero_grad()
         torch.stack([loss_of(model, rank, step) for rank in range(size)]).mean().backward()
         optimizer.step()
-    return numbers_of(model)
+    return flat(model).tolist()
 
 
 # -- hooks of the script that step inside backward
@@ -72,7 +69,7 @@ def steps_in_hooks(is_first: bool, *, one_each: bool, steps: int = 4) -> Callabl
             loss_of(model, cell.world.rank, step).backward()
         for optimizer in dict.fromkeys(optimizers.values()):
             optimizer.finish()
-        return numbers_of(model)
+        return flat(model).tolist()
 
     return loop
 
@@ -109,24 +106,15 @@ def test_steps_in_hooks_are_on_the_mean_in_processes() -> None:
 def evaluates(ranks: set[int], *, clears: bool) -> Callable[[Cell], list[float]]:
     """After every other step an evaluation, in which some ranks run a backward pass (rank times, plus one)."""
 
-    def loop(cell: Cell) -> list[float]:
-        model = small_net()
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-        rank = cell.world.rank
-        for step in range(6):
-            optimizer.zero_grad()
-            loss_of(model, rank, step).backward()
-            cell.step(optimizer)
-            if step % 2:
-                with cell.world.evaluate():
-                    for again in range((rank + 1) * (rank in ranks)):
-                        loss_of(model, rank, 100 + again).backward()
-                if clears:
-                    optimizer.zero_grad()
-        optimizer.finish()
-        return numbers_of(model)
+    def after(trainer: Trainer) -> None:
+        if trainer.step % 2 == 0:
+            with trainer.world.evaluate():
+                for again in range((trainer.rank + 1) * (trainer.rank in ranks)):
+                    loss_of(trainer.model, trainer.rank, 100 + again).backward()
+            if clears:
+                trainer.optimizer.zero_grad()
 
-    return loop
+    return lambda cell: cell.train(6, after=after).parameters.tolist()
 
 
 @pytest.mark.parametrize("ranks", [{0}, {1}, {0, 1}], ids=["first", "last", "unequally"])
@@ -146,18 +134,14 @@ def test_a_backward_pass_in_an_evaluation_changes_nothing(strategy: str) -> None
 
 def keeps_gradients(cell: Cell) -> list[float]:
     """Gradients of an evaluation on rank 0 that the script does not clear are in its next contribution, as in torch."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    loss_of(model, cell.world.rank, 0).backward()
-    cell.step(optimizer)
-    optimizer.zero_grad()
+    trainer = cell.trainer().train(1)
+    trainer.optimizer.zero_grad()
     with cell.world.evaluate():
         if cell.world.is_first:
-            loss_of(model, 0, 7).backward()
-    loss_of(model, cell.world.rank, 1).backward()
-    cell.step(optimizer)
-    optimizer.finish()
-    return numbers_of(model)
+            loss_of(trainer.model, 0, 7).backward()
+    trainer.backward()
+    cell.step(trainer.optimizer)
+    return trainer.finish().parameters.tolist()
 
 
 @in_lockstep
@@ -170,19 +154,18 @@ def test_gradients_of_an_evaluation_accumulate(strategy: str, settings: dict[str
     ((loss_of(model, 0, 1) + loss_of(model, 0, 7) + loss_of(model, 1, 1)) / 2).backward()
     optimizer.step()
     first, second = ended(keeps_gradients, strategy, **settings).right()
-    assert first == second == pytest.approx(numbers_of(model), abs=1e-6)
+    assert first == second == pytest.approx(flat(model).tolist(), abs=1e-6)
 
 
 def evaluates_before_the_step(cell: Cell) -> None:
     """Rank 0's evaluation adds to gradients that all have agreed on."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    loss_of(model, cell.world.rank, 0).backward()
-    with cell.world.evaluate():
-        if cell.world.is_first:
-            loss_of(model, 0, 7).backward()
-    cell.step(optimizer)
-    optimizer.finish()
+
+    def between(trainer: Trainer) -> None:
+        with cell.world.evaluate():
+            if cell.world.is_first:
+                loss_of(trainer.model, 0, 7).backward()
+
+    cell.train(1, between=between)
 
 
 def test_an_evaluation_between_backward_and_step_does_not_change_the_mean() -> None:
@@ -196,23 +179,15 @@ def test_an_evaluation_between_backward_and_step_does_not_change_the_mean() -> N
 def lays_out_on(rank: int, change: str, *, at: int = 4, steps: int = 40) -> Callable[[Cell], list[float]]:
     """One rank "freezes" a layer, or "adds" one to the optimizer, before step `at`."""
 
-    def loop(cell: Cell) -> list[float]:
-        model = small_net()
-        trained = model[:2] if change == "adds" else model
-        optimizer = cell.distribute(torch.optim.SGD(trained.parameters(), lr=0.05), model)
-        for step in range(steps):
-            if step == at and cell.world.rank == rank:
-                if change == "adds":
-                    optimizer.add_param_group({"params": list(model[2].parameters())})
-                else:
-                    model[0].requires_grad_(False)
-            optimizer.zero_grad()
-            loss_of(model, cell.world.rank, step).backward()
-            cell.step(optimizer)
-        optimizer.finish()
-        return numbers_of(model)
+    def before(trainer: Trainer) -> None:
+        if trainer.step == at and trainer.rank == rank:
+            if change == "adds":
+                trainer.optimizer.add_param_group({"params": list(trainer.model[2].parameters())})
+            else:
+                trainer.model[0].requires_grad_(False)
 
-    return loop
+    first = lambda ps: torch.optim.SGD([*ps][: 2 if change == "adds" else 4], lr=0.05)  # noqa: E731
+    return lambda cell: cell.train(steps, make=first, before=before).parameters.tolist()
 
 
 @pytest.mark.parametrize(("rank", "change"), [(0, "freezes"), (1, "adds")])
@@ -271,26 +246,31 @@ def unequal_streams(
     """
 
     def loop(cell: Cell) -> Any:
-        model = small_net()
-        plain = kind(model.parameters(), lr=0.05)
-        scheduler = schedule(plain) if is_early else None
-        optimizer = cell.distribute(plain, model)
-        scheduler = scheduler or schedule(optimizer)
-        rates, seen = [], []
+        schedulers: list[Any] = []
+
+        def make(parameters: Any) -> torch.optim.Optimizer:
+            plain = kind(parameters, lr=0.05)
+            schedulers.extend([schedule(plain)] * is_early)
+            return plain
+
+        def after(trainer: Trainer) -> None:
+            if not per_epoch:
+                schedulers[0].step()
+
+        def between(trainer: Trainer) -> None:
+            rates.append((len(seen), trainer.step - len(seen) * batches, trainer.rate))
+
+        batches, rates, seen = 5 if cell.world.is_first else 3, list[Any](), list[Any]()
+        loss = lambda t: loss_of(t.model, t.rank, 10 * len(seen) + t.step - len(seen) * batches)  # noqa: E731
+        trainer = cell.trainer(make=make, loss=loss, between=between, after=after)
+        schedulers += [schedule(trainer.optimizer)] * (not is_early)
         for epoch in range(3):
-            for step in range(5 if cell.world.is_first else 3):
-                optimizer.zero_grad()
-                loss_of(model, cell.world.rank, 10 * epoch + step).backward()
-                rates.append((len(seen), step, optimizer.param_groups[0]["lr"]))
-                cell.step(optimizer)
-                if not per_epoch:
-                    scheduler.step()
+            trainer.train((epoch + 1) * batches)
             if per_epoch:
-                scheduler.step()
+                schedulers[0].step()
             with cell.world.evaluate():
-                seen.append((optimizer.param_groups[0]["lr"], numbers_of(model)))
-        optimizer.finish()
-        return rates, seen, numbers_of(model), scheduler.last_epoch
+                seen.append((trainer.rate, trainer.parameters.tolist()))
+        return rates, seen, trainer.finish().parameters.tolist(), schedulers[0].last_epoch
 
     return loop
 
@@ -369,25 +349,23 @@ class Codes(nn.Module):
 WAYS = ["in place", "through data", "replaced"]
 
 
+def drift(trainer: Trainer) -> torch.Tensor:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * trainer.step + trainer.rank)) + trainer.rank
+    return trainer.model(x)
+
+
 def moves_buffers(way: str, *, unequal: bool = False, steps: int = 8) -> Callable[[Cell], Any]:
     """The buffers after each step, and the parameters."""
 
+    def after(trainer: Trainer) -> None:
+        own = [*trainer.model.buffers(), *trainer.model.parameters()]
+        trainer.seen.append([x.detach().clone() for x in own if x is not trainer.model.norm.running_mean])
+
     def loop(cell: Cell) -> Any:
-        model = Codes(way)
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        rank, seen = cell.world.rank, []
-        for step in range(steps - 3 * unequal * rank):
-            optimizer.zero_grad()
-            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank)) + rank
-            model(x).backward()
-            cell.step(optimizer)
-            own = [*model.buffers(), *model.parameters()]
-            seen.append([x.detach().clone() for x in own if x is not model.norm.running_mean])
-        statistics = model.norm.running_mean
-        assert statistics is not None
-        kept = statistics.clone()
-        optimizer.finish()
-        return seen, kept, [*model.buffers(), *model.parameters()]
+        trainer = cell.trainer(model=lambda: Codes(way), rate=0.1, loss=drift, after=after)
+        trainer.train(steps - 3 * unequal * cell.world.rank)
+        kept, model = trainer.model.norm.running_mean.clone(), trainer.finish().model
+        return trainer.seen, kept, [*model.buffers(), *model.parameters()]
 
     return loop
 
@@ -477,15 +455,12 @@ def test_a_newcomer_takes_part_in_forward_buffers() -> None:
 
 
 def rests_in_each_step(cell: Cell) -> None:
-    model = nn.Sequential(nn.BatchNorm1d(4), small_net())
-    model.register_buffer("mask", torch.ones(4))
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    for step in range(6):
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-        with cell.world.evaluate():
-            pass
-    optimizer.finish()
+    def model() -> nn.Module:
+        net = nn.Sequential(nn.BatchNorm1d(4), small_net())
+        net.register_buffer("mask", torch.ones(4))
+        return net
+
+    cell.train(6, model=model, rests=range(1, 6))
 
 
 def test_buffers_that_no_forward_pass_moves_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,14 +511,7 @@ class Counts(nn.Module):
 
 
 def counts(cell: Cell) -> int:
-    model = Counts()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    for step in range(20):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return int(model.count)
+    return int(cell.train(20, model=Counts).model.count)
 
 
 @every_family()
@@ -555,15 +523,12 @@ def test_equal_buffers_are_not_told(strategy: str) -> None:
 
 def prunes(cell: Cell) -> None:
     """After two steps each worker prunes its own replica by magnitude, so that masks are of its own weights."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.5), model)
-    for step in range(20):
-        if step == 3:
-            prune.l1_unstructured(model[0], "weight", 0.5)
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
+
+    def before(trainer: Trainer) -> None:
+        if trainer.step == 3:
+            prune.l1_unstructured(trainer.model[0], "weight", 0.5)
+
+    cell.train(20, rate=0.5, before=before)
 
 
 def test_masks_of_a_workers_own_weights_are_named_once() -> None:
@@ -598,22 +563,22 @@ class Words(nn.Module):
 
 
 def renormalizes(way: str, *, by_hook: bool = False) -> Callable[[Cell], list[float]]:
-    def loop(cell: Cell) -> list[float]:
-        model = Words(way)
-        if by_hook:
-            model.table.max_norm = None
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        if by_hook:
-            optimizer.register_step_post_hook(lambda *_: model.table.weight.data.renorm_(2, 0, 0.5))
-        for step in range(8):
-            optimizer.zero_grad()
-            words = torch.randint(20, (6, 3), generator=torch.Generator().manual_seed(10 * step + cell.world.rank))
-            model(words).square().mean().backward()
-            cell.step(optimizer)
-        optimizer.finish()
-        return numbers_of(model)
+    def loss(trainer: Trainer) -> torch.Tensor:
+        draw = torch.Generator().manual_seed(10 * trainer.step + trainer.rank)
+        return trainer.model(torch.randint(20, (6, 3), generator=draw)).square().mean()
 
-    return loop
+    def model() -> nn.Module:
+        words = Words(way)
+        if by_hook:
+            words.table.max_norm = None
+        return words
+
+    def begin(trainer: Trainer) -> None:
+        if by_hook:
+            renorm = trainer.model.table.weight.data.renorm_
+            trainer.optimizer.register_step_post_hook(lambda *_: renorm(2, 0, 0.5))
+
+    return lambda cell: cell.train(8, model=model, rate=0.1, loss=loss, begin=begin).parameters.tolist()
 
 
 @pytest.mark.parametrize("way", ["module", "bag", "function"])
@@ -639,15 +604,9 @@ def test_rows_are_renormalized_in_a_hook_instead(strategy: str) -> None:
 
 def spectral(cell: Cell) -> list[float]:
     """A layer whose weight is divided by its norm, which power iterations of each forward pass follow, in buffers."""
-    torch.manual_seed(4)
-    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 1))
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    for step in range(8):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return [x for y in (*model.parameters(), *model.buffers()) for x in y.detach().reshape(-1).tolist()]
+    layer = nn.utils.spectral_norm
+    trainer = cell.train(8, model=lambda: nn.Sequential(layer(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 1)))
+    return [x for y in (*trainer.model.parameters(), *trainer.model.buffers()) for x in y.detach().reshape(-1).tolist()]
 
 
 @every_family()

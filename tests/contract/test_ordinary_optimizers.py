@@ -22,6 +22,7 @@ from tests.support.other_optimizers import (
     WithHessian,
     numbers_of,
 )
+from tests.support.scene import Trainer
 
 STEPS = 8
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -34,14 +35,8 @@ def flat(model: torch.nn.Module) -> list[float]:
 
 def made_by(make: Make, cell: Cell, steps: int = STEPS) -> tuple[list[float], dict[str, Any]]:
     """A plain loop of the optimizer that `make` makes of parameters; returns parameters and options."""
-    model = small_net()
-    optimizer = cell.distribute(make(model.parameters()), model)
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model), numbers_of(optimizer)
+    trainer = cell.train(steps, make=make)
+    return flat(trainer.model), numbers_of(trainer.optimizer)
 
 
 def by_hand(make: Make, steps: int = STEPS, size: int = 2) -> tuple[list[float], dict[str, Any]]:
@@ -111,18 +106,16 @@ def test_each_worker_counts_its_own_steps_where_replicas_differ(strategy: str) -
 
 def with_scheduler(make: Make, cell: Cell) -> tuple[list[float], list[Any]]:
     """A scheduler beside counts of the optimizer's own."""
-    model = small_net()
-    optimizer = cell.distribute(make(model.parameters()), model)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    rates = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-        scheduler.step()
-        rates.append(optimizer.param_groups[0]["lr"])
-    optimizer.finish()
-    return flat(model), [numbers_of(optimizer)["k"], rates]
+
+    def begin(trainer: Trainer) -> None:
+        trainer.schedule = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, 0.9)
+
+    def after(trainer: Trainer) -> None:
+        trainer.schedule.step()
+        trainer.seen.append(trainer.rate)
+
+    trainer = cell.train(STEPS, make=make, begin=begin, after=after)
+    return flat(trainer.model), [numbers_of(trainer.optimizer)["k"], trainer.seen]
 
 
 def test_a_scheduler_goes_on_beside_counts() -> None:
@@ -134,16 +127,13 @@ def test_a_scheduler_goes_on_beside_counts() -> None:
 
 def rate_set_again(cell: Cell) -> tuple[list[float], float]:
     """The script sets the rate that steps lower, twice to the same number."""
-    model = small_net()
-    optimizer = cell.distribute(falling(model.parameters()), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        if step in (3, 6):
-            optimizer.param_groups[0]["lr"] = 0.1
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model), optimizer.param_groups[0]["lr"]
+
+    def between(trainer: Trainer) -> None:
+        if trainer.step in (3, 6):
+            trainer.optimizer.param_groups[0]["lr"] = 0.1
+
+    trainer = cell.train(STEPS, make=falling, between=between)
+    return flat(trainer.model), trainer.rate
 
 
 def test_a_rate_that_steps_lower_and_the_script_sets_is_both() -> None:
@@ -160,26 +150,25 @@ def test_counts_stay_in_processes(strategy: str) -> None:
     assert options["k"] > 0
 
 
+def show(trainer: Trainer) -> None:
+    """Look at the weights that are to be evaluated."""
+    trainer.optimizer.eval()
+    trainer.seen.append(flat(trainer.model))
+    trainer.optimizer.train()
+
+
 def evaluated(how: str, cell: Cell) -> tuple[list[float], dict[str, Any], list[list[float]]]:
     """Schedule-free weights, shown every third step: on all workers, on one, or in a pause of all."""
-    model = small_net()
-    optimizer = cell.distribute(trained_schedule_free(model.parameters()), model)
-    shown = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-        if step % 3 == 2 and how == "in a pause":
-            with cell.world.evaluate():
-                optimizer.eval()
-                shown.append(flat(model))
-                optimizer.train()
-        elif step % 3 == 2 and (how == "on all" or cell.world.rank == 0):
-            optimizer.eval()
-            shown.append(flat(model))
-            optimizer.train()
-    optimizer.finish()
-    return flat(model), numbers_of(optimizer), shown
+
+    def after(trainer: Trainer) -> None:
+        if trainer.step % 3 == 0 and how == "in a pause":
+            with trainer.world.evaluate():
+                show(trainer)
+        elif trainer.step % 3 == 0 and (how == "on all" or trainer.rank == 0):
+            show(trainer)
+
+    trainer = cell.train(STEPS, make=trained_schedule_free, after=after)
+    return flat(trainer.model), numbers_of(trainer.optimizer), trainer.seen
 
 
 @pytest.mark.parametrize("how", ["on all", "on one", "in a pause"])
@@ -203,20 +192,13 @@ def test_servers_show_weights_in_a_pause_and_say_so_elsewhere() -> None:
 
 def shown_before_a_pause(cell: Cell) -> tuple[list[float], list[float]]:
     """`eval()` first, then a pause in which what is pending is applied, then the end without `train()`."""
-    model = small_net()
-    optimizer = cell.distribute(trained_schedule_free(model.parameters()), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-        if step == 4:
-            optimizer.eval()
-            with cell.world.evaluate():
-                shown = flat(model)
-            optimizer.train()
-    optimizer.eval()
-    optimizer.finish()
-    return flat(model), shown
+    trainer = cell.trainer(make=trained_schedule_free).train(5)
+    trainer.optimizer.eval()
+    with cell.world.evaluate():
+        shown = flat(trainer.model)
+    trainer.optimizer.train()
+    trainer.train(STEPS).optimizer.eval()
+    return flat(trainer.finish().model), shown
 
 
 @every_family("parameter-server")
@@ -228,11 +210,7 @@ def test_a_pause_is_of_the_weights_that_are_trained(strategy: str) -> None:
 
 
 def stepped_while_shown(cell: Cell) -> None:
-    model = small_net()
-    optimizer = cell.distribute(trained_schedule_free(model.parameters()), model)
-    optimizer.eval()
-    loss_of(model, cell.world.rank, 0).backward()
-    cell.step(optimizer)
+    cell.train(1, make=trained_schedule_free, begin=lambda trainer: trainer.optimizer.eval())
 
 
 @pytest.mark.parametrize("strategy", ["eager-majority", "parameter-server"])
@@ -242,18 +220,14 @@ def test_a_step_in_the_weights_to_be_evaluated_is_refused(strategy: str) -> None
 
 def with_hessian(cell: Cell) -> list[float]:
     """`update_hessian()` of its own backward pass every second step, and an argument of `step`."""
-    model = small_net()
-    optimizer = cell.distribute(WithHessian(model.parameters()), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        if step % 2 == 0:
-            loss_of(model, cell.world.rank, 100 + step).backward()
-            optimizer.update_hessian()
-            optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model)
+
+    def before(trainer: Trainer) -> None:
+        if trainer.step % 2 == 0:
+            trainer.optimizer.zero_grad()
+            loss_of(trainer.model, trainer.rank, 100 + trainer.step).backward()
+            trainer.optimizer.update_hessian()
+
+    return flat(cell.train(STEPS, make=WithHessian, before=before).model)
 
 
 def test_methods_beside_step_see_gradients_that_all_agreed_on() -> None:
@@ -288,7 +262,7 @@ def with_arguments(cell: Cell) -> list[float]:
         optimizer.zero_grad()
         loss_of(model, cell.world.rank, step).backward()
         optimizer.step(bs=2) if step % 2 else optimizer.step(None, 2)
-        cell.steps += 1
+        cell.counted += 1
     optimizer.finish()
     return flat(model)
 
@@ -348,14 +322,8 @@ def test_servers_refuse_a_step_put_on_the_optimizer() -> None:
 
 def of_matrices(cell: Cell) -> list[float]:
     """Only the matrices of a model are trained."""
-    model = small_net()
-    optimizer = cell.distribute(OfMatrices([p for p in model.parameters() if p.ndim == 2]), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model)
+    make: Any = lambda ps: OfMatrices([p for p in ps if p.ndim == 2])  # noqa: E731
+    return flat(cell.train(STEPS, make=make).model)
 
 
 @every_family()

@@ -13,13 +13,14 @@ import torch
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Diverged
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_ordinary_optimizers import around_adam, around_momentum, flat, trained_schedule_free
 from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
 from tests.support.ordinary_loops import FAMILIES, loss_of, small_net
 from tests.support.other_optimizers import Around, Counting, Prodigal, numbers_of
+from tests.support.scene import Scene, Trainer, squares
+from tests.support.scene import net as wide
 
 Make = Callable[[Any], torch.optim.Optimizer]
 Told = tuple[int | None, list[list[float]], list[dict[str, Any]]]
@@ -68,17 +69,24 @@ def trained(make: str, strategy: str, steps: int, world: quorate.World, **settin
     optimizers = [quorate.distribute(plain, model, strategy, **settings) for plain in OTHERS[make](model)]
     began = quorate.load()
     for step in range(began or 0, steps):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss_of(model, world.rank, step).backward()
-        world.wire.clock.sleep(0.01 * (1 + world.rank))
-        for optimizer in optimizers:
-            optimizer.step()
+        step_all(model, optimizers, world, step, 0.01 * (1 + world.rank))
         if step + 1 == SAVED:
             quorate.save()
     for optimizer in optimizers:
         optimizer.finish()
     return began, [flat(model)], [numbers_of(optimizer) for optimizer in optimizers]
+
+
+def step_all(model: torch.nn.Module, optimizers: list[Any], world: quorate.World, step: int, seconds: float) -> None:
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss_of(model, world.rank, step).backward()
+    world.wire.clock.sleep(seconds)
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+ON_SMALL_NET: Any = {"model": small_net, "loss": lambda t: loss_of(t.model, t.rank, t.step)}
 
 
 SETTINGS: dict[str, dict[str, Any]] = {"parameter-server": {"in_order": True}}
@@ -106,52 +114,40 @@ def test_what_was_cut_off_goes_on_as_if_it_had_not(strategy: str, make: str, tmp
 
 
 def test_what_a_format_of_torchs_leaves_out_is_kept(tmp_path: Path) -> None:
-    def task(world: quorate.World, steps: int) -> list[float]:
-        model = small_net()
-        plain = Around(model.parameters(), torch.optim.Adam, lr=0.05)
-        optimizer = quorate.distribute(plain, model, "quorum", wait_for="all")
-        for step in range(quorate.load() or 0, steps):
-            optimizer.zero_grad()
-            loss_of(model, world.rank, step).backward()
-            optimizer.step()
-            if step + 1 == SAVED:
-                quorate.save()
-        assert plain.base_optimizer.param_groups is plain.param_groups
-        optimizer.finish()
-        return flat(model)
+    def check(trainer: Trainer) -> None:
+        assert trainer.optimizer.base_optimizer.param_groups is trainer.optimizer.param_groups
 
-    whole = in_world(2, tmp_path / "whole", partial(task, steps=STEPS))
-    in_world(2, tmp_path / "cut", partial(task, steps=SAVED))
-    assert in_world(2, tmp_path / "cut", partial(task, steps=STEPS)) == whole
+    make = lambda parameters: Around(parameters, torch.optim.Adam, lr=0.05)  # noqa: E731
+    scene = Scene("quorum", 2, **ON_SMALL_NET, make=make, steps=STEPS, last=check, wait_for="all")
+    whole, again = scene.resumed(tmp_path, SAVED, SAVED)
+    assert all(map(torch.equal, whole, again))
+
+
+def late(task: Callable[[quorate.World], Any], begin: Callable[[int], float], wire: Wire) -> Any:
+    """What a worker does that joins at this time if it is a newcomer."""
+    if wire.is_newcomer:
+        wire.clock.sleep(begin(wire.rank))
+    return joined(task)(wire)
 
 
 def joined_late(make: str, strategy: str, wire: Wire, **settings: Any) -> tuple[list[float], list[dict[str, Any]], int]:
     """Two workers train from the beginning, and a third joins."""
-    if wire.is_newcomer:
-        wire.clock.sleep(0.1)
-    place = current.enter(wire, thread_only=True)
-    try:
-        world = quorate.join(records=False)
+
+    def task(world: quorate.World) -> tuple[list[float], list[dict[str, Any]], int]:
         model = small_net()
         optimizers = [quorate.distribute(plain, model, strategy, **settings) for plain in OTHERS[make](model)]
         loader = quorate.shard(torch.utils.data.TensorDataset(torch.arange(192.0)), 2, share="dynamic")
         began = quorate.load() or 0
         for _ in range(loader.epoch, 2):
             for step, _batch in enumerate(loader):
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-                loss_of(model, world.rank, step).backward()
-                wire.clock.sleep(0.01)
-                for optimizer in optimizers:
-                    optimizer.step()
+                step_all(model, optimizers, world, step, 0.01)
             with world.evaluate():
                 pass
         for optimizer in optimizers:
             optimizer.finish()
-        place.leave()
         return flat(model), [numbers_of(optimizer) for optimizer in optimizers], began
-    finally:
-        current.forget(thread_only=True)
+
+    return late(task, lambda rank: 0.1, wire)
 
 
 @pytest.mark.parametrize("make", OTHERS)
@@ -205,15 +201,7 @@ class Several:
         return world.outcomes(self.live)
 
     def live(self, wire: Wire) -> Any:
-        if wire.is_newcomer:
-            wire.clock.sleep(self.begin[wire.rank - wire.size])
-        place = current.enter(wire, thread_only=True)
-        try:
-            ended = self.trained(quorate.join(records=False), wire)
-            place.leave()
-            return ended
-        finally:
-            current.forget(thread_only=True)
+        return late(partial(self.trained, wire=wire), lambda rank: self.begin[rank - wire.size], wire)
 
     def trained(self, world: quorate.World, wire: Wire) -> Any:
         torch.manual_seed(world.rank)
@@ -295,44 +283,25 @@ def test_one_that_joins_with_other_optimizers_is_refused_before_it_enters(joins_
 @pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority", "quorum"])
 @pytest.mark.parametrize("changed", [0, 1, 2])
 def test_the_rank_that_changed_its_optimizer_state_is_named(strategy: str, changed: int) -> None:
-    def task(world: quorate.World) -> None:
-        model = small_net()
-        optimizer = quorate.distribute(torch.optim.Adam(model.parameters(), lr=0.01), model, strategy)
-        for step in range(40):
-            optimizer.zero_grad()
-            loss_of(model, world.rank, step).backward()
-            optimizer.step()
-            if step == 5 and world.rank == changed:
-                next(iter(optimizer.state.values()))["exp_avg_sq"].add_(1.0)
+    def change(trainer: Trainer) -> None:
+        if (trainer.rank, trainer.step) == (changed, 6):
+            next(iter(trainer.optimizer.state.values()))["exp_avg_sq"].add_(1.0)
 
-    ends = VirtualWorld(3, seed=3, timeout=60.0).outcomes(joined(task))
+    make = partial(torch.optim.Adam, lr=0.01)
+    ends = Scene(strategy, **ON_SMALL_NET, make=make, steps=40, after=change, world={"seed": 3}).outcomes()
     diverged = [end.error for end in ends if isinstance(end.error, Diverged)]
     assert diverged and all(f"the replica of rank {changed} parted from the others" in str(x) for x in diverged)
 
 
-def compressed(dtype: torch.dtype, steps: int, world: quorate.World) -> tuple[list[float], torch.dtype]:
-    """Trained with PowerSGD; its parameters, and the type of the thin matrices that it remembers."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16)).to(dtype)
-    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    chosen: dict[str, Any] = {"compress": "power-sgd", "rank": 2, "start": 0, "dense_below": 0}
-    optimizer: Any = quorate.distribute(plain, model, "all-reduce", **chosen)
-    for step in range(quorate.load() or 0, steps):
-        optimizer.zero_grad()
-        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1000 * step + world.rank)).to(dtype)
-        model(x).square().mean().backward()
-        optimizer.step()
-        if step + 1 == SAVED:
-            quorate.save()
-    memory = optimizer._quorate_worker.reducer_state
-    optimizer.finish()
-    return flat(model), next(iter(memory.q.values())).dtype
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_what_power_sgd_remembers_comes_back_in_its_own_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
-    whole = in_world(2, tmp_path / "whole", partial(compressed, dtype, STEPS))
-    in_world(2, tmp_path / "cut", partial(compressed, dtype, SAVED))
-    again = in_world(2, tmp_path / "cut", partial(compressed, dtype, STEPS))
+    """Of its parameters, and of the thin matrices."""
+
+    def look(trainer: Trainer) -> tuple[list[float], torch.dtype]:
+        return trainer.parameters.tolist(), next(iter(trainer.worker.reducer_state.q.values())).dtype
+
+    settings = {"compress": "power-sgd", "rank": 2, "start": 0, "dense_below": 0}
+    fields: Any = {"model": lambda: wide(4, 16, 16).to(dtype), "heavy": 0.9, "loss": squares, "steps": STEPS}
+    whole, again = Scene("all-reduce", 2, settings=settings, **fields).resumed(tmp_path, SAVED, SAVED, look)
     assert again == whole
     assert again[0][1] == (torch.float64 if dtype == torch.float64 else torch.float32)

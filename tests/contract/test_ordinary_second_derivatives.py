@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 import quorate
 from tests.support.ordinary_loops import FAMILIES, Cell, ended, ended_for_real, every_family, loss_of, small_net
+from tests.support.scene import Hook, Trainer, flat, nothing
 
 STEPS, SIZE = 5, 2
 Loss = Callable[[nn.Module, int, int], Tensor]
 STEPS_AS_ONE: list[tuple[str, dict[str, Any]]] = [("all-reduce", {}), ("quorum", {"wait_for": "all"})]
-
-
-def flat(model: nn.Module) -> list[float]:
-    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
 
 
 def batch(rank: int, step: int) -> Tensor:
@@ -39,14 +36,7 @@ def with_penalty_on_inputs(model: nn.Module, rank: int, step: int) -> Tensor:
 
 
 def trained_on(loss: Loss, cell: Cell) -> list[float]:
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model)
+    return cell.train(STEPS, loss=lambda t: loss(t.model, t.rank, t.step)).parameters.tolist()
 
 
 def by_hand(loss: Loss) -> list[float]:
@@ -56,7 +46,7 @@ def by_hand(loss: Loss) -> list[float]:
         optimizer.zero_grad()
         torch.stack([loss(model, rank, step) for rank in range(SIZE)]).mean().backward()
         optimizer.step()
-    return flat(model)
+    return flat(model).tolist()
 
 
 @pytest.mark.parametrize("loss", [with_penalty_on_gradients, with_penalty_on_inputs])
@@ -77,17 +67,19 @@ def penalty_of(model: nn.Module) -> Tensor:
     return 0.1 * torch.stack([p.grad.square().sum() for p in model.parameters() if p.grad is not None]).sum()
 
 
+def with_graph(cell: Cell, between: Hook = nothing, **chosen: Any) -> list[float]:
+    """`backward(create_graph=True)` in each step."""
+
+    def graph(trainer: Trainer) -> None:
+        loss_of(trainer.model, trainer.rank, trainer.step).backward(create_graph=True)
+        between(trainer)
+
+    return cell.train(STEPS, loss=lambda trainer: None, between=graph, **chosen).parameters.tolist()
+
+
 def penalised_grad(cell: Cell) -> list[float]:
-    """`backward(create_graph=True)`, then a penalty on `.grad`, and a backward pass of it."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward(create_graph=True)
-        penalty_of(model).backward()
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model)
+    """Then a penalty on `.grad`, and a backward pass of it."""
+    return with_graph(cell, lambda trainer: penalty_of(trainer.model).backward())
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
@@ -100,7 +92,7 @@ def test_a_penalty_on_grad_is_that_of_the_joined_batch_where_it_is_the_mean() ->
         penalty_of(model).backward()
         optimizer.step()
     for parameters in ended(penalised_grad, "all-reduce").right():
-        assert parameters == pytest.approx(flat(model), abs=1e-6)
+        assert parameters == pytest.approx(flat(model).tolist(), abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
@@ -131,14 +123,7 @@ class AdaHessian(torch.optim.Optimizer):
 
 
 def with_hessian(cell: Cell) -> list[float]:
-    model = small_net()
-    optimizer = cell.distribute(AdaHessian(model.parameters()), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward(create_graph=True)
-        cell.step(optimizer)
-    optimizer.finish()
-    return flat(model)
+    return with_graph(cell, make=AdaHessian)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
@@ -174,7 +159,7 @@ def critic(cell: Cell | None, steps: int = STEPS) -> list[float]:
         optimizer.step() if cell is None else cell.step(optimizer)
     if cell is not None:
         optimizer.finish()
-    return flat(model)
+    return flat(model).tolist()
 
 
 def test_a_gradient_penalty_through_batch_norms_of_all_workers_is_that_of_one_process() -> None:

@@ -21,8 +21,9 @@ from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.unused import why_unused
 from quorate.wire.board import MemoryBoard
 from quorate.wire.used import Part, note_used
-from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family, loss_of, small_net
+from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family
 from tests.support.programs import quorate as run_quorate
+from tests.support.scene import Trainer
 
 Drawn = tuple[float, float, float]
 
@@ -89,18 +90,13 @@ def test_a_second_optimizer_seeds_nothing() -> None:
     assert ended(loop, "all-reduce", generators=True).right() == [(True, True)] * 2
 
 
+def squares_of(trainer: Trainer) -> torch.Tensor:
+    return trainer.model(trainer.batch[0]).square().mean()
+
+
 def trained_on(cell: Cell, dataset: Any, **choices: Any) -> int:
     """One epoch of what `quorate.shard` gives; returns the number of batches."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=1e-3), model)
-    batches = 0
-    for x in quorate.shard(dataset, 2, **choices):
-        optimizer.zero_grad()
-        model(x[0]).square().mean().backward()
-        cell.step(optimizer)
-        batches += 1
-    optimizer.finish()
-    return batches
+    return cell.train(data=dataset, shard={"batch_size": 2, **choices}, loss=squares_of, rate=1e-3).step
 
 
 def rows(count: int, seed: int = 0) -> torch.Tensor:
@@ -220,16 +216,12 @@ def test_workers_that_make_loaders_alone_wait_for_nobody() -> None:
 
 def steps_of(cell: Cell, *, until: Callable[[int], bool] = lambda step: False, steps: int = 24) -> list[float]:
     """A loop with a loader of the script's own, which `until` ends; the parameters at the end, and the steps made."""
-    model = small_net()
-    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss_of(model, cell.world.rank, step).backward()
-        cell.step(optimizer)
-        if until(cell.steps):
+    trainer = cell.trainer(rate=0.01)
+    while trainer.step < steps:
+        trainer.make_step()
+        if until(trainer.step):
             break
-    optimizer.finish()
-    return [float(cell.steps), *torch.nn.utils.parameters_to_vector(model.parameters()).tolist()]
+    return [float(trainer.step), *trainer.finish().parameters.tolist()]
 
 
 def breaks_alone(cell: Cell) -> list[float]:
@@ -250,17 +242,8 @@ def test_an_end_on_one_worker_is_said(strategy: str) -> None:
 @every_family()
 def test_an_end_before_the_loader_s_is_said(strategy: str) -> None:
     def loop(cell: Cell) -> int:
-        model = small_net()
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
-        loader = quorate.shard(TensorDataset(rows(48)), 2, share="static")
-        for (x,) in loader:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            cell.step(optimizer)
-            if cell.world.is_first and cell.steps == 6:
-                break
-        optimizer.finish()
-        return cell.steps
+        fields = {"data": TensorDataset(rows(48)), "shard": {"batch_size": 2, "share": "static"}, "loss": squares_of}
+        return cell.train(6 if cell.world.is_first else 99, rate=0.01, **fields).step
 
     endings = ended(loop, strategy)
     assert endings.right() == [6, 12]
@@ -313,18 +296,14 @@ def test_a_stop_ends_the_loops_of_all(strategy: str) -> None:
 
 @every_family()
 def test_a_stop_ends_the_loaders_of_all(strategy: str) -> None:
+    def stop(trainer: Trainer) -> None:
+        if (trainer.rank, trainer.step) == (1, 6):
+            trainer.world.stop()
+
     def loop(cell: Cell) -> tuple[int, list[float]]:
-        model = small_net()
-        optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
-        for _ in range(3):
-            for (x,) in quorate.shard(TensorDataset(rows(48)), 2):
-                optimizer.zero_grad()
-                model(x).square().mean().backward()
-                cell.step(optimizer)
-                if cell.world.rank == 1 and cell.steps == 6:
-                    cell.world.stop()
-        optimizer.finish()
-        return cell.steps, torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+        fields = {"data": TensorDataset(rows(48)), "shard": {"batch_size": 2}, "epochs": 3, "loss": squares_of}
+        trainer = cell.train(rate=0.01, after=stop, **fields)
+        return trainer.step, trainer.parameters.tolist()
 
     (first, x), (second, y) = ended(loop, strategy).right()
     assert x == y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,10 +12,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-import quorate
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer
 
 STEPS = 60
 PEAK = 1.0
@@ -30,61 +29,43 @@ def trained(
     share: str = "dynamic",
     schedule: Callable[[Any], Any] = lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS),
     after_step: Callable[[Any, Any, int], None] = lambda scheduler, optimizer, step: scheduler.step(),
-    **settings: Any,
 ) -> list[tuple[int, Applied, Any]]:
     """Of each worker: how many steps it made, what it saw applied, and its scheduler; `speeds` are seconds of a step.
 
     Where replicas are equal, rank 0 has seen all that was applied anywhere.
     """
+    schedulers: dict[int, Any] = {}
 
-    @joined
-    def live(world: quorate.World) -> tuple[int, Applied, Any]:
-        torch.manual_seed(0)
-        model = nn.Linear(4, 1, bias=False)
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=PEAK)
-        optimizer = quorate.distribute(optimizer, model, name, **OF_ONE_TENSOR.get(name, {}), **settings)
-        scheduler, worker = schedule(optimizer), optimizer.__dict__["_quorate_worker"]
-        data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, STEPS * len(speeds) * 4).view(-1, 4))
-        found: Applied = []
-        if worker.has_rounds and not worker.differs:
-            comes = worker.rounds.watch.note_round
-            worker.rounds.watch.note_round = lambda one: (
-                one.weight and found.append((one.weight, _rate(one))),
-                comes(one),
-            )
-        elif worker.is_served and worker.strategy.replicas == "meet":
-            push = worker.servers.push
+    def noted(trainer: Trainer, call: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*given: Any, **named: Any) -> Any:
+            trainer.seen.append((1.0, trainer.rate))
+            return call(*given, **named)
 
-            def pushed(*given: Any, **named: Any) -> None:
-                found.append((1.0, optimizer.param_groups[0]["lr"]))
-                push(*given, **named)
+        return note
 
-            worker.servers.push = pushed
-        else:
-            update = worker.replica.update
+    def begin(trainer: Trainer) -> None:
+        schedulers[trainer.rank], worker = schedule(trainer.optimizer), trainer.worker
+        if worker.is_served and worker.strategy.replicas == "meet":
+            worker.servers.push = noted(trainer, worker.servers.push)
+        elif worker.differs or not worker.has_rounds:
+            worker.replica.update = noted(trainer, worker.replica.update)
 
-            def updated(*given: Any, **named: Any) -> Any:
-                found.append((1.0, optimizer.param_groups[0]["lr"]))
-                return update(*given, **named)
+    def look(trainer: Trainer) -> tuple[int, Applied, Any]:
+        found = [(one.weight, one.options[0]["lr"]) for one in trainer.rounds if one.weight and trainer.rank == 0]
+        return trainer.step, trainer.seen or found, schedulers[trainer.rank]
 
-            worker.replica.update = updated
-        steps = 0
-        for (x,) in quorate.shard(data, batch_size=1, share=share):  # type: ignore[arg-type]
-            world.wire.clock.sleep(0.01 * speeds[world.rank])
-            optimizer.zero_grad()
-            (model(x) * 0).sum().backward()
-            optimizer.step()
-            steps += 1
-            after_step(scheduler, optimizer, steps)
-        optimizer.finish()
-        is_seen = worker.differs or world.rank == 0 or not worker.has_rounds
-        return steps, found if is_seen else [], scheduler
-
-    return VirtualWorld(len(speeds), seed=1).run(live)
-
-
-def _rate(one: Any) -> float:
-    return float(one.options[0]["lr"])
+    fields: Any = {
+        "model": partial(nn.Linear, 4, 1, bias=False),
+        "rate": PEAK,
+        "data": torch.utils.data.TensorDataset(torch.linspace(-1, 1, STEPS * len(speeds) * 4).view(-1, 4)),
+        "shard": {"batch_size": 1, "share": share},
+        "loss": lambda trainer: (trainer.model(trainer.batch[0]) * 0).sum(),
+        "pause": lambda rank, step: 0.01 * speeds[rank],
+        "begin": begin,
+        "after": lambda trainer: after_step(schedulers[trainer.rank], trainer.optimizer, trainer.step),
+        "settings": OF_ONE_TENSOR.get(name, {}),
+    }
+    return Scene(name, len(speeds), world={"seed": 1}, **fields).run(look)
 
 
 def below(found: list[tuple[int, Applied, Any]], rate: float = 0.05 * PEAK) -> float:

@@ -4,49 +4,45 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from quorate.core.contracts import Wire
 from quorate.core.strategy import Strategy
-from quorate.launch.worker.join import join
 from quorate.strategies import strategies
-from quorate.train.distribute import distribute
-from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_HOST
+from tests.support.joined import joined
 from tests.support.on_gpu import with_gpu
+from tests.support.scene import Scene, Trainer, squares
 
 SIZES = [1, 2, 3, 5]
 STEPS = 6
 Ends = list[list[torch.Tensor]]
-"""What `trained` gives, by rank."""
+"""The `numbers` of each worker, by rank."""
 
 
-def trained(wire: Wire, name: str, *, uneven: bool = False, with_one_worker: str = "algorithm") -> list[torch.Tensor]:
-    """Parameters, buffers and what the optimizer keeps, after a short training from other numbers on every worker.
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+
+
+def scene(name: str, size: int, *, uneven: bool = False, **settings: Any) -> Scene:
+    """A short training from other numbers on every worker."""
+    steps = [STEPS + uneven * 2 * rank for rank in range(size)]
+    rate = 0.02 / (size if name in OF_ONE_HOST else 1)  # there each worker's momentum moves the numbers of all
+    fields: dict[str, Any] = {"rate": rate, "heavy": 0.9, "steps": steps, "loss": squares, "seed": "rank"}
+    return Scene(name, size, model=net, **fields, **settings)
+
+
+def numbers(trainer: Trainer) -> list[torch.Tensor]:
+    """Parameters, buffers and what the optimizer keeps.
 
     Under rounds of less than all the momentum is each worker's own, and the optimizer keeps none.
     """
-    current.enter(wire, thread_only=True)
-    world = join()
-    numbers = torch.Generator().manual_seed(world.rank)
-    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1, dtype=torch.float32))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=numbers))
-    rate = 0.02 / (world.size if name in OF_ONE_HOST else 1)  # there each worker's momentum moves the numbers of all
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-    distribute(optimizer, model, name, with_one_worker=with_one_worker)  # type: ignore[arg-type]
-    for _ in range(STEPS + uneven * 2 * world.rank):
-        optimizer.zero_grad()
-        model(torch.randn(4, 3, generator=numbers)).square().mean().backward()
-        optimizer.step()
-    current.here().leave()
-    momenta = [x for p in model.parameters() for x in optimizer.state[p].values()]
-    return [x.detach().cpu().clone() for x in (*model.state_dict().values(), *momenta)]
+    momenta = [x for p in trainer.model.parameters() for x in trainer.optimizer.state[p].values()]
+    return [x.detach().cpu().clone() for x in (*trainer.model.state_dict().values(), *momenta)]
 
 
 def test_strategies_are_found() -> None:
@@ -57,7 +53,7 @@ def test_strategies_are_found() -> None:
 
 def traced(name: str, uneven: bool, size: int) -> tuple[Ends, list[str]]:
     world = VirtualWorld(size, seed=3, is_traced=True)
-    return world.run(lambda wire: trained(wire, name, uneven=uneven)), world.trace
+    return world.run(joined(lambda w: numbers(scene(name, size, uneven=uneven).play(w)))), world.trace
 
 
 first_traced = cache(traced)
@@ -80,16 +76,13 @@ class TestEveryStrategy:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_alone_every_strategy_is_bypassed(name: str) -> None:
-    (end,) = VirtualWorld(1).run(lambda wire: trained(wire, name, with_one_worker="bypass"))
-    numbers = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=numbers))
+    (end,) = scene(name, 1, with_one_worker="bypass").run(numbers)
+    torch.manual_seed(0)
+    model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         optimizer.zero_grad()
-        model(torch.randn(4, 3, generator=numbers)).square().mean().backward()
+        model(torch.randn(4, 3, generator=torch.Generator().manual_seed(1000 * step))).square().mean().backward()
         optimizer.step()
     plain = [*model.state_dict().values(), *(optimizer.state[p]["momentum_buffer"] for p in model.parameters())]
     for x, y in zip(end, plain, strict=True):

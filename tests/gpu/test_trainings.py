@@ -13,6 +13,7 @@ from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES
 from tests.support.gpu_trainings import Run, kept, loaded, means, normalized, one_is_not_finite, several
 from tests.support.on_gpu import GPU, WAYS, needs_gpu, needs_real_gpu, run_on_gpu
 from tests.support.processes import run_real_world
+from tests.support.scene import parameters, played
 from tests.unit.strategies import test_coded
 from tests.world.loops import CASES
 from tests.world.test_matches_ddp import both_ways
@@ -33,9 +34,9 @@ def test_as_on_the_cpu(gpus: str) -> None:
     here = [run_real_world(2, partial(_alone, run))[0] for run in runs]
     there = run_on_gpu(2, partial(several, runs, GPU.type), gpus=gpus)
     for number, wanted in enumerate(here):
-        for told, parameters in (one[number] for one in there):
+        for told, end in (one[number] for one in there):
             assert told == pytest.approx(wanted[0], rel=2e-3)
-            assert max(float((a - b).abs().max()) for a, b in zip(parameters, wanted[1], strict=True)) < 5e-3
+            assert max(float((a - b).abs().max()) for a, b in zip(end, wanted[1], strict=True)) < 5e-3
 
 
 def _alone(run: Run, world: object) -> tuple[list[float], list[torch.Tensor]]:
@@ -65,10 +66,10 @@ CODES = [(name, {}) for name in OF_THE_SAME_BATCHES] + [(n, {"code": "cyclic"}) 
 
 @pytest.mark.parametrize(("strategy", "settings"), CODES)
 def test_where_workers_compute_the_same_batches(strategy: str, settings: dict[str, Any]) -> None:
-    task = partial(test_coded.train, wrong=test_coded.nobody, how=torch.neg, strategy=strategy, s=1, **settings)
+    task = partial(played, test_coded.scene(3, strategy=strategy, s=1, **settings), parameters)
     found, wanted = run_on_gpu(3, task), run_real_world(3, task)[0]
     for end in found:
-        assert test_coded.same(end, found[0]) and test_coded.close(end, wanted)
+        assert torch.equal(end, found[0]) and test_coded.close(end, wanted)
 
 
 COMPRESSED = ("half", "power-sgd", "top-k", "qsgd", "sign")

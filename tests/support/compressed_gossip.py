@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import quorate
 from quorate.core.vectors import Flat
-from quorate.launch.worker.world import World
+from tests.support.scene import Scene, Trainer
 
 RATE = 0.1
 NAMES = ["choco-sgd", "dcd-psgd", "ecd-psgd"]
@@ -49,68 +49,58 @@ class Told:
     end: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
-@dataclass(kw_only=True)
-class Training:
-    """Plain SGD on points; `settings` are those of `distribute`."""
+def scene(
+    strategy: str,
+    size: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    begins_apart: bool = False,
+    each: Callable[[Any], object] = lambda worker: None,
+    seed: int = 0,
+    **choice: Any,
+) -> Scene:
+    """Plain SGD on points.
 
-    settings: dict[str, Any]
-    steps: int = 12
-    dtype: torch.dtype = torch.float32
-    rate: float = RATE
-    begins_apart: bool = False
-    """Whether the script gives each worker other numbers once it is distributed."""
-    evaluates: tuple[int, ...] = ()
-    ends_after: Callable[[int], int] | None = None
-    """By rank, where workers make unequal numbers of steps."""
-    pauses: Callable[[int, int], float] = lambda rank, step: 0.0
-    dies: tuple[int, int] | None = None
-    """A rank, and the step before which it dies."""
-    saves_at: int | None = None
-    loads: bool = False
-    each: Callable[[Any], None] = lambda worker: None
-    """Called after each step."""
+    Args:
+        begins_apart: Whether the script gives each worker other numbers once it is distributed.
+        each: Called with the worker after each step.
+    """
 
-    def live(self, world: World) -> Told:
-        model, told = Point(self.dtype), Told()
-        plain = torch.optim.SGD(model.parameters(), lr=self.rate)
-        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **self.settings)
-        worker = optimizer.__dict__["_quorate_worker"]
-        step = (quorate.load() or 0) if self.loads else 0
-        if self.begins_apart:
+    def begin(trainer: Trainer) -> None:
+        trainer.seen.append(Told())
+        if begins_apart:
             with torch.no_grad():
-                for p in model.parameters():
-                    p.copy_(target(100 + world.rank, self.dtype).view(p.shape))
-        while step < (self.steps if self.ends_after is None else self.ends_after(world.rank)):
-            if step in self.evaluates:
-                with world.evaluate():
-                    pass
-            if (world.rank, step) == self.dies:
-                world.wire.crash()
-            optimizer.zero_grad()
-            world.wire.clock.sleep(self.pauses(world.rank, step))
-            to = target(world.rank, self.dtype)
-            loss = (model.x - to).square().sum() + (model.y - to.reshape(-1)).square().sum()
-            (0.5 * loss).backward()
-            optimizer.step()
-            step += 1
-            self._look(worker, told)
-            self.each(worker)
-            if step == self.saves_at:
-                quorate.save()
-        optimizer.finish()
-        told.end = _numbers(worker.parameters)
-        return told
+                for p in trainer.model.parameters():
+                    p.copy_(target(100 + trainer.rank, dtype).view(p.shape))
 
-    @staticmethod
-    def _look(worker: Any, told: Told) -> None:
-        worker.strategy.drain(worker)
-        told.models.append(_numbers(worker.parameters))
-        told.replicas.append(_numbers(worker.strategy.consensus(worker)[0]))
-        told.sent.append(worker.wire.meter.bytes_out["send"])
-        s, number = worker.state, worker.neighbours.round
-        if hasattr(s, "own"):
-            told.own[number] = _digest(s.own)
-            told.of[number] = {peer: _digest(s.of[peer]) for peer in s.of if s.met.get(peer) == number}
+    def loss(trainer: Trainer) -> Tensor:
+        model, to = trainer.model, target(trainer.rank, dtype)
+        return 0.5 * ((model.x - to).square().sum() + (model.y - to.reshape(-1)).square().sum())
+
+    def after(trainer: Trainer) -> None:
+        _look(trainer.worker, trainer.seen[0])
+        each(trainer.worker)
+
+    fields = {"model": partial(Point, dtype), "rate": RATE, "steps": 12, **choice}
+    return Scene(strategy, size, begin=begin, loss=loss, after=after, world={"seed": seed}, **fields)
+
+
+def told(trainer: Trainer) -> Told:
+    """What this worker tells at the end."""
+    trainer.seen[0].end = _numbers(trainer.worker.parameters)
+    found: Told = trainer.seen[0]
+    return found
+
+
+def _look(worker: Any, told: Told) -> None:
+    worker.strategy.drain(worker)
+    told.models.append(_numbers(worker.parameters))
+    told.replicas.append(_numbers(worker.strategy.consensus(worker)[0]))
+    told.sent.append(worker.wire.meter.bytes_out["send"])
+    s, number = worker.state, worker.neighbours.round
+    if hasattr(s, "own"):
+        told.own[number] = _digest(s.own)
+        told.of[number] = {peer: _digest(s.of[peer]) for peer in s.of if s.met.get(peer) == number}
 
 
 def _numbers(x: Flat) -> Tensor:

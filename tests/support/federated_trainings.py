@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-import quorate
 from quorate.core.clients import ClientTerms, Turn
 from quorate.data.clients import ClientShare
 from quorate.data.partitions import split
-from quorate.launch.worker.world import World
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene
 
 CLIENTS, BATCH, RATE, ROUNDS = 9, 4, 0.05, 5
 PARTITION = "dirichlet:alpha=0.5,spread=0.6"
@@ -35,39 +31,16 @@ def net() -> nn.Module:
     return model
 
 
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
-def train(
-    world: World,
-    strategy: str,
-    *,
-    rounds: int = ROUNDS,
-    clients: int = CLIENTS,
-    before: Callable[[World, int, int], None] = lambda world, number, step: None,
-    **settings: Any,
-) -> Tensor:
-    """The model at the end of a training of so many rounds; `before` is called in each step."""
-    model = net()
-    plain = torch.optim.SGD(model.parameters(), lr=RATE)
-    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
-    loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=clients)
-    for number in range(rounds):
-        for step, (x, y, _) in enumerate(loader):
-            before(world, number, step)
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-    optimizer.finish()
-    return flat(model)
+def scene(strategy: str, size: int = 2, *, rounds: int = ROUNDS, **chosen: Any) -> Scene:
+    """A training of so many rounds."""
+    shard = {"batch_size": BATCH, "partition": PARTITION, "clients": CLIENTS, **chosen.pop("shard", {})}
+    fields: dict[str, Any] = {"model": net, "rate": RATE, "world": {"seed": 1}, **chosen}
+    return Scene(strategy, size, data=DATA, epochs=rounds, shard=shard, **fields)
 
 
 def trained(size: int, strategy: str, **settings: Any) -> Tensor:
-    """As `train`, of all workers of a virtual world, which end alike."""
-    ends = VirtualWorld(size, seed=1).run(joined(lambda world: train(world, strategy, **settings)))
-    assert all(torch.equal(end, ends[0]) for end in ends)
-    return ends[0]
+    """The model at the end, which is the same on all workers."""
+    return scene(strategy, size, **settings).end()
 
 
 def rounds_of(rounds: int = ROUNDS, **terms: Any) -> list[list[tuple[Turn, list[int]]]]:

@@ -12,13 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import quorate
-from quorate.core.contracts import Wire
-from quorate.wire import current
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Link, Network
-from quorate.wire.virtual.world import VirtualWorld
-from tests.unit.rounds.test_deaths import NEVER
+from tests.support.scene import Scene, Trainer, pause
 from tests.unit.rounds.test_silence import stand_still
 from tests.unit.strategies.test_decoupled_diloco import common
 
@@ -28,6 +23,13 @@ def numbers(optimizer: Any) -> list[Tensor]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kept = [x for p in parameters for x in optimizer.state[p].values() if isinstance(x, Tensor)]
     return [x.detach().clone() for x in (*parameters, *kept)]
+
+
+def of_zeros() -> torch.nn.Module:
+    model = torch.nn.Linear(1, 3).double()
+    for p in model.parameters():
+        p.data.zero_()
+    return model
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Training:
     far: dict[int, float] = field(default_factory=dict)
     """By rank, how many seconds what rank 0 sends, which leads first, is on its way there."""
     slow: list[int] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+
     bits: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """Of each worker's replica after each of its steps."""
 
@@ -62,58 +64,48 @@ class Training:
         """Its workers."""
         return [rank for rank in range(self.size) if rank * self.learners // self.size == learner]
 
-    def train(self, world: quorate.World) -> list[float]:
-        model = torch.nn.Linear(1, 3).double()
-        for p in model.parameters():
-            p.data.zero_()
-        plain = torch.optim.SGD(model.parameters(), lr=1.0, momentum=self.momentum)
-        choice: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "sync_every": 4, **self.settings}
-        optimizer: Any = quorate.distribute(plain, model, self.strategy, learners=self.learners, **choice)
-        world.barrier()
-        for fault in self.faults:
-            if fault.rank == world.rank:
-                fault.at = self.calls[world.rank]() + self.deaths[world.rank]
-        draw, clock = random.Random(100 * self.seed + world.rank), world.wire.clock
-        noise = torch.Generator().manual_seed(world.rank)
-        for step in range(self.steps[world.rank]):
-            if step in self.evaluates(world.rank):
-                with world.evaluate():
-                    pass
-            model.weight.grad = torch.ones_like(model.weight)
-            model.bias.grad = torch.randn(3, generator=noise).double().to(model.bias.device)
-            clock.sleep((0.01 + 0.01 * draw.random()) * self.slow[world.rank])
-            if (seconds := self.stuck.get((world.rank, step))) is not None:
+    def scene(self) -> Scene:
+        draws = [random.Random(100 * self.seed + rank) for rank in range(self.size + 1)]
+        noises = [torch.Generator().manual_seed(rank) for rank in range(self.size + 1)]
+
+        def before(trainer: Trainer) -> None:
+            rank = trainer.rank
+            if trainer.step in self.evaluates(rank):
+                pause(trainer)
+            trainer.clock.sleep((0.01 + 0.01 * draws[rank].random()) * self.slow[rank])
+            if (seconds := self.stuck.get((rank, trainer.step))) is not None:
                 stand_still(seconds)
-                clock.sleep(seconds)
-            optimizer.step()
-            self.bits[world.rank].append(b"".join(x.cpu().numpy().tobytes() for x in numbers(optimizer)))
-        optimizer.finish()
-        coding = optimizer.__dict__["_quorate_worker"].rounds.rounds._member.pending.coding
+                trainer.clock.sleep(seconds)
+
+        def between(trainer: Trainer) -> None:
+            model = trainer.model
+            model.weight.grad = torch.ones_like(model.weight)
+            model.bias.grad = torch.randn(3, generator=noises[trainer.rank]).double()
+
+        def after(trainer: Trainer) -> None:
+            self.bits[trainer.rank].append(b"".join(x.numpy().tobytes() for x in numbers(trainer.optimizer)))
+
+        choice: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "sync_every": 4, **self.settings}
+        hooks: Any = {"loss": lambda trainer: None, "before": before, "between": between, "after": after}
+        fields: Any = {"model": of_zeros, "rate": 1.0, "heavy": self.momentum, "steps": self.steps, **hooks}
+        links = {(0, rank): Link(latency=seconds) for rank, seconds in self.far.items()}
+        network = Network(links={**links, **{(rank, 0): Link() for rank in self.far}})
+        world = {"seed": self.seed, "network": network, "timeout": 60.0}
+        settings = {"learners": self.learners, **choice}
+        return Scene(self.strategy, self.size, deaths=self.deaths, world=world, settings=settings, **fields)
+
+    def look(self, trainer: Trainer) -> list[float]:
+        coding = trainer.worker.rounds.rounds._member.pending.coding
         if coding is not None and (error := coding.error_without(())) is not None:
-            self.left[world.rank] = self.size * error.segments()[0].reshape(-1)
-        return [float(x) for one in common(optimizer)[:2] for x in one.reshape(-1)]
+            self.left[trainer.rank] = self.size * error.segments()[0].reshape(-1)
+        return [float(x) for one in common(trainer.optimizer)[:2] for x in one.reshape(-1)]
 
     def run(self, dies_otherwise: Collection[int] = ()) -> list[list[float]]:
         """Where the common point of each of those that are left ended."""
         self.steps, self.slow = self.steps or [16] * self.size, self.slow or [1] * self.size
-        self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
-        self.calls: dict[int, Callable[[], int]] = {}
-
-        def live(wire: Wire) -> list[float]:
-            faulty = Faulty(wire, self.faults)
-            self.calls[wire.rank] = lambda: faulty.calls
-            place = current.enter(faulty, thread_only=True)
-            try:
-                end = self.train(quorate.join())
-                place.leave()
-                return end
-            finally:
-                current.forget(thread_only=True)
-
-        links = {(0, rank): Link(latency=seconds) for rank, seconds in self.far.items()}
-        network = Network(links={**links, **{(rank, 0): Link() for rank in self.far}})
-        outcomes = VirtualWorld(self.size, seed=self.seed, network=network, timeout=60.0).outcomes(live)
-        self.dead = {fault.rank for fault in self.faults if fault.fired}.union(dies_otherwise)
+        scene = self.scene()
+        outcomes = scene.outcomes(self.look)
+        self.dead = {rank for rank, fault in scene.faults.items() if fault.fired}.union(dies_otherwise)
         assert [one.error for one in outcomes if one.rank not in self.dead and one.error is not None] == []
         return [one.result for one in outcomes if one.result is not None]
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import quorate
-from quorate.launch.worker.world import World
 from quorate.wire.virtual.compute import Constant
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, flat, note
 
 SIZES = [1, 2, 3, 6]
 STEPS = 12
@@ -35,83 +31,30 @@ def loss(model: nn.Module, rank: int, step: int) -> Tensor:
     return (model(x) - rank).square().mean()  # workers want different things
 
 
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+FIELDS = ("steps", "heavy", "rests", "pause", "make", "records", "begin")
 
 
-@dataclass
-class Told:
-    """Of one worker's training."""
+def training(strategy: str, size: int, *, schedule: Callable[[int], float] | None = None, **choice: Any) -> Scene:
+    """Workers on `net` whose rates follow `schedule`; they see their parameters in every evaluation."""
 
-    end: Tensor
-    evaluated: list[Tensor] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    means: int = 0
+    def follow(trainer: Trainer) -> None:
+        for group in trainer.optimizer.param_groups if schedule else ():
+            group["lr"] = RATE * schedule(trainer.step)  # type: ignore[misc]
 
-
-def train(
-    world: World,
-    strategy: str,
-    *,
-    steps: int = STEPS,
-    heavy: float = MOMENTUM,
-    schedule: Callable[[int], float] = lambda step: 1.0,
-    evaluates: tuple[int, ...] = (),
-    pause: Callable[[int], float] = lambda rank: 0.0,
-    make: Callable[[Any], torch.optim.Optimizer] | None = None,
-    **settings: Any,
-) -> Told:
-    model = net()
-    plain = make or (lambda p: torch.optim.SGD(p, lr=RATE, momentum=heavy))
-    optimizer: Any = quorate.distribute(
-        plain(model.parameters()), model, strategy, with_one_worker="algorithm", **settings
-    )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    worker = optimizer.__dict__["_quorate_worker"]
-    told, clock, means = Told(flat(model)), world.wire.clock, worker.means
-
-    def counted(mean: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            told.means += 1
-            return mean(*args, **kwargs)
-
-        return ask
-
-    means.of, means.of_gradient = counted(means.of), counted(means.of_gradient)
-    for step in range(steps):
-        if step in evaluates:
-            with world.evaluate():
-                told.evaluated.append(flat(model))
-        optimizer.zero_grad()
-        clock.sleep(pause(world.rank))
-        loss(model, world.rank, step).backward()
-        begin = clock.now()
-        optimizer.step()
-        told.waited.append(clock.now() - begin)
-        scheduler.step()
-    optimizer.finish()
-    told.end = flat(model)
-    return told
-
-
-def run(size: int, task: Callable[[World], Told], *, seed: int = 0, compute: float = 0.01) -> list[Told]:
-    return VirtualWorld(size, seed=seed, compute=Constant(compute), timeout=60.0).run(joined(task))
+    fields = {name: choice.pop(name) for name in FIELDS if name in choice}
+    fields = {"model": net, "rate": RATE, "heavy": MOMENTUM, "steps": STEPS, "rest": note, "before": follow, **fields}
+    world = {"compute": Constant(0.01), "timeout": 60.0}
+    return Scene(strategy, size, loss=lambda t: loss(t.model, t.rank, t.step), world=world, settings=choice, **fields)
 
 
 def trained(size: int, strategy: str, **choice: Any) -> Tensor:
     """The end of a training, which is the same on all workers; many laws are about the same ones."""
     if any(callable(value) for value in choice.values()):
-        return _trained(size, strategy, **choice)
+        return training(strategy, size, **choice).end()
     return _trained_before(size, strategy, **choice)
 
 
-def _trained(size: int, strategy: str, **choice: Any) -> Tensor:
-    told = run(size, lambda world: train(world, strategy, **choice))
-    assert all(torch.equal(one.end, told[0].end) for one in told)
-    return told[0].end
-
-
-_trained_before = cache(_trained)
+_trained_before = cache(lambda size, strategy, **choice: training(strategy, size, **choice).end())
 
 Models = list[tuple[nn.Module, torch.optim.Optimizer]]
 

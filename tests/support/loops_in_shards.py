@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -138,6 +139,44 @@ def trained(cell: ShardsCell, model: Any, optimizer: Any, loss: Any = loss_of, b
         cell.step(optimizer)
         if "stepped" in at:
             at["stepped"](model)
+
+
+def of_model(make: Callable[[], Any]) -> Loop:
+    """Make a loop with nothing out of the ordinary but its model."""
+
+    def loop(cell: ShardsCell) -> list[Tensor]:
+        model, optimizer = cell.made(make())
+        trained(cell, model, optimizer)
+        return cell.end(model, optimizer)
+
+    return loop
+
+
+def _loop_with(at: str, does: Callable[[Any, list[Any]], object]) -> Loop:
+    @wraps(does)
+    def loop(cell: ShardsCell) -> list[Tensor]:
+        model, optimizer = cell.made(Net())
+        seen: list[Any] = []
+        trained(cell, model, optimizer, **{at: lambda m: does(m, seen)})
+        return cell.end(model, optimizer, *seen)
+
+    return loop
+
+
+graded, stepped = partial(_loop_with, "graded"), partial(_loop_with, "stepped")
+"""Make loops of a function of the model, called after each backward pass or step, and of what it has seen."""
+
+
+def by_loss(loss: Callable[[Any, Tensor], Tensor]) -> Loop:
+    """Make a loop of a loss."""
+
+    @wraps(loss)
+    def loop(cell: ShardsCell) -> list[Tensor]:
+        model, optimizer = cell.made(Net())
+        trained(cell, model, optimizer, loss)
+        return cell.end(model, optimizer)
+
+    return loop
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,21 +12,29 @@ from torch.func import functional_call
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.loops_in_shards import INPUTS, STEPS, WIDTH, Block, Net, ShardsCell, Tied, loss_of, trained
+from tests.support.loops_in_shards import (
+    INPUTS,
+    STEPS,
+    WIDTH,
+    Block,
+    Net,
+    ShardsCell,
+    Tied,
+    by_loss,
+    graded,
+    loss_of,
+    of_model,
+    stepped,
+    trained,
+)
 
 
-def no_grad_eval(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    seen: list[Any] = []
-
-    def evaluate(m: Any) -> None:
-        m.eval()
-        with torch.no_grad():
-            seen.append(m(torch.ones(3, INPUTS)))
-        m.train()
-
-    trained(cell, model, optimizer, stepped=evaluate)
-    return cell.end(model, optimizer, *seen)
+@stepped
+def no_grad_eval(m: Any, seen: list[Any]) -> None:
+    m.eval()
+    with torch.no_grad():
+        seen.append(m(torch.ones(3, INPUTS)))
+    m.train()
 
 
 def inference_eval(cell: ShardsCell) -> Any:
@@ -43,31 +52,20 @@ def inference_eval(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer, *seen)
 
 
-def inference_decorated(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    seen: list[Any] = []
-
-    @torch.inference_mode()
-    def evaluate(m: Any) -> None:
-        m.eval()
-        for _ in range(2):
-            seen.append(m(torch.ones(3, INPUTS)).mean().item())
-        seen.append(float(sum(p.abs().sum() for p in m.parameters())))
-        m.train()
-
-    trained(cell, model, optimizer, stepped=evaluate)
-    return cell.end(model, optimizer, *seen)
+@stepped
+@torch.inference_mode()
+def inference_decorated(m: Any, seen: list[Any]) -> None:
+    m.eval()
+    for _ in range(2):
+        seen.append(m(torch.ones(3, INPUTS)).mean().item())
+    seen.append(float(sum(p.abs().sum() for p in m.parameters())))
+    m.train()
 
 
-def autocast(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def loss(m: Any, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return loss_of(m, x)
-
-    trained(cell, model, optimizer, loss)
-    return cell.end(model, optimizer)
+@by_loss
+def autocast(m: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return loss_of(m, x)
 
 
 def scaler(cell: ShardsCell) -> Any:
@@ -124,10 +122,7 @@ class Beside(Net):
         return self.head(x)
 
 
-def layers_beside(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Beside())
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+layers_beside = of_model(Beside)
 
 
 class BesideAndHead(Net):
@@ -309,10 +304,7 @@ class Normalized(Block):
         return super().forward(x)
 
 
-def written_in_forward(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net(block=Normalized))
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+written_in_forward = of_model(partial(Net, block=Normalized))
 
 
 def spectral_norm_old(cell: ShardsCell) -> Any:
@@ -346,42 +338,26 @@ def vector_back(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def grads_changed(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    seen: list[Any] = []
-
-    def change(m: Any) -> None:
-        for p in m.parameters():
-            p.grad.mul_(0.5)
-            p.grad.add_(p.detach(), alpha=0.01)
-            p.grad = p.grad * 2
-            p.grad.data = p.grad.data.sign() * 0.01
-            seen.append(p.grad.clone())
-
-    trained(cell, model, optimizer, graded=change)
-    return cell.end(model, optimizer, *seen)
+@graded
+def grads_changed(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.grad.mul_(0.5)
+        p.grad.add_(p.detach(), alpha=0.01)
+        p.grad = p.grad * 2
+        p.grad.data = p.grad.data.sign() * 0.01
+        seen.append(p.grad.clone())
 
 
-def grad_data_assigned(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def change(m: Any) -> None:
-        for p in m.parameters():
-            p.grad.data = p.grad.data * 0.5
-
-    trained(cell, model, optimizer, graded=change)
-    return cell.end(model, optimizer)
+@graded
+def grad_data_assigned(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.grad.data = p.grad.data * 0.5
 
 
-def grad_noise(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def change(m: Any) -> None:
-        for p in m.parameters():
-            p.grad += torch.linspace(-0.1, 0.1, p.numel()).view(p.shape)
-
-    trained(cell, model, optimizer, graded=change)
-    return cell.end(model, optimizer)
+@graded
+def grad_noise(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.grad += torch.linspace(-0.1, 0.1, p.numel()).view(p.shape)
 
 
 def zeros_kept(cell: ShardsCell) -> Any:
@@ -419,10 +395,7 @@ class Attentive(nn.Module):
         return x + self.mix(y, y, y)[0].mean(1)
 
 
-def attention(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net(block=Attentive))
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+attention = of_model(partial(Net, block=Attentive))
 
 
 def attention_eval(cell: ShardsCell) -> Any:
@@ -452,10 +425,7 @@ class Recurrent(nn.Module):
         return x + self.lstm(y)[0][:, -1]
 
 
-def lstm(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net(block=Recurrent))
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+lstm = of_model(partial(Net, block=Recurrent))
 
 
 def gru_root(cell: ShardsCell) -> Any:
@@ -482,10 +452,7 @@ class OwnBlock(Block):
         return x + Own.apply(torch.tanh(Own.apply(self.norm(x), self.up.weight)), self.down.weight)
 
 
-def own_function(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net(block=OwnBlock))
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+own_function = of_model(partial(Net, block=OwnBlock))
 
 
 class Counting(Block):
@@ -621,18 +588,13 @@ def penalty_before(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def weights_beside(cell: ShardsCell) -> Any:
+@by_loss
+def weights_beside(m: Any, x: Tensor) -> Tensor:
     """A block's weight and bias in the loss, whole and as norms."""
-    model, optimizer = cell.made(Net())
-
-    def loss(m: Any, x: Tensor) -> Tensor:
-        up, down = m.blocks[0].up, m.blocks[1].down
-        y = F.linear(torch.cat([x] * 8, 1), up.weight, up.bias)
-        norms = [down.weight.norm(), up.weight.abs().sum(), y.square().mean()]
-        return loss_of(m, x) + 0.1 * torch.stack(norms[1:]).sum() + x.mean() * norms[0]
-
-    trained(cell, model, optimizer, loss)
-    return cell.end(model, optimizer)
+    up, down = m.blocks[0].up, m.blocks[1].down
+    y = F.linear(torch.cat([x] * 8, 1), up.weight, up.bias)
+    norms = [down.weight.norm(), up.weight.abs().sum(), y.square().mean()]
+    return loss_of(m, x) + 0.1 * torch.stack(norms[1:]).sum() + x.mean() * norms[0]
 
 
 class TiedBlocks(nn.Module):
@@ -661,17 +623,12 @@ def penalty_norm(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def gradient_penalty(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def loss(m: Any, x: Tensor) -> Tensor:
-        x = x.clone().requires_grad_()
-        y = m(x)
-        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return y.square().mean() + slope.square().sum(1).mean()
-
-    trained(cell, model, optimizer, loss)
-    return cell.end(model, optimizer)
+@by_loss
+def gradient_penalty(m: Any, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    y = m(x)
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return y.square().mean() + slope.square().sum(1).mean()
 
 
 def grads_by_function(cell: ShardsCell) -> Any:
@@ -724,10 +681,7 @@ class Lists(nn.Module):
         return self.head(x)
 
 
-def lists(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Lists())
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+lists = of_model(Lists)
 
 
 def lbfgs_like_closure(cell: ShardsCell) -> Any:

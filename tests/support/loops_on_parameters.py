@@ -8,13 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.support.loops_in_shards import INPUTS, STEPS, WIDTH, Net, ShardsCell, Tied, loss_of, trained, whole
+from tests.support.loops_in_shards import (
+    INPUTS,
+    STEPS,
+    WIDTH,
+    Net,
+    ShardsCell,
+    Tied,
+    by_loss,
+    graded,
+    loss_of,
+    of_model,
+    stepped,
+    trained,
+    whole,
+)
 
-
-def plain(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    trained(cell, model, optimizer)
-    return cell.end(model, optimizer)
+plain = of_model(Net)
 
 
 def clip_norm(cell: ShardsCell) -> Any:
@@ -48,40 +58,25 @@ def clip_inf(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer, *norms)
 
 
-def clip_by_hand(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def clip(m: Any) -> None:
-        norm = sum(float(p.grad.norm()) ** 2 for p in m.parameters()) ** 0.5
-        for p in m.parameters():
-            p.grad.mul_(0.1 / (norm + 1e-6))
-
-    trained(cell, model, optimizer, graded=clip)
-    return cell.end(model, optimizer)
+@graded
+def clip_by_hand(m: Any, seen: list[Any]) -> None:
+    norm = sum(float(p.grad.norm()) ** 2 for p in m.parameters()) ** 0.5
+    for p in m.parameters():
+        p.grad.mul_(0.1 / (norm + 1e-6))
 
 
-def clip_by_hand_data(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def clip(m: Any) -> None:
-        norm = sum(p.grad.data.norm(2).item() ** 2 for p in m.parameters()) ** 0.5
-        for p in m.parameters():
-            p.grad.data.mul_(0.1 / (norm + 1e-6))
-
-    trained(cell, model, optimizer, graded=clip)
-    return cell.end(model, optimizer)
+@graded
+def clip_by_hand_data(m: Any, seen: list[Any]) -> None:
+    norm = sum(p.grad.data.norm(2).item() ** 2 for p in m.parameters()) ** 0.5
+    for p in m.parameters():
+        p.grad.data.mul_(0.1 / (norm + 1e-6))
 
 
-def clip_by_hand_tensor(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def clip(m: Any) -> None:
-        norm = torch.stack([p.grad.norm() for p in m.parameters()]).norm()
-        for p in m.parameters():
-            p.grad.mul_(0.1 / (norm + 1e-6))
-
-    trained(cell, model, optimizer, graded=clip)
-    return cell.end(model, optimizer)
+@graded
+def clip_by_hand_tensor(m: Any, seen: list[Any]) -> None:
+    norm = torch.stack([p.grad.norm() for p in m.parameters()]).norm()
+    for p in m.parameters():
+        p.grad.mul_(0.1 / (norm + 1e-6))
 
 
 def clip_value(cell: ShardsCell) -> Any:
@@ -179,42 +174,27 @@ def penalty_times_loss(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def weight_gathered(cell: ShardsCell) -> Any:
+@by_loss
+def weight_gathered(m: Any, x: Tensor) -> Tensor:
     """The gathered weight multiplies the examples of each worker, beside the model."""
-    model, optimizer = cell.made(Net())
-
-    def loss(m: Any, x: Tensor) -> Tensor:
-        weight = m.first.weight
-        gathered = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-        return loss_of(m, x) + 0.1 * (x @ gathered.t()).square().mean()
-
-    trained(cell, model, optimizer, loss)
-    return cell.end(model, optimizer)
+    weight = m.first.weight
+    gathered = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return loss_of(m, x) + 0.1 * (x @ gathered.t()).square().mean()
 
 
-def row_by_copy(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    @torch.no_grad()
-    def edit(m: Any) -> None:
-        w = whole(m.blocks[0].up.weight)
-        w[0] = 0.0
-        m.blocks[0].up.weight.copy_(w)
-
-    trained(cell, model, optimizer, stepped=edit)
-    return cell.end(model, optimizer)
+@stepped
+@torch.no_grad()
+def row_by_copy(m: Any, seen: list[Any]) -> None:
+    w = whole(m.blocks[0].up.weight)
+    w[0] = 0.0
+    m.blocks[0].up.weight.copy_(w)
 
 
-def rows_scaled(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    @torch.no_grad()
-    def edit(m: Any) -> None:
-        w = m.blocks[0].up.weight
-        w.mul_((0.3 / w.norm(dim=1, keepdim=True)).clamp(max=1))
-
-    trained(cell, model, optimizer, stepped=edit)
-    return cell.end(model, optimizer)
+@stepped
+@torch.no_grad()
+def rows_scaled(m: Any, seen: list[Any]) -> None:
+    w = m.blocks[0].up.weight
+    w.mul_((0.3 / w.norm(dim=1, keepdim=True)).clamp(max=1))
 
 
 def swapped_for_evaluation(cell: ShardsCell) -> Any:
@@ -246,36 +226,24 @@ def add_group(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def norms_logged(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    logged: list[Any] = []
-
-    def log(m: Any) -> None:
-        for p in m.parameters():
-            logged.extend([p.norm().item(), float(p.data.norm()), p.grad.norm().item(), p.detach().abs().mean().item()])
-            logged.extend([p.max().item(), p.min().item(), p.mean().item(), p.sum().item()])
-
-    trained(cell, model, optimizer, stepped=log)
-    return cell.end(model, optimizer, *logged)
+@stepped
+def norms_logged(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        seen.extend([p.norm().item(), float(p.data.norm()), p.grad.norm().item(), p.detach().abs().mean().item()])
+        seen.extend([p.max().item(), p.min().item(), p.mean().item(), p.sum().item()])
 
 
-def std_logged(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-    logged: list[Any] = []
-
-    def log(m: Any) -> None:
-        for p in m.parameters():
-            logged.extend(
-                [
-                    p.isnan().any().item(),
-                    (p == 0).sum().item(),
-                    p.var().item() if p.numel() > 1 else 0.0,
-                    bool((p.grad.abs() < 1e9).all()),
-                ]
-            )
-
-    trained(cell, model, optimizer, stepped=log)
-    return cell.end(model, optimizer, *logged)
+@stepped
+def std_logged(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        seen.extend(
+            [
+                p.isnan().any().item(),
+                (p == 0).sum().item(),
+                p.var().item() if p.numel() > 1 else 0.0,
+                bool((p.grad.abs() < 1e9).all()),
+            ]
+        )
 
 
 def histogram(cell: ShardsCell) -> Any:
@@ -327,84 +295,49 @@ def ema_dict(cell: ShardsCell) -> Any:
     return cell.end(model, optimizer, *average.values())
 
 
-def clamp_data(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def clamp(m: Any) -> None:
-        for p in m.parameters():
-            p.data.clamp_(-0.05, 0.05)
-
-    trained(cell, model, optimizer, stepped=clamp)
-    return cell.end(model, optimizer)
+@stepped
+def clamp_data(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.data.clamp_(-0.05, 0.05)
 
 
-def data_assigned(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def assign(m: Any) -> None:
-        for p in m.parameters():
-            p.data = p.data * 0.9
-
-    trained(cell, model, optimizer, stepped=assign)
-    return cell.end(model, optimizer)
+@stepped
+def data_assigned(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.data = p.data * 0.9
 
 
-def data_assigned_whole(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def assign(m: Any) -> None:
-        for p in m.parameters():
-            p.data = torch.linspace(-0.1, 0.1, p.numel()).view(p.shape)
-
-    trained(cell, model, optimizer, stepped=assign)
-    return cell.end(model, optimizer)
+@stepped
+def data_assigned_whole(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.data = torch.linspace(-0.1, 0.1, p.numel()).view(p.shape)
 
 
-def data_copied(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    def assign(m: Any) -> None:
-        for p in m.parameters():
-            p.data.copy_(torch.linspace(-0.1, 0.1, p.numel()).view(p.shape))
-
-    trained(cell, model, optimizer, stepped=assign)
-    return cell.end(model, optimizer)
+@stepped
+def data_copied(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.data.copy_(torch.linspace(-0.1, 0.1, p.numel()).view(p.shape))
 
 
-def copied(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    @torch.no_grad()
-    def copy(m: Any) -> None:
-        for p in m.parameters():
-            p.copy_(torch.linspace(-0.1, 0.1, p.numel()).view(p.shape))
-
-    trained(cell, model, optimizer, stepped=copy)
-    return cell.end(model, optimizer)
+@stepped
+@torch.no_grad()
+def copied(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.copy_(torch.linspace(-0.1, 0.1, p.numel()).view(p.shape))
 
 
-def edited(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    @torch.no_grad()
-    def edit(m: Any) -> None:
-        for p in m.parameters():
-            p.mul_(0.9).add_(0.001)
-
-    trained(cell, model, optimizer, stepped=edit)
-    return cell.end(model, optimizer)
+@stepped
+@torch.no_grad()
+def edited(m: Any, seen: list[Any]) -> None:
+    for p in m.parameters():
+        p.mul_(0.9).add_(0.001)
 
 
-def indexed(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    @torch.no_grad()
-    def edit(m: Any) -> None:
-        m.blocks[0].up.weight[0] = 0.0
-        m.head.weight[:, 3:5] *= 0.5
-
-    trained(cell, model, optimizer, stepped=edit)
-    return cell.end(model, optimizer)
+@stepped
+@torch.no_grad()
+def indexed(m: Any, seen: list[Any]) -> None:
+    m.blocks[0].up.weight[0] = 0.0
+    m.head.weight[:, 3:5] *= 0.5
 
 
 def rows_of(write: Any, cell: ShardsCell) -> Any:
@@ -418,17 +351,12 @@ def rows_of(write: Any, cell: ShardsCell) -> Any:
     return cell.end(model, optimizer)
 
 
-def columns(cell: ShardsCell) -> Any:
-    model, optimizer = cell.made(Net())
-
-    @torch.no_grad()
-    def edit(m: Any) -> None:
-        m.head.weight[:, 3:5] *= 0.5
-        m.blocks[0].up.weight[:, 0] = 0.0
-        m.blocks[0].up.weight[:, 2].mul_(0.5)
-
-    trained(cell, model, optimizer, stepped=edit)
-    return cell.end(model, optimizer)
+@stepped
+@torch.no_grad()
+def columns(m: Any, seen: list[Any]) -> None:
+    m.head.weight[:, 3:5] *= 0.5
+    m.blocks[0].up.weight[:, 0] = 0.0
+    m.blocks[0].up.weight[:, 2].mul_(0.5)
 
 
 def initialized(cell: ShardsCell) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import OF_ONE_TENSOR
 from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world
+from tests.support.scene import Scene, Trainer
 
 FAMILIES = ("all-reduce", "eager-majority", "local-sgd", "d-psgd", "parameter-server")
 """One strategy of each family: sums, rounds, local steps, gossip, servers."""
@@ -37,7 +39,24 @@ class Cell:
     world: quorate.World
     strategy: str
     settings: dict[str, Any]
-    steps: int = 0
+    counted: int = 0
+    trainers: list[Trainer] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Steps that this worker has made."""
+        return self.counted + sum(trainer.step for trainer in self.trainers)
+
+    def trainer(self, **chosen: Any) -> Trainer:
+        """A trainer before its first step, of the small net unless a model is `chosen`."""
+        settings = {**OF_ONE_TENSOR.get(self.strategy, {}), **self.settings, **chosen.pop("settings", {})}
+        fields = {"model": (4, 6, 1), "loss": lambda t: loss_of(t.model, t.rank, t.step), **chosen}
+        self.trainers.append(Scene(self.strategy, settings=settings, **fields).trainer(self.world))
+        return self.trainers[-1]
+
+    def train(self, steps: float = math.inf, **chosen: Any) -> Trainer:
+        """The same after `steps`, and after `finish`."""
+        return self.trainer(**chosen).train(steps).finish()
 
     def distribute(self, optimizer: torch.optim.Optimizer, model: nn.Module, **more: Any) -> Any:
         """`quorate.distribute` with the strategy of the cell; `more` are arguments of the loop."""
@@ -47,7 +66,7 @@ class Cell:
     def step(self, optimizer: Any, *given: Any) -> Any:
         """`optimizer.step(*given)`, counted once it has returned."""
         returned = optimizer.step(*given)
-        self.steps += 1
+        self.counted += 1
         return returned
 
 

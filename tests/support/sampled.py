@@ -8,11 +8,15 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+
+
+ROOM = Path(__file__).parents[2] / "src" / "quorate" / "strategies" / "presets"
 
 
 class Few(Protocol):
@@ -21,6 +25,9 @@ class Few(Protocol):
     def __call__(self, cases: Sequence[T]) -> list[T]: ...
 
 
+PRESETS = {path.stem.replace("_", "-") for path in ROOM.glob("[a-z]*.py")}
+"""Strategies that are another one with settings: a law of their own says so, and where one case of each law is run
+(`--cases one`) it is of another strategy."""
 STEPS = {"one": 1_000_000, "fifth": 5, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
 
@@ -31,6 +38,12 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
     Laws beside each other begin at different cases, so that together they cover all strategies.
     """
     laws = [item.nodeid.split("[")[0] for item in items]
+    if step == STEPS["one"]:
+        of_others = {law for item, law in zip(items, laws, strict=True) if not _is_of_a_preset(item)}
+        left_out = [law in of_others and _is_of_a_preset(item) for item, law in zip(items, laws, strict=True)]
+        kept = [item for item, is_out in zip(items, left_out, strict=True) if not is_out]
+        run, others = sampled(kept, step - 1)
+        return run, [*others, *(item for item, is_out in zip(items, left_out, strict=True) if is_out)]
     counts, places = Counter(laws), Counter[str]()
     run, others = list[pytest.Item](), list[pytest.Item]()
     for item, law in zip(items, laws, strict=True):
@@ -39,6 +52,11 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
         is_run = place % spacing == zlib.crc32(law.encode()) % spacing
         (run if is_run else others).append(item)
     return run, others
+
+
+def _is_of_a_preset(item: pytest.Item) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return any(isinstance(value, str) and value in PRESETS for value in params.values())
 
 
 def covering(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

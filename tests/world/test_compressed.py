@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.launch.worker.world import World
 from quorate.means.reduction import NONE, compressing
 from quorate.wire.real.shared import is_possible
@@ -19,6 +18,7 @@ from tests.support.hosts import are_possible, hosts
 from tests.support.joined import joined
 from tests.support.processes import run_real_world
 from tests.support.sampled import Few
+from tests.support.scene import Scene, Trainer
 
 CHOICES: dict[str, dict[str, Any]] = {
     **{name: {"compress": name} for name in compressing() if name != NONE},
@@ -52,20 +52,17 @@ CHOICES: dict[str, dict[str, Any]] = {
 STEPS = 14
 
 
+def weighed(trainer: Trainer) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(1000 * trainer.step + trainer.rank)
+    return (trainer.model(trainer.draw(8)) * torch.randn(8, 30, generator=draw).exp()).square().mean()
+
+
 def trained(choice: str, world: World) -> str:
     """A digest of the parameters' bits after some steps."""
-    torch.manual_seed(5)
-    model = torch.nn.Sequential(torch.nn.Linear(40, 90), torch.nn.Tanh(), torch.nn.Linear(90, 30))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = quorate.distribute(optimizer, model, name=choice, **CHOICES[choice])
-    draw = torch.Generator().manual_seed(world.rank)
-    for _ in range(STEPS):
-        x = torch.randn(8, 40, generator=draw)
-        optimizer.zero_grad()
-        (model(x) * torch.randn(8, 30, generator=draw).exp()).square().mean().backward()
-        optimizer.step()
-    optimizer.finish()
-    return hashlib.sha256(torch.cat([p.detach().view(-1) for p in model.parameters()]).numpy().tobytes()).hexdigest()
+    settings = {"name": choice, **CHOICES[choice]}
+    fields: Any = {"model": (40, 90, 30), "heavy": 0.9, "steps": STEPS, "loss": weighed, "settings": settings}
+    end = Scene(settings.pop("strategy", "all-reduce"), **fields).play(world).parameters
+    return hashlib.sha256(end.numpy().tobytes()).hexdigest()
 
 
 def all_of(choices: Sequence[str], world: World) -> dict[str, str]:

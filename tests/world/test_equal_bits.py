@@ -6,17 +6,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-import time
 from typing import Any
 
 import pytest
 import torch
 
-import quorate
 from quorate.launch.worker.world import World
 from quorate.wire.real.shared import is_possible
 from tests.support.hosts import are_possible, hosts
 from tests.support.processes import run_real_world
+from tests.support.scene import Scene, Trainer
 
 OPTIMIZERS: dict[str, functools.partial[torch.optim.Optimizer]] = {
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
@@ -28,24 +27,14 @@ STEPS = 8
 
 def trained(strategy: str, optimizer: str, world: World) -> bytes:
     """A digest of the parameters' bits after some steps, in which workers are late, each in its own steps."""
-    torch.manual_seed(5)
-    model = torch.nn.Sequential(torch.nn.Linear(40, 600), torch.nn.Tanh(), torch.nn.Linear(600, 30))
-    made: Any = quorate.distribute(
-        OPTIMIZERS[optimizer](model.parameters()),
-        model,
-        strategy=strategy,
-        name=f"{strategy} {optimizer}",
-        **STRATEGIES[strategy],
-    )
-    draw, late = torch.Generator().manual_seed(world.rank), random.Random(world.rank)
-    for _ in range(STEPS):
-        x = torch.randn(8, 40, generator=draw)
-        time.sleep(late.choice((0.0, 0.0, 0.015)))
-        made.zero_grad()
-        (model(x) * torch.randn(8, 30, generator=draw).exp()).square().mean().backward()
-        made.step()
-    made.finish()
-    return hashlib.sha256(torch.cat([p.detach().view(-1) for p in model.parameters()]).numpy().tobytes()).digest()
+    late, settings = random.Random(world.rank), {"name": f"{strategy} {optimizer}", **STRATEGIES[strategy]}
+
+    def loss(trainer: Trainer) -> torch.Tensor:
+        return (trainer.model(trainer.draw(8)) * trainer.draw(8)[:, :30].exp()).square().mean()
+
+    fields: dict[str, Any] = {"model": (40, 600, 30), "make": OPTIMIZERS[optimizer], "steps": STEPS, "loss": loss}
+    scene = Scene(strategy, pause=lambda *_: late.choice((0.0, 0.0, 0.015)), settings=settings, **fields)
+    return hashlib.sha256(scene.play(world).parameters.numpy().tobytes()).digest()
 
 
 def all_ways(world: World) -> dict[str, list[bytes]]:

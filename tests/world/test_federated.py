@@ -12,9 +12,10 @@ import torch
 
 from quorate.launch.worker.world import World
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.federated_trainings import train
+from tests.support.federated_trainings import scene
 from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world, run_real_world
+from tests.support.scene import Trainer
 
 SIZE = 3
 CHOICE: dict[str, Any] = {"sampled": 0.6, "local_epochs": 2}
@@ -25,7 +26,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [("fed-avg", {}), ("fed-avg", {"sec
 
 def task(strategy: str, world: World, **settings: Any) -> list[float]:
     torch.set_num_threads(1)
-    return train(world, strategy, **CHOICE, **settings).tolist()
+    return scene(strategy, SIZE, **CHOICE, **settings).play(world).parameters.tolist()
 
 
 @pytest.mark.parametrize(("strategy", "settings"), VARIANTS, ids=str)
@@ -36,8 +37,8 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
     torch.testing.assert_close(torch.tensor(real[0]), torch.tensor(twin), rtol=1e-4, atol=1e-5)
 
 
-def dies(world: World, number: int, step: int) -> None:
-    if world.rank == 1 and number == 2 and step == 1:
+def dies(trainer: Trainer) -> None:
+    if (trainer.rank, trainer.loader.epoch, trainer.place) == (1, 2, 1):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import quorate
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import CAN_FORK, RunServer
-from quorate.launch.worker.world import World
 from quorate.records.records import records_of, rows
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.processes import run_real_world
+from tests.support.scene import Scene, Trainer, apart, squares
 
 SIZE = 3
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -33,34 +28,20 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def task(strategy: str, settings: dict[str, Any], world: World, *, pause: float = 0.0, uneven: int = 0) -> list[float]:
-    torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    draw = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=draw))
-    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, strategy, **settings)
-    for step in range(16 + uneven * world.rank):
-        if step == 10:
-            with world.evaluate():
-                pass
-        time.sleep(pause * world.rank)
-        optimizer.zero_grad()
-        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1000 * step + world.rank))
-        (model(x) - world.rank).square().mean().backward()
-        optimizer.step()
-    optimizer.finish()
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+def late(pause: float, rank: int, step: int) -> float:
+    return pause * rank
+
+
+def scene(strategy: str, settings: dict[str, Any], *, pause: float = 0.0, uneven: int = 0) -> Scene:
+    fields: dict[str, Any] = {"model": (6, 8, 2), "heavy": 0.9, "loss": apart, "rests": (10,)}
+    fields["steps"] = [16 + uneven * rank for rank in range(SIZE)]
+    return Scene(strategy, SIZE, pause=functools.partial(late, pause), settings=settings, **fields)
 
 
 @pytest.mark.parametrize(("strategy", "settings"), VARIANTS)
 def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, settings: dict[str, Any]) -> None:
-    real = run_real_world(SIZE, functools.partial(task, strategy, settings))
-    assert all(end == real[0] for end in real)
-    twin = VirtualWorld(SIZE).run(joined(functools.partial(task, strategy, settings)))[0]
-    torch.testing.assert_close(torch.tensor(real[0]), torch.tensor(twin), rtol=1e-4, atol=1e-5)
+    trained = scene(strategy, settings)
+    torch.testing.assert_close(trained.end(real=True), trained.ends()[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -76,32 +57,20 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
     ],
 )
 def test_unequal_workers_end_equal(strategy: str, settings: dict[str, Any]) -> None:
-    ends = run_real_world(SIZE, functools.partial(task, strategy, settings, pause=0.01, uneven=4))
-    assert all(end == ends[0] for end in ends)
-    assert torch.tensor(ends[0]).isfinite().all()
+    assert scene(strategy, settings, pause=0.01, uneven=4).end(real=True).isfinite().all()
 
 
-def behind(world: World) -> float:
+def wait_before(trainer: Trainer) -> None:
     """Rank 2 computes its first gradient until the others have made five steps; the sixth is a mean of all."""
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(300, 300)
-    plain = torch.optim.SGD(model.parameters(), lr=0.01)
-    optimizer: Any = quorate.distribute(plain, model, "group-averaging", sync_every=6, group_size=4)
-    for step in range(6):
-        if world.rank == 2 and step == 0:
-            world.wire.board.wait(["five steps of 0", "five steps of 1"], timeout=20.0)
-        if world.rank != 2 and step == 5:
-            world.wire.board.set(f"five steps of {world.rank}", b"")
-        model(torch.randn(2, 300)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    optimizer.finish()
-    return float(sum(p.detach().double().sum() for p in model.parameters()))
+    if trainer.rank == 2 and trainer.step == 0:
+        trainer.wire.board.wait(["five steps of 0", "five steps of 1"], timeout=20.0)
+    if trainer.rank != 2 and trainer.step == 5:
+        trainer.wire.board.set(f"five steps of {trainer.rank}", b"")
 
 
 def test_in_a_group_nobody_waits_for_one_that_computes() -> None:
-    found = run_real_world(SIZE, behind)
-    assert found[0] == found[1] == found[2]
+    fields: dict[str, Any] = {"model": (300, 300), "loss": squares, "before": wait_before}
+    Scene("group-averaging", SIZE, rate=0.01, sync_every=6, group_size=4, **fields).end(real=True)
 
 
 KILLED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import signal
@@ -12,15 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
 
-import quorate
 from quorate.launch.worker.world import World
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
-from tests.support.pending import pending_weight
 from tests.support.processes import run_real_world
 from tests.support.sampled import Few
+from tests.support.scene import Scene, Trainer, squares
 from tests.world.loops import CASES, UNFUSED
 from tests.world.test_matches_ddp import both_ways
 
@@ -56,34 +55,24 @@ def stand_still(how: str) -> None:
 
 def task(strategy: str, settings: dict[str, Any], stops: int, steps: int, world: World, how: str = "stopped") -> Told:
     """Train; rank `stops` stands still before its twentieth step."""
-    torch.set_num_threads(1)
-    torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.Tanh(), torch.nn.Linear(50, 5))
-    optimizer: Any = quorate.distribute(
-        torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, strategy=strategy, **settings
-    )
-    draw = torch.Generator().manual_seed(world.rank)
-    took = []
-    for step in range(steps):
-        if world.rank == stops and step == 20:
+
+    def before(trainer: Trainer) -> None:
+        if trainer.rank == stops and trainer.step == 20:
             stand_still(how)
-        begin = time.monotonic()
-        optimizer.zero_grad()
-        time.sleep(0.03 if world.rank == 2 else 0.01)
-        model(torch.randn(8, 20, generator=draw)).square().mean().backward()
-        optimizer.step()
-        took.append(time.monotonic() - begin)
-    optimizer.finish()
-    worker = optimizer.__dict__["_quorate_worker"]
-    ledger = worker._rounds.rounds.ledger
+
+    pause, seconds = (lambda rank, step: 0.03 if rank == 2 else 0.01), list[float]()
+    fields: dict[str, Any] = {"model": (20, 50, 5), "rate": 0.01, "heavy": 0.9, "loss": squares, "steps": steps}
+    end = Scene(strategy, pause=pause, before=before, settings=settings, **fields).play(world)
+    seconds += [late - early for early, late in itertools.pairwise(end.times)]
+    ledger = end.ledger
     return Told(
-        torch.cat([p.detach().reshape(-1) for p in model.parameters()]).double().tolist(),
+        end.parameters.tolist(),
         ledger.produced,
         ledger.taken + ledger.dropped + ledger.replaced + ledger.expired,
-        pending_weight(worker._rounds.rounds),
-        worker.timer.rounds,
-        max(took[10:]),
-        sum(seconds > LESS for seconds in took),
+        end.pending,
+        end.worker.timer.rounds,
+        max(seconds[9:]),
+        sum(each > LESS for each in seconds),
     )
 
 

@@ -23,6 +23,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world, run_real_world
 from tests.support.sampled import Few
+from tests.support.scene import Scene, Trainer, pause
 from tests.support.sharded_trainings import TOKENS, Model, batch, whole
 
 STEPS, BAD = 4, 1
@@ -44,15 +45,30 @@ def spoiled(ids: Tensor, model: Any) -> Tensor:
     return ids
 
 
+def cross_entropy(each: int, trainer: Trainer) -> Tensor:
+    """Of the batches of so many workers."""
+    ids, targets = batch(trainer.step, range(each * trainer.rank, each * (trainer.rank + 1)))
+    return F.cross_entropy(trainer.model(ids).float().flatten(0, 1), targets.flatten())
+
+
+def trainer_of(world: Any, strategy: str = "all-reduce", *, shards: int | None = None, **chosen: Any) -> Trainer:
+    """A model in so many shards, or in as many as there are workers (None), before its first step; 0: it is whole."""
+
+    def model() -> Any:
+        if shards == 0:
+            return Model()
+        return quorate.parallelize(Model(), world.mesh(shards=shards or world.size), precision=precision)
+
+    precision = chosen.pop("precision", None)
+    fields: dict[str, Any] = {"model": model, "rate": 0.1, "loss": partial(cross_entropy, 1), **chosen}
+    return Scene(strategy, **fields).trainer(world)
+
+
 def train(bad: Bad, strategy: str, world: Any, each: int, size: int, *, shards: bool) -> Ended:
     """The last of all workers has one bad gradient; `each` workers' batches on each."""
-    torch.set_num_threads(1)
-    model: Any = Model()
-    if shards:
-        model = quorate.parallelize(model, world.mesh(shards=2))
     policy: Any = "warn" if bad == "scaler" else bad
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = quorate.distribute(optimizer, model, strategy, on_nonfinite=policy)
+    trainer = trainer_of(world, strategy, shards=2 * shards, heavy=0.9, settings={"on_nonfinite": policy})
+    model, optimizer = trainer.model, trainer.optimizer
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=bad == "scaler")
     scales, before, stayed = [], list[Tensor](), False
     for step in range(STEPS):
@@ -102,22 +118,19 @@ def test_one_bad_gradient_ends_all_where_that_was_asked_for() -> None:
 
 def stopped(strategy: str, asked: Sequence[int | None], world: Any) -> None:
     """A worker is asked to leave in the middle of its step number `asked[rank]`; None: it is not."""
-    torch.set_num_threads(1)
-    model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
-    place, step = current.here(), 0
+
+    def loss(trainer: Trainer) -> Tensor:
+        error = cross_entropy(1, trainer)
+        if trainer.step == asked[world.rank]:
+            stop_of(current.here()).ask(INTERRUPTED)
+        return error
+
+    trainer = trainer_of(world, strategy, shards=2, loss=loss)
     try:
-        for step in range(1000):
-            optimizer.zero_grad()
-            ids, targets = batch(step, range(world.rank, world.rank + 1))
-            loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-            if step == asked[world.rank]:
-                stop_of(place).ask(INTERRUPTED)
-            loss.backward()
-            optimizer.step()
+        trainer.train(1000)
     except SystemExit as stop:
-        left = sum(float(whole(p).double().sum()) for p in model.parameters())
-        raise SystemExit(f"{stop.code} {step} {left!r}") from None
+        left = sum(float(whole(p).double().sum()) for p in trainer.model.parameters())
+        raise SystemExit(f"{stop.code} {trainer.step} {left!r}") from None
 
 
 @pytest.mark.parametrize(
@@ -139,20 +152,17 @@ def test_all_leave_after_the_same_step(strategy: str, asked: list[int | None], l
 
 def killed(when: str, world: Any) -> None:
     """Rank 1 is killed in its sixth step, and others wait for its pieces."""
-    torch.set_num_threads(1)
-    model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    for step in range(100_000):
-        ids, targets = batch(step, range(world.rank, world.rank + 1))
-        dies = step == 5 and world.rank == 1
+
+    def loss(trainer: Trainer) -> Tensor:
+        dies = trainer.step == 5 and trainer.rank == 1
         if dies and when == "forward":
-            model.blocks[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+            trainer.model.blocks[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        error = cross_entropy(1, trainer)
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        return error
+
+    trainer_of(world, shards=2, loss=loss).train(100_000)
 
 
 @pytest.mark.parametrize(("size", "when"), [(2, "forward"), (4, "backward")])
@@ -168,18 +178,8 @@ def test_the_others_end_when_a_worker_is_killed(size: int, when: str) -> None:
 
 def parts(how: str, world: Any) -> None:
     """Rank 0 ends, or evaluates, before rank 1 does."""
-    torch.set_num_threads(1)
-    model: Any = quorate.parallelize(Model())
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    for step in range(2 + world.rank):
-        ids, targets = batch(step, range(world.rank, world.rank + 1))
-        F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
-        optimizer.step()
-    if how == "the end of training":
-        optimizer.finish()
-    else:
-        with world.evaluate():
-            pass
+    trainer = trainer_of(world).train(2 + world.rank)
+    trainer.finish() if how == "the end of training" else pause(trainer)
 
 
 @pytest.mark.parametrize("how", ["the end of training", "a pause of training"])
@@ -191,14 +191,12 @@ def test_workers_of_a_replica_that_part_learn_of_it_at_once(how: str) -> None:
 
 def parted(world: Any) -> None:
     """The script of rank 3 writes numbers of its own into its piece."""
-    torch.set_num_threads(1)
-    model: Any = quorate.parallelize(Model(), world.mesh(shards=2))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.0), model, compare_every=2)
-    for step in range(3):
-        F.cross_entropy(model(batch(step, range(1))[0]).flatten(0, 1), batch(step, range(1))[1].flatten()).backward()
-        optimizer.step()
-        if world.rank == 3:
-            local(model.head.weight).add_(1.0)
+
+    def write(trainer: Trainer) -> None:
+        if trainer.rank == 3:
+            local(trainer.model.head.weight).add_(1.0)
+
+    trainer_of(world, shards=2, rate=0.0, after=write, compare_every=2).train(3)
 
 
 def test_the_pieces_that_have_parted_are_named_by_their_ranks_in_the_world() -> None:
@@ -213,23 +211,14 @@ def test_the_pieces_that_have_parted_are_named_by_their_ranks_in_the_world() -> 
 
 def precise(precision: Any, world: Any) -> tuple[list[float], set[torch.dtype]]:
     """Losses, and dtypes of what stays; inside the dtype of what is calculated is looked at."""
-    torch.set_num_threads(1)
-    model: Any = quorate.parallelize(Model(), precision=precision)
-    optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=3e-3), model)
+    trainer = trainer_of(world, make=partial(torch.optim.AdamW, lr=3e-3), precision=precision)
     inside = list[torch.dtype]()
-    model.blocks[0].mix.register_forward_hook(lambda module, _, out: inside.append(out.dtype))
-    losses = []
-    for step in range(8):
-        optimizer.zero_grad()
-        ids, targets = batch(step, range(world.rank, world.rank + 1))
-        loss = F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    trainer.model.blocks[0].mix.register_forward_hook(lambda module, _, out: inside.append(out.dtype))
+    trainer.train(8)
     assert set(inside) == {torch.float32 if precision is None else getattr(torch, precision)}
-    stays = [x for state in optimizer.state.values() for x in state.values()]
-    optimizer.finish()
-    return losses, {x.dtype for p in model.parameters() for x in (p, p.grad, *stays)}
+    stays = [x for state in trainer.optimizer.state.values() for x in state.values()]
+    trainer.finish()
+    return trainer.losses, {x.dtype for p in trainer.model.parameters() for x in (p, p.grad, *stays)}
 
 
 def precisions(world: Any) -> dict[str | None, tuple[list[float], set[torch.dtype]]]:
@@ -244,18 +233,12 @@ def test_calculated_in_16_bits_and_kept_in_32() -> None:
 
 
 def compiled(backend: str, world: Any) -> tuple[list[Tensor], list[Tensor]]:
-    torch.set_num_threads(1)
     ends = []
     for compiles in (False, True):
-        model: Any = quorate.parallelize(Model())
-        called: Any = torch.compile(model, backend=backend) if compiles else model
-        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        for step in range(3):
-            optimizer.zero_grad()
-            ids, targets = batch(step, range(world.rank, world.rank + 1))
-            F.cross_entropy(called(ids).flatten(0, 1), targets.flatten()).backward()
-            optimizer.step()
-        optimizer.finish()
+        trainer = trainer_of(world)
+        model = trainer.model
+        trainer.model = torch.compile(model, backend=backend) if compiles else model
+        trainer.train(3).finish()
         ends.append([whole(p) for p in model.parameters()])
     return ends[0], ends[1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -190,6 +189,4 @@ def parted(world: Any) -> str:
 
 
 def test_workers_that_part_learn_of_it_at_once() -> None:
-    begin = time.monotonic()
-    assert "Mismatch" in run_real_world(2, parted, 60.0)
-    assert time.monotonic() - begin < 40
+    assert "Mismatch" in run_real_world(2, parted, 40.0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 import pickle
 import warnings
+from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from tests.support.processes import run_real_world
+from tests.support.scene import Scene, squares
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -113,18 +115,17 @@ def lbfgs(world: World) -> tuple[float, float, int, bool]:
 
 def uneven(world: World) -> tuple[int, bool, float]:
     """Rank r makes 3 + 2 r steps, with momentum: those that end first keep the others company."""
-    model = nn.Sequential(net(5), nn.BatchNorm1d(1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = quorate.distribute(optimizer, model)
-    decay = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    for step in range(3 + 2 * world.rank):
-        optimizer.zero_grad()
-        model(data(world.rank, step)).square().mean().backward()
-        optimizer.step()
-        decay.step()
-    optimizer.finish()  # type: ignore[attr-defined]
-    momentum = [optimizer.state[p]["momentum_buffer"].double().sum() for p in model.parameters()]
-    return step, digest(model, world), float(sum(momentum))
+    decays: list[Any] = []
+    trainer = Scene(
+        model=lambda: nn.Sequential(net(5), nn.BatchNorm1d(1)),
+        heavy=0.9,
+        steps=[3 + 2 * rank for rank in range(world.size)],
+        loss=squares,
+        begin=lambda t: decays.append(torch.optim.lr_scheduler.StepLR(t.optimizer, 2, 0.5)),
+        after=lambda t: decays[0].step(),
+    ).play(world)
+    momentum = [trainer.optimizer.state[p]["momentum_buffer"].double().sum() for p in trainer.model.parameters()]
+    return trainer.step - 1, digest(trainer.model, world), float(sum(momentum))
 
 
 def layouts_that_change(world: World) -> list[str]:
@@ -212,17 +213,9 @@ class Twice(nn.Module):
 
 def tied_and_checkpointed(world: World) -> bool:
     """Re-entrant checkpointing of a tied layer, which DDP refuses, ends where no checkpointing does."""
-    ends = []
-    for kind in ("none", "reentrant"):
-        model = Twice(kind)
-        optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model)
-        for step in range(4):
-            optimizer.zero_grad()
-            model(data(world.rank, step)).square().mean().backward()
-            optimizer.step()
-        optimizer.finish()  # type: ignore[attr-defined]
-        ends.append([p.detach().clone() for p in model.parameters()])
-    return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*ends, strict=True))
+    scene = Scene(rate=0.1, heavy=0.9, steps=4, loss=squares)
+    one, other = (scene.but(model=partial(Twice, kind)).play(world).parameters for kind in ("none", "reentrant"))
+    return torch.allclose(one, other, atol=1e-6)
 
 
 def refused(world: World) -> list[str]:
@@ -264,7 +257,7 @@ def all_of_it(world: World) -> dict[str, object]:
     return {test.__name__: test(world) for test in tests}
 
 
-@functools.cache
+@cache
 def results(size: int) -> list[dict[str, object]]:
     return run_real_world(size, all_of_it, timeout=25)
 

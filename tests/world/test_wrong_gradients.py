@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch import Tensor
 
-import quorate
 from quorate.aggregation.centered_clipping import CenteredClipping
 from quorate.aggregation.median import Median
 from quorate.aggregation.multi_krum import MultiKrum
@@ -25,28 +23,18 @@ from quorate.launch.worker.world import World
 from quorate.means.robust import Robust
 from tests.support.processes import run_real, run_real_world
 from tests.support.sampled import Few
+from tests.support.scene import Scene, spoiling, sums
 
 STEPS = 12
 
 
-def train(wrong: bool, late: bool, settings: dict[str, Any], world: World) -> list[Tensor]:
+def train(wrong: bool, late: bool, settings: dict[str, Any], world: World) -> Tensor:
     """The parameters at the end; rank 2 is `wrong`, or `late`."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05)
-    optimizer = quorate.distribute(optimizer, model, on_nonfinite="ignore", **settings)
-    for p in model.parameters():
-        if wrong and world.rank == 2:
-            p.register_hook(lambda g: -1e4 * g)
-    x = torch.randn(4 * STEPS * world.size, 8, generator=torch.Generator().manual_seed(1))
-    for inputs, targets in quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), 4, seed=0):
-        optimizer.zero_grad()
-        (model(inputs) - targets).square().mean().backward()
-        if late and world.rank == 2:
-            time.sleep(0.02)  # lateness is what is tried
-        optimizer.step()
-    optimizer.finish()
-    return [p.detach().clone() for p in model.parameters()]
+    chosen = {"strategy": "all-reduce", "on_nonfinite": "ignore", **settings}
+    spoilt = spoiling({2: lambda g: -1e4 * g} if wrong else {})
+    pause = lambda rank, step: 0.02 * (late and rank == 2)  # noqa: E731 - lateness is what is tried
+    data = sums(4 * STEPS * world.size, 8)
+    return Scene(model=(8, 16, 1), data=data, begin=spoilt, pause=pause, **chosen).play(world).parameters
 
 
 @dataclass(frozen=True)
@@ -58,21 +46,20 @@ class Training:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def all_of(trainings: Sequence[Training], world: World) -> list[list[Tensor]]:
+def all_of(trainings: Sequence[Training], world: World) -> list[Tensor]:
     return [train(each.wrong, each.late, each.settings, world) for each in trainings]
 
 
-def ends(size: int, *trainings: Training) -> list[list[Tensor]]:
+def ends(size: int, *trainings: Training) -> list[Tensor]:
     """Return the parameters at the end of each training, in one world; all workers have the same."""
     by_rank = run_real_world(size, partial(all_of, trainings), 60.0)
     for first, *others in zip(*by_rank, strict=True):
-        for other in others:
-            assert all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in zip(other, first, strict=True))
+        assert all(torch.equal(other.nan_to_num(), first.nan_to_num()) for other in others)
     return by_rank[0]
 
 
-def apart(x: list[Tensor], y: list[Tensor]) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(x, y, strict=True))
+def apart(x: Tensor, y: Tensor) -> float:
+    return float((x - y).abs().max())
 
 
 def summed_by_rules(rules: Sequence[Rule], wire: Wire) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,7 @@ from torch import Tensor, nn
 
 import quorate
 from quorate.core.errors import CheckpointError, ConfigurationError
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-
-
-def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    return model, torch.optim.AdamW(model.parameters(), lr=0.05)
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
-    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(number))
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
+from tests.support.scene import Scene, Trainer
 
 
 def plainly(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -38,42 +25,61 @@ def plainly(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def numbers(model: nn.Module) -> list[Tensor]:
-    return [x.detach().clone() for x in model.state_dict().values()]
-
-
 def same(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.allclose(a.double(), b.double(), atol=1e-6) for a, b in zip(some, others, strict=True))
 
 
-def goes_on(path: Path, until: int, **settings: Any) -> Any:
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = net()
+    return model, torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def loss_of(model: nn.Module, number: int) -> Tensor:
+    return model(torch.randn(8, 3, generator=torch.Generator().manual_seed(number))).square().mean()
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(model, number).backward()
+    optimizer.step()
+
+
+def numbers(model: nn.Module) -> list[Tensor]:
+    return [x.detach().clone() for x in model.state_dict().values()]
+
+
+def scene(size: int = 2, seed: int = 1, **settings: Any) -> Scene:
     """All workers have the same batches, so they make the steps of one."""
 
-    def live(world: quorate.World) -> tuple[int | None, list[Tensor]]:
-        model, plain = made(7 + world.rank)
-        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
-        rates = torch.optim.lr_scheduler.StepLR(plain, 1000)
-        begin = quorate.load(path, rates=rates)
-        for number in range(begin or 0, until):
-            step(model, optimizer, number)
-            rates.step()
-        return begin, numbers(model)
+    def begin(trainer: Trainer) -> None:
+        trainer.rates = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 1000)
 
-    return live
+    make, loss = partial(torch.optim.AdamW, lr=0.05), (lambda t: loss_of(t.model, t.step))
+    hooks: Any = {"begin": begin, "after": lambda trainer: trainer.rates.step()}
+    return Scene(size=size, seed=seed, model=net, make=make, **hooks, **{"loss": loss, **settings})
 
 
-def saves(path: Path, steps: int, **settings: Any) -> Any:
-    def live(world: quorate.World) -> list[Tensor]:
-        model, plain = made(1)
-        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
-        rates = torch.optim.lr_scheduler.StepLR(plain, 1000)
-        for number in range(steps):
-            step(model, optimizer, number)
-            rates.step()
-        quorate.save(path, rates=rates)
-        return numbers(model)
+def goes_on(path: Path, until: int) -> list[tuple[int | None, list[Tensor]]]:
+    def script(trainer: Trainer) -> tuple[int | None, list[Tensor]]:
+        begin = quorate.load(path, rates=trainer.rates)
+        trainer.step = begin or 0
+        return begin, numbers(trainer.train(until).model)
 
-    return live
+    return scene(seed=7).act(script)
+
+
+def saves(path: Path, steps: int) -> list[list[Tensor]]:
+    def script(trainer: Trainer) -> list[Tensor]:
+        trainer.train(steps)
+        quorate.save(path, rates=trainer.rates)
+        return numbers(trainer.model)
+
+    return scene().act(script)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -81,7 +87,7 @@ def saves(path: Path, steps: int, **settings: Any) -> Any:
 def test_others_read_it(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for steps in (1, 3):  # the second time in the place of the first
-        ends = VirtualWorld(2).run(joined(saves(path, steps)))
+        ends = saves(path, steps)
     wanted, plain = plainly(3)
     assert same(ends[0], numbers(wanted))
     model, optimizer = made(5)
@@ -119,10 +125,10 @@ def test_what_a_plain_script_has_written_begins_a_training(tmp_path: Path, form:
         save_file(dict(model.state_dict()), path)
     else:
         path = tmp_path / ("own.pt" if form == "our own" else "folder")
-        VirtualWorld(2).run(joined(saves(path, 2)))
+        saves(path, 2)
     has_optimizer = form in ("with names", "our own", "folder")
     until = 4 if has_optimizer else 0
-    ends = VirtualWorld(2).run(joined(goes_on(path, until)))
+    ends = goes_on(path, until)
     wanted, _ = plainly(4 if has_optimizer else 2)
     assert [begin for begin, _ in ends] == [begun if has_optimizer else None] * 2
     assert all(same(end, numbers(wanted)) for _, end in ends)
@@ -131,18 +137,15 @@ def test_what_a_plain_script_has_written_begins_a_training(tmp_path: Path, form:
 def test_where_replicas_differ_the_mean_is_written(tmp_path: Path) -> None:
     path = tmp_path / "mean.pt"
 
-    def live(world: quorate.World) -> list[Tensor]:
-        model, plain = made(1)
-        optimizer: Any = quorate.distribute(plain, model, "d-psgd", with_one_worker="algorithm")
-        for number in range(3):
-            step(model, optimizer, 10 * world.rank + number)
+    def script(trainer: Trainer) -> list[Tensor]:
+        trainer.train(3)
         with pytest.raises(ConfigurationError, match="under d-psgd replicas differ between steps"):
             quorate.save(path)
-        with world.evaluate():
+        with trainer.world.evaluate():
             quorate.save(path)
-            return numbers(model)
+            return numbers(trainer.model)
 
-    ends = VirtualWorld(3).run(joined(live))
+    ends = scene(3, strategy="d-psgd", loss=lambda t: loss_of(t.model, 10 * t.rank + t.step)).act(script)
     assert same(list(torch.load(path, weights_only=True)["model"].values()), ends[2])
 
 
@@ -163,23 +166,19 @@ def test_refused(tmp_path: Path, name: str, error: type[Exception], words: str) 
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
     torch.save({"model": nn.Linear(2, 2)}, tmp_path / "pickled.pt")
 
-    def live(world: quorate.World) -> None:
-        model, plain = made(1)
-        quorate.distribute(plain, model, with_one_worker="algorithm")
+    def script(trainer: Trainer) -> None:
         with pytest.raises(error) as refused:
             quorate.load(tmp_path / name)
         assert words in str(refused.value) and "\n" not in str(refused.value)
 
-    VirtualWorld(1).run(joined(live))
+    scene(1).act(script)
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    def live(world: quorate.World) -> None:
-        model, plain = made(1)
-        quorate.distribute(plain, model, with_one_worker="algorithm")
+    def script(trainer: Trainer) -> None:
         with pytest.raises(CheckpointError, match="cannot be written: "):
             quorate.save(tmp_path / "file" / "model.pt")
 
-    VirtualWorld(2).run(joined(live))
+    scene().act(script)

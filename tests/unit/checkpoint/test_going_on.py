@@ -14,6 +14,7 @@ from quorate.checkpoint.folder import complete_ones
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from tests.support.kept_trainings import Told, dataset, in_world, net, told, train
+from tests.support.scene import Scene, Trainer
 
 STEPS = 17
 """An epoch has 20 (one worker), 10 (two) or 7 (three): some trainings end in the middle of one."""
@@ -22,6 +23,21 @@ STEPS = 17
 def equal(first: Told, second: Told) -> None:
     assert all(torch.equal(x, y) for x, y in zip(first.state, second.state, strict=True))
     assert (first.draws, first.learning_rate) == (second.draws, second.learning_rate)
+
+
+def whole_batch(trainer: Trainer) -> torch.Tensor:
+    x, y = dataset().tensors
+    return (trainer.model(x) - y).square().mean()
+
+
+def scene(size: int, root: Path, **fields: Any) -> Scene:
+    """Workers on nets of their own that go on from a checkpoint in `root`."""
+    own: Any = {"model": lambda: net(torch.initial_seed()), "seed": "rank", "loss": whole_batch}
+    return Scene("all-reduce", size, root=root, loads=True, world={"generators": True}, **own, **fields)
+
+
+def tell(trainer: Trainer) -> Told:
+    return told(trainer.model, trainer.optimizer, [], trainer.began)
 
 
 def both_ways(
@@ -84,25 +100,15 @@ def test_only_what_was_saved_counts(tmp_path: Path) -> None:
 
 
 def test_workers_that_have_ended_or_rest_are_kept_as_well(tmp_path: Path) -> None:
-    def task(world: World, cut: int) -> Told:
-        model = net(world.rank)
-        optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.01), model)
-        began = quorate.load()
-        step = began or 0
-        x, y = dataset().tensors
-        while step < 6 + 3 * world.rank and step < cut:
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            step += 1
-            if world.rank == 2 and step == 8:
-                quorate.save()
-        optimizer.finish()
-        return told(model, optimizer, [], began)
+    def save(trainer: Trainer) -> None:
+        if (trainer.rank, trainer.step) == (2, 8):
+            quorate.save()
 
-    whole = in_world(3, tmp_path / "none", lambda world: task(world, 99))
-    in_world(3, tmp_path / "kept", lambda world: task(world, 10))
-    rest = in_world(3, tmp_path / "kept", lambda world: task(world, 99))
+    make = lambda parameters: torch.optim.AdamW(parameters, lr=0.01)  # noqa: E731
+    kept = scene(3, tmp_path / "kept", make=make, after=save, steps=[6, 9, 12])
+    whole = kept.but(root=tmp_path / "none").run(tell)
+    kept.but(steps=[6, 9, 10]).run()
+    rest = kept.run(tell)
     assert [end.began for end in rest] == [6, 9, 9]
     for uninterrupted, resumed in zip(whole, rest, strict=True):
         # the buffers of workers that ended are rank 0's at the end, as they were
@@ -110,25 +116,17 @@ def test_workers_that_have_ended_or_rest_are_kept_as_well(tmp_path: Path) -> Non
 
 
 def test_saved_inside_an_evaluation_and_at_the_end(tmp_path: Path) -> None:
-    def task(world: World, *, again: bool) -> Told:
-        model = net(world.rank)
-        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        began = quorate.load()
-        x, y = dataset().tensors
-        for _ in range(0 if again else 3):
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        if not again:
-            with world.evaluate():
-                quorate.save()
-            optimizer.finish()
+    def play(trainer: Trainer) -> Told:
+        trainer.train(3)
+        with trainer.world.evaluate():
             quorate.save()
-        return told(model, optimizer, [], began)
+        trainer.finish()
+        quorate.save()
+        return tell(trainer)
 
-    ends = in_world(2, tmp_path, lambda world: task(world, again=False))
+    ends = scene(2, tmp_path).act(play)
     assert [path.name for path in complete_ones(tmp_path)] == ["step-00000003-2", "step-00000003"]
-    rest = in_world(2, tmp_path, lambda world: task(world, again=True))
+    rest = scene(2, tmp_path).act(tell)
     for saved, resumed in zip(ends, rest, strict=True):
         assert resumed.began == 3
         assert all(torch.equal(x, y) for x, y in zip(saved.state, resumed.state, strict=True))
@@ -184,18 +182,13 @@ def test_what_cannot_be_kept_is_refused_with_one_sentence(tmp_path: Path) -> Non
 
 
 def test_extras_that_were_never_saved_are_named(tmp_path: Path) -> None:
-    def task(world: World) -> None:
-        model = net(0)
-        optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        if world.size == 1:
-            quorate.save()
-        else:
-            with pytest.raises(ConfigurationError, match="keeps no scheduler; besides model and optimizer"):
-                quorate.load(scheduler=scheduler)
+    def load(trainer: Trainer) -> None:
+        scheduler = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 1)
+        with pytest.raises(ConfigurationError, match="keeps no scheduler; besides model and optimizer"):
+            quorate.load(scheduler=scheduler)
 
-    in_world(1, tmp_path, task)
-    in_world(2, tmp_path, task)
+    scene(1, tmp_path).act(lambda trainer: quorate.save())
+    scene(2, tmp_path).but(loads=False).act(load)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import quorate
-from quorate.launch.worker.world import World
-from tests.support.kept_trainings import in_world
+from tests.support.scene import Scene, Trainer, net, squares
 
 MODES: list[dict[str, Any]] = [
     {},
@@ -23,33 +21,26 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
-def trained(world: World, steps: int, settings: dict[str, Any]) -> tuple[int | None, list[Tensor]]:
-    """Parameters and what the optimizer keeps, after so many steps, of which the fifth is kept."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    plain: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+def numbers(trainer: Trainer) -> list[Tensor]:
+    """Parameters, and what the optimizer keeps."""
+    kept = [x for p in trainer.model.parameters() for x in trainer.optimizer.state[p].values() if x is not None]
+    return [x.detach().clone() for x in (*trainer.model.parameters(), *kept)]
+
+
+def scene(size: int = 3, **settings: Any) -> Scene:
+    make: Any = partial(torch.optim.AdamW, lr=0.05)
     if settings.get("momentum") == "worker":
-        plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, "parameter-server", **settings)
-    began = quorate.load()
-    for step in range(began or 0, steps):
-        x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + world.rank))
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        world.wire.clock.sleep(0.01 * (1 + world.rank))
-        optimizer.step()
-        if step == 4:
-            quorate.save()
-    optimizer.finish()
-    kept = [x for p in model.parameters() for x in optimizer.state[p].values() if x is not None]
-    return began, [x.detach().clone() for x in (*model.parameters(), *kept)]
+        make = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    pause = lambda rank, step: 0.01 * (1 + rank)  # noqa: E731
+    chosen: dict[str, Any] = {"make": make, "steps": 9, "loss": squares, "pause": pause, "settings": settings}
+    return Scene("parameter-server", size, model=lambda: net(3, 4, 1).double(), **chosen)
 
 
 @pytest.mark.parametrize("settings", MODES)
 def test_what_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, settings: dict[str, Any]) -> None:
-    whole = in_world(3, tmp_path / "whole", partial(trained, steps=9, settings=settings))
-    in_world(3, tmp_path / "cut", partial(trained, steps=7, settings=settings))
-    again = in_world(3, tmp_path / "cut", partial(trained, steps=9, settings=settings))
+    whole, again = scene(**settings).resumed(
+        tmp_path, 5, 7, lambda trainer: (trainer.began, numbers(trainer)), alike=True
+    )
     for (_, uninterrupted), (began, resumed) in zip(whole, again, strict=True):
         assert began == 5
         assert all(torch.equal(x, y) for x, y in zip(uninterrupted, resumed, strict=True))
@@ -57,8 +48,8 @@ def test_what_was_cut_off_goes_on_bit_for_bit(tmp_path: Path, settings: dict[str
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_another_number_of_workers_has_what_the_servers_had(tmp_path: Path, size: int) -> None:
-    (_, kept), *_ = in_world(3, tmp_path, partial(trained, steps=5, settings={}))
-    for began, parameters in in_world(size, tmp_path, partial(trained, steps=5, settings={})):
-        assert began == 5
-        for x, y in zip(parameters, kept, strict=True):
+    kept, *_ = scene().but(root=tmp_path, steps=5, saves=[5]).run(numbers)
+    for trainer in scene(size).but(root=tmp_path, steps=5, loads=True).run():
+        assert trainer.began == 5
+        for x, y in zip(numbers(trainer), kept, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-14, atol=0.0)

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-import quorate
 from quorate.aggregation.attacks import ATTACKS, attack_from
 from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
@@ -16,7 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, header_in
 from quorate.means.reduction import reduction_of
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene
 
 LAYOUT = layout_of([("a", torch.zeros(3)), ("b", torch.zeros(2))], header=1, part_bytes=12, first_part_bytes=12)
 
@@ -71,18 +69,10 @@ def test_noise_and_nan() -> None:
     assert abs(sums("noise:1,scale=100")[0][0] - 6) > 1
 
 
-def trained(rank: int, **settings: Any) -> Tensor:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, **settings)
-    generator = torch.Generator().manual_seed(rank)
-    for _ in range(30):
-        x = torch.randn(16, 4, generator=generator)
-        optimizer.zero_grad()
-        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        optimizer.step()
-    optimizer.finish()
-    return (model.weight - 1).square().sum().detach()
+def errors(size: int = 7, **settings: Any) -> list[float]:
+    """How far each worker's weights are from the solution after 30 steps."""
+    chosen = {"strategy": "all-reduce", "steps": 30, **settings}
+    return Scene(size=size, **chosen).run(lambda trainer: (trainer.model.weight - 1).square().sum().item())
 
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "mimic"])
@@ -90,9 +80,9 @@ def test_a_rule_learns_under_every_attack_and_the_mean_does_not(attack: str) -> 
     """Replayed and delayed gradients do the mean no harm here, nor does a little of one worker."""
 
     def error(**settings: Any) -> float:
-        errors = VirtualWorld(7, timeout=60.0).run(joined(lambda w: trained(w.rank, **settings)))
-        assert len({str(float(value)) for value in errors}) == 1
-        return float(errors[0])
+        found = errors(**settings)
+        assert len(set(map(str, found))) == 1
+        return found[0]
 
     assert error(strategy="robust", reduce="trimmed-mean", attack=attack, momentum=0.5) < 0.3
     if attack not in ("replayed", "delayed", "little-is-enough"):
@@ -118,4 +108,4 @@ def test_attacks_that_cannot_be(attack: str, words: str) -> None:
 @pytest.mark.parametrize("strategy", ["quorum", "local-sgd", "d-psgd"])
 def test_where_there_is_nothing_to_attack(strategy: str) -> None:
     with pytest.raises(ConfigurationError, match='attack="nan" cannot be combined with'):
-        VirtualWorld(3).run(joined(lambda w: trained(w.rank, strategy=strategy, attack="nan")))
+        errors(3, strategy=strategy, attack="nan")

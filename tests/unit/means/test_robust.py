@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import quorate
 from quorate.aggregation import rules
 from quorate.aggregation.rule import aggregated
 from quorate.buckets.flat import layout_of
@@ -25,7 +24,7 @@ from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support import drawn_vectors as vectors
 from tests.support.drawn_vectors import numbers_of
-from tests.support.joined import joined
+from tests.support.scene import Scene, loss_in_common, spoiling
 
 LAYOUT = layout_of(
     [("a", torch.zeros(5, 3)), ("b", torch.zeros(7)), ("c", torch.zeros(1)), ("d", torch.zeros(0))],
@@ -100,23 +99,11 @@ def test_bytes_are_those_of_its_formula() -> None:
         assert all(sent == formula for sent, formula in VirtualWorld(size, timeout=30.0).run(task))
 
 
-def train(rank: int, attack: Callable[[Tensor], Tensor] | None, optimizer: type[Any], **settings: Any) -> Tensor:
-    """The loss after some steps, in which rank 0's gradients are others if there is an `attack`."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    trained: Any = quorate.distribute(optimizer(model.parameters(), lr=0.05), model, **settings)
-    for p in model.parameters():
-        if attack is not None and rank == 0:
-            p.register_hook(attack)
-    generator = torch.Generator().manual_seed(rank)
-    for _ in range(40):
-        x = torch.randn(16, 4, generator=generator)
-        trained.zero_grad()
-        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        trained.step()
-    trained.finish()
-    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(99))
-    return (model(x) - x.sum(1, keepdim=True)).square().mean().detach()
+def losses(attack: Callable[[Tensor], Tensor] | None, make: Any = torch.optim.SGD, **settings: Any) -> list[float]:
+    """The losses after some steps, in which rank 0's gradients are others if there is an `attack`."""
+    chosen = {"strategy": "all-reduce", "size": 5, "model": (4, 8, 1), "steps": 40, **settings}
+    wrong = {} if attack is None else {0: attack}
+    return Scene(make=partial(make, lr=0.05), begin=spoiling(wrong), **chosen).run(loss_in_common)
 
 
 def turned(gradient: Tensor) -> Tensor:
@@ -131,14 +118,12 @@ def spoilt(gradient: Tensor) -> Tensor:
 @pytest.mark.parametrize("attack", [turned, spoilt])
 @pytest.mark.parametrize("rule", ["median", "krum", "centered-clipping:tau=1.0"])
 def test_a_training_goes_on_under_attack(rule: str, attack: Callable[[Tensor], Tensor], optimizer: type[Any]) -> None:
-    world = VirtualWorld(5, timeout=30.0)
-    losses = world.run(joined(lambda w: train(w.rank, attack, optimizer, reduce=rule)))
-    assert len({float(loss) for loss in losses}) == 1 and float(losses[0]) < 2.0, losses
+    ends = losses(attack, optimizer, reduce=rule)
+    assert len(set(ends)) == 1 and ends[0] < 2.0, ends
 
 
 def test_the_mean_breaks_under_it() -> None:
-    losses = VirtualWorld(5, timeout=30.0).run(joined(lambda w: train(w.rank, turned, torch.optim.SGD, reduce="mean")))
-    assert not float(losses[0]) < 5
+    assert not losses(turned, reduce="mean")[0] < 5
 
 
 @pytest.mark.parametrize(
@@ -159,11 +144,9 @@ def test_what_does_not_go_with_a_rule() -> None:
     with pytest.raises(ConfigurationError, match='weight="examples" weighs means, and reduce="median" forms none'):
         check(Combination(weight="examples", reduction=reduction_of({"reduce": "median"})))
     with pytest.raises(ConfigurationError, match='reduce="median" is for gradients'):
-        VirtualWorld(3).run(
-            joined(lambda w: train(w.rank, None, torch.optim.SGD, strategy="local-sgd", reduce="median"))
-        )
+        losses(None, size=3, strategy="local-sgd", reduce="median")
     with pytest.raises(ConfigurationError, match="Krum takes f of at least 2 f \\+ 3 vectors: of 3 vectors up to 0"):
-        VirtualWorld(3).run(joined(lambda w: train(w.rank, None, torch.optim.SGD, reduce="krum:f=1")))
+        losses(None, size=3, reduce="krum:f=1")
 
 
 @pytest.mark.parametrize(("size", "f"), [(1, 0), (3, 0), (5, 1), (9, 1)])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import quorate
 from quorate.aggregation import rules
 from quorate.aggregation.rule import aggregated
 from quorate.buckets.flat import layout_of
@@ -23,7 +22,7 @@ from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer
 
 LAYOUT = layout_of(
     [("a", torch.zeros(12, 10)), ("b", torch.zeros(7)), ("c", torch.zeros(8, 16))],
@@ -164,23 +163,21 @@ def test_bytes_are_those_of_its_formula(codec: str) -> None:
     assert all(sent == formula for sent, formula in VirtualWorld(SIZE, timeout=30.0).run(task))
 
 
-def accuracy(world: Any, strategy: str, **settings: Any) -> float:
+def accuracy(strategy: str, **settings: Any) -> float:
     """On the digits of scikit-learn, in percent, after 40 steps."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
     x, y = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.5), model, strategy, **settings)
-    draw = torch.Generator().manual_seed(world.rank)
-    for _ in range(40):
-        here = torch.randint(0, 1400, (32,), generator=draw)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[here]), y[here]).backward()
-        optimizer.step()
-    optimizer.finish()
-    return 100 * float((model(x[1400:]).argmax(1) == y[1400:]).float().mean())
+
+    def loss(trainer: Trainer) -> Tensor:
+        here = torch.randint(0, 1400, (32,), generator=torch.Generator().manual_seed(10 * trainer.step + trainer.rank))
+        return nn.functional.cross_entropy(trainer.model(x[here]), y[here])
+
+    def percent(trainer: Trainer) -> float:
+        return 100 * float((trainer.model(x[1400:]).argmax(1) == y[1400:]).float().mean())
+
+    return Scene(strategy, SIZE, model=(64, 32, 10), rate=0.5, steps=40, loss=loss, **settings).run(percent)[0]
 
 
 @pytest.mark.parametrize(
@@ -188,28 +185,14 @@ def accuracy(world: Any, strategy: str, **settings: Any) -> float:
     [("robust", "krum", "top-k:density=0.1"), ("all-reduce", "geometric-median", "qsgd"), ("robust", "median", "half")],
 )
 def test_digits_are_learnt_under_attack(strategy: str, rule: str, codec: str) -> None:
-    def trained(**settings: Any) -> float:
-        world = VirtualWorld(SIZE, timeout=60.0)
-        return world.run(joined(lambda w: accuracy(w, strategy, attack="sign-flip", dense_below=1, **settings)))[0]
-
-    def whole(**settings: Any) -> float:
-        world = VirtualWorld(SIZE, timeout=60.0)
-        return world.run(joined(lambda w: accuracy(w, strategy, reduce=rule, attack="sign-flip")))[0]
-
-    held = trained(reduce=rule, compress=codec)
-    assert held > whole() - 6, held
+    held = accuracy(strategy, attack="sign-flip", dense_below=1, reduce=rule, compress=codec)
+    assert held > accuracy(strategy, attack="sign-flip", reduce=rule) - 6, held
 
 
 def test_where_codes_do_not_come_to_all_it_is_refused() -> None:
     for strategy, more in (("quorum", {"wait_for": 5}), ("diloco", {})):
         with pytest.raises(ConfigurationError, match='reduce="krum" beside compress="half" cannot be combined with'):
-            VirtualWorld(SIZE).run(
-                joined(
-                    lambda w, strategy=strategy, more=more: accuracy(
-                        w, strategy, reduce="krum", compress="half", **more
-                    )
-                )
-            )
+            accuracy(strategy, reduce="krum", compress="half", **more)
 
 
 def test_what_is_remembered_goes_on_from_a_state() -> None:

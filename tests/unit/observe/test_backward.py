@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -30,18 +30,13 @@ class Told(StepObserver):
         self.heard.append("ended")
 
 
-def heard(kind: str) -> list[str]:
-    """Return the calls of an observer for two backward passes through three segments."""
+def heard(passes: Callable[[Told], object]) -> list[str]:
+    """Return the calls of an observer while `passes` run."""
 
     def task(wire: object) -> list[str]:
         observer = Told()
         observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
-        layers = [nn.Linear(3, 3) for _ in range(3)]
-        for _ in range(2):
-            x = torch.ones(2, 3, requires_grad=True)
-            for layer in layers:
-                x = layer(x) if kind == "none" else checkpoint(layer, x, use_reentrant=kind == "reentrant")
-            x.sum().backward()
+        passes(observer)
         return observer.heard
 
     return VirtualWorld(1).run(task)[0]
@@ -49,50 +44,51 @@ def heard(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["none", "non-reentrant", "reentrant"])
 def test_once_per_outermost_backward(kind: str) -> None:
-    assert heard(kind) == ["begins", "forward ended", "ended"] * 2
+    """In two backward passes through three segments."""
+
+    def passes(observer: Told) -> None:
+        layers = [nn.Linear(3, 3) for _ in range(3)]
+        for _ in range(2):
+            x = torch.ones(2, 3, requires_grad=True)
+            for layer in layers:
+                x = layer(x) if kind == "none" else checkpoint(layer, x, use_reentrant=kind == "reentrant")
+            x.sum().backward()
+
+    assert heard(passes) == ["begins", "forward ended", "ended"] * 2
 
 
 def test_a_backward_inside_a_hook_is_part_of_the_outer_one() -> None:
-    def task(wire: object) -> list[str]:
-        observer = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
+    y = torch.ones(2, requires_grad=True)
+
+    def inner(grad: torch.Tensor) -> None:
+        with torch.enable_grad():
+            y.sum().backward()
+
+    def passes(observer: Told) -> None:
         x = torch.ones(2, requires_grad=True)
-        y = torch.ones(2, requires_grad=True)
-
-        def inner(grad: torch.Tensor) -> None:
-            with torch.enable_grad():
-                y.sum().backward()
-
         x.register_hook(inner)
         x.sum().backward()
-        assert y.grad is not None
-        return observer.heard
 
-    assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "ended"]
+    assert heard(passes) == ["begins", "forward ended", "ended"]
+    assert y.grad is not None
 
 
 def test_a_backward_that_raises_is_not_told_as_ended() -> None:
-    def task(wire: object) -> list[str]:
-        observer = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
+    def passes(observer: Told) -> None:
         with pytest.raises(RuntimeError):
             torch.ones(1).sum().backward()
         torch.ones(1, requires_grad=True).sum().backward()
-        return observer.heard
 
-    assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "begins", "forward ended", "ended"]
+    assert heard(passes) == ["begins", "forward ended", "begins", "forward ended", "ended"]
 
 
 def test_an_observer_with_nothing_to_do_is_not_called() -> None:
-    def task(wire: object) -> list[str]:
-        observer = Told()
-        observe_backward(current.enter(wire, thread_only=True)).add(observer)  # type: ignore[arg-type]
+    def passes(observer: Told) -> None:
         for due in (NEVER, 0, NEVER):
             observer.due = due
             torch.ones(1, requires_grad=True).sum().backward()
-        return observer.heard
 
-    assert VirtualWorld(1).run(task)[0] == ["begins", "forward ended", "ended"]
+    assert heard(passes) == ["begins", "forward ended", "ended"]
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,8 @@ import quorate
 from quorate.core.gradient_noise import scale_of
 from quorate.observe.gradient_noise import EVERY, SPAN
 from quorate.records.records import records_of, rows
-from quorate.train.loop import loops_of
-from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, zeros
 
 SIZE = 3
 SIGNAL, NOISE = 4 * 0.5**2 + 0.25**2, 4 * 0.5**2 + 1.0**2
@@ -34,33 +31,25 @@ def noise_rows(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     return [row for row in rows(records_of(folder, rank)) if row["kind"] == "noise"]
 
 
-def training(
-    steps: int, strategy: str = "all-reduce", *, is_late: bool = False, momentum: float = 0.0, **settings: Any
-) -> Any:
+def training(steps: int, strategy: str = "all-reduce", *, is_late: bool = False, **settings: Any) -> Scene:
     """Two parameters (one part each) whose gradients are a constant and normal noise, at any place."""
 
-    def live(world: quorate.World) -> None:
-        draws = torch.Generator().manual_seed(world.rank)
-        model = torch.nn.Linear(4, 1)
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
-        optimizer = quorate.distribute(optimizer, model, strategy=strategy, with_one_worker="algorithm", **settings)
-        for _ in range(steps):
-            if is_late and world.rank == 0:
-                world.wire.clock.sleep(0.009)
-            optimizer.zero_grad()
-            weight = 0.5 + 0.5 * torch.randn(1, 4, generator=draws)
-            bias = 0.25 + torch.randn(1, generator=draws)
-            ((model.weight * weight).sum() + (model.bias * bias).sum()).backward()
-            optimizer.step()
-        optimizer.finish()
+    def begin(trainer: Trainer) -> None:
+        trainer.draws = torch.Generator().manual_seed(trainer.rank)
 
-    return live
+    def loss(trainer: Trainer) -> torch.Tensor:
+        weight = 0.5 + 0.5 * torch.randn(1, 4, generator=trainer.draws)
+        bias = 0.25 + torch.randn(1, generator=trainer.draws)
+        return (trainer.model.weight * weight).sum() + (trainer.model.bias * bias).sum()
+
+    pause = (lambda rank, _: 0.009 * (rank == 0)) if is_late else 0.0
+    return Scene(strategy, SIZE, rate=1e-3, steps=steps, loss=loss, begin=begin, pause=pause, **settings)
 
 
-def run(task: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, size: int = SIZE) -> list[dict[str, Any]]:
+def run(scene: Scene, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setenv("QUORATE_RUN", str(folder))
-    VirtualWorld(size, compute=Constant(0.01)).run(joined(task))
-    assert not any(noise_rows(folder, rank) for rank in range(1, size))
+    scene.but(world={"compute": Constant(0.01)}).run()
+    assert not any(noise_rows(folder, rank) for rank in range(1, scene.size))
     return noise_rows(folder)
 
 
@@ -96,7 +85,7 @@ def test_late_gradients_of_rounds_are_measured(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_momentum_takes_out_of_gradients_is_allowed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = run(training(100, "quorum", wait_for=2, momentum=0.8), tmp_path, monkeypatch)
+    rows = run(training(100, "quorum", wait_for=2, heavy=0.8), tmp_path, monkeypatch)
     noise = statistics.fmean((row["own"] - row["mean"]) * row["gradients"] / (row["gradients"] - 1) for row in rows)
     signal = statistics.fmean((row["gradients"] * row["mean"] - row["own"]) / (row["gradients"] - 1) for row in rows)
     assert noise / signal == pytest.approx(NOISE / SIGNAL, rel=0.5)
@@ -117,28 +106,21 @@ def test_not_where_no_mean_of_gradients_is_formed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, settings: dict[str, Any]
 ) -> None:
     size = 4 if settings.get("reduce") == "adasum" else SIZE
-    assert not run(training(EVERY + 1, strategy, **settings), tmp_path, monkeypatch, size=size)
+    assert not run(training(EVERY + 1, strategy, **settings).but(size=size), tmp_path, monkeypatch)
 
 
 def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker 0 has batches of 6, the others of 3: with their weights the three are as one batch of 12."""
 
-    def live(world: quorate.World) -> None:
-        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
-        torch.nn.init.zeros_(model.weight)
-        plain = torch.optim.SGD(model.parameters(), lr=0.0)
-        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", weight="examples")
+    def loss(trainer: Trainer) -> torch.Tensor:
         data = torch.utils.data.TensorDataset(torch.arange(36.0, dtype=torch.float64))
-        for _ in range(EVERY):
-            (x,) = next(iter(quorate.shard(data, 6 if world.rank == 0 else 3, shuffle=False)))
-            optimizer.zero_grad()
-            (model.weight * x.mean()).sum().backward()
-            batches[world.rank] = len(x), x.mean().item()
-            optimizer.step()
-        optimizer.finish()
+        (x,) = next(iter(quorate.shard(data, 3 if trainer.rank else 6, shuffle=False)))
+        batches[trainer.rank] = len(x), x.mean().item()
+        return (trainer.model.weight * x.mean()).sum()
 
     batches: dict[int, tuple[int, float]] = {}
-    (row,) = run(live, tmp_path, monkeypatch)
+    scene = Scene(size=SIZE, model=lambda: zeros()().double(), rate=0.0, steps=EVERY, loss=loss, weight="examples")
+    (row,) = run(scene, tmp_path, monkeypatch)
     whole = sum(count for count, _ in batches.values())
     assert row["own"] == pytest.approx(sum(count * x**2 for count, x in batches.values()) / whole)
     assert row["mean"] == pytest.approx((sum(count * x for count, x in batches.values()) / whole) ** 2)
@@ -147,22 +129,21 @@ def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_gradient_that_travels_in_parts_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each parameter is a part of its own, and leaves while the backward pass still runs."""
 
-    def live(world: quorate.World) -> None:
-        layers = torch.nn.Sequential(torch.nn.Linear(600, 600, bias=False), torch.nn.Linear(600, 600, bias=False))
-        optimizer: Any = quorate.distribute(
-            torch.optim.SGD(layers.parameters(), lr=0.0), layers, with_one_worker="algorithm"
-        )
-        for _ in range(EVERY):
-            optimizer.zero_grad()
-            with optimizer.accumulate():
-                ((world.rank + 1.0) * layers[0].weight.sum()).backward()
-            (layers[0].weight.sum() + (1.0 - 2 * world.rank) * layers[1].weight.sum()).backward()
-            optimizer.step()
-        parts.append(len(loops_of(current.here())[0].replica.layout.parts))
-        optimizer.finish()
+    def loss(trainer: Trainer) -> torch.Tensor:
+        first, second = (layer.weight.sum() for layer in trainer.model)
+        trainer.seen.append(0)
+        if len(trainer.seen) % 2:
+            return (trainer.rank + 1.0) * first
+        return first + (1.0 - 2 * trainer.rank) * second
+
+    def last(trainer: Trainer) -> None:
+        parts.append(len(trainer.worker.replica.layout.parts))
+
+    model = lambda: torch.nn.Sequential(*(torch.nn.Linear(600, 600, bias=False) for _ in range(2)))  # noqa: E731
 
     parts: list[int] = []
-    (row,) = run(live, tmp_path, monkeypatch, size=2)
+    scene = Scene(size=2, model=model, rate=0.0, steps=EVERY, passes=2, loss=loss, last=last)
+    (row,) = run(scene, tmp_path, monkeypatch)
     assert parts[0] > 1
     numel = 600 * 600
     own = [numel * (2.0**2 + 1.0), numel * (3.0**2 + 1.0)]

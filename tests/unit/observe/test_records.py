@@ -21,6 +21,7 @@ from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
+from tests.support.scene import Scene, ones
 
 STILL = Network(latency=0.0, bandwidth=1e15)
 
@@ -46,17 +47,13 @@ def steps_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == "step"]
 
 
-def training(world: quorate.World, epochs: int = 1, share: str = "static", examples: int = 24) -> torch.nn.Module:
-    model = torch.nn.Linear(3, 2)
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, with_one_worker="algorithm")
+def training(
+    world: quorate.World, epochs: int = 1, share: str = "static", examples: int = 24, **fields: Any
+) -> torch.nn.Module:
     data = TensorDataset(torch.ones(examples, 3), torch.arange(examples))
-    loader = quorate.shard(data, 4, share=share)
-    for _ in range(epochs):
-        for inputs, _ in loader:
-            optimizer.zero_grad()
-            model(inputs).square().mean().backward()
-            optimizer.step()
-    optimizer.finish()
+    loss = lambda trainer: trainer.model(trainer.batch[0]).square().mean()  # noqa: E731
+    given: Any = {"data": data, "epochs": epochs, "shard": {"share": share}, "loss": loss, "model": (3, 2), **fields}
+    model: torch.nn.Module = Scene(rate=0.1, **given).play(world).model
     return model
 
 
@@ -113,16 +110,8 @@ def test_imbalance_and_pace(
 def test_a_worker_is_late_once_a_step_however_many_backward_passes_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def task(world: quorate.World) -> None:
-        model = torch.nn.Linear(3, 2)
-        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        for _ in range(3):
-            with optimizer.accumulate():
-                model(torch.ones(1, 3)).sum().backward()
-            model(torch.ones(1, 3)).sum().backward()
-            optimizer.step()
-
-    for ranks in run(2, task, tmp_path, monkeypatch, IMBALANCE="rank:0:50ms+rank:1:50ms"):
+    scene = Scene(model=(3, 2), loss=ones, steps=3, passes=2)
+    for ranks in run(2, scene.play, tmp_path, monkeypatch, IMBALANCE="rank:0:50ms+rank:1:50ms"):
         assert [step["delay"] for step in steps_of(ranks)] == pytest.approx([0.05] * 3)
         assert all(step["compute"] == pytest.approx(0.06, abs=1e-4) for step in steps_of(ranks))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-import quorate
 from quorate.core.contracts import Wire
 from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds import forming
@@ -17,9 +17,10 @@ from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
 from quorate.wire.virtual.network import Link, Network, collective_seconds
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.scene import zeros
 from tests.support.unwatched import Unwatched
 from tests.unit.rounds import test_deaths, test_joining, test_laws, test_silence
-from tests.unit.rounds.test_laws import run, speeds, train
+from tests.unit.rounds.test_laws import speeds, training
 from tests.unit.rounds.test_silence import let_stand_still, trained_wide
 
 MOST = 16
@@ -46,8 +47,8 @@ def drawn_links(draw: random.Random, size: int, latency: float) -> dict[tuple[in
     return {(slow, other): Link(latency, bandwidth) for other in range(size) if other != slow}
 
 
-def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9)
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9)
 
 
 def wide() -> torch.nn.Module:
@@ -65,19 +66,14 @@ def test_random_schedules(seed: int, small_ones_too: None) -> None:
     pauses, make = speeds(draw, size), draw.choice([test_laws.sgd, test_laws.adam])
     latency = draw.choice([0.0, 1e-4, 5e-3])
     network = Network(latency, draw.choice([1e6, 1e9]), hosts=drawn_hosts(draw))
-    settings: dict[str, Any] = {"wait_for": wait_for, "late": late, "max_staleness": bound, "strategy": "quorum"}
-    evaluates = (2,) if draw.random() < 0.3 else ()
-    found = run(
-        size,
-        lambda world: train(world, steps[world.rank], make=make, pauses=pauses, evaluates=evaluates, **settings),
-        seed=seed,
-        network=network,
-    )
+    settings: dict[str, Any] = {"wait_for": wait_for, "late": late, "max_staleness": bound}
+    fields: Any = {"steps": steps, "make": make, "pause": pauses, "rests": (2,) if draw.random() < 0.3 else ()}
+    found = training(size, seed=seed, network=network, **fields, **settings)
     test_laws.check(found, bound=bound, quorum=1, late=late)
 
 
 @pytest.mark.seeds(5, 60)
-def test_random_deaths(seed: int, small_ones_too: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_deaths(seed: int, small_ones_too: None) -> None:
     """Also while large vectors are exchanged, over thin links."""
     draw = random.Random(seed)
     plan = test_deaths.planned(seed)
@@ -85,12 +81,11 @@ def test_random_deaths(seed: int, small_ones_too: None, monkeypatch: pytest.Monk
     links = {}
     plan.make = test_laws.sgd
     if seed % 2:
-        monkeypatch.setattr(test_deaths, "net", wide)
+        plan.model = wide
         plan.make, plan.settings["max_staleness"] = sgd, 0  # behind a thin link gradients may grow too old
         links = drawn_links(draw, plan.size, latency)
-    plan.network = Network(latency, draw.choice([1e6, 1e7, 1e9]), links, hosts=drawn_hosts(draw))
-    outcomes, _ = plan.run()
-    test_deaths.check(plan, outcomes)
+    plan.world["network"] = Network(latency, draw.choice([1e6, 1e7, 1e9]), links, hosts=drawn_hosts(draw))
+    test_deaths.check(plan)
 
 
 @pytest.mark.seeds(5, 60)
@@ -104,7 +99,7 @@ def test_random_silences(seed: int, small_ones_too: None, monkeypatch: pytest.Mo
     stuck = {place: draw.choice([0.06, 0.3, 2.0]) for place in draw.sample(places, draw.randint(1, 4))}
     network = Network(1e-3, draw.choice([3e6, 1e8]), hosts=drawn_hosts(draw))
     settings = {"wait_for": draw.choice([1, 2, "majority", "all"]), "max_staleness": draw.choice([1, 4, 16])}
-    found = run(size, lambda w: trained_wide(w, stuck, 10, **settings), seed=seed, network=network)
+    found = trained_wide(size, stuck, steps=10, seed=seed, network=network, **settings)
     test_silence.ends_well(found, settings["max_staleness"])
 
 
@@ -124,7 +119,7 @@ def test_random_joins(seed: int, small_ones_too: None) -> None:
 def test_strategies_of_rounds_end_equal(strategy: str, small_ones_too: None) -> None:
     pauses = speeds(random.Random(3), 5)
     network = Network(hosts=(0, 0, 1, 1, 2))
-    found = run(5, lambda w: train(w, 9, make=sgd, pauses=pauses, strategy=strategy), network=network)
+    found = training(5, steps=9, make=sgd, pause=pauses, strategy=strategy, network=network)
     assert all(torch.equal(measures.parameters, found[0].parameters) for measures in found)
 
 
@@ -220,13 +215,10 @@ def test_contributions_are_added_host_by_host(pieces: bool, monkeypatch: pytest.
         monkeypatch.setattr(forming, "HUB_BYTES", 0)
     hosts, found = (0, 1, 2, 0, 1, 2), list[torch.Tensor]()
 
-    def task(world: quorate.World) -> test_laws.Told:
-        return train(world, 1, make=test_laws.sgd, strategy="quorum", wait_for="all", momentum="common")
-
-    told = run(6, task, network=Network(hosts=hosts))[0].rounds[0].sum
+    told = training(6, steps=1, wait_for="all", momentum="common", network=Network(hosts=hosts))[0].rounds[0].sum
     assert told is not None
     for rank in range(6):
-        model, draw = test_laws.net(), torch.Generator().manual_seed(100 + rank)
+        model, draw = test_laws.net(), torch.Generator().manual_seed(rank)
         model(torch.randn(4, 3, generator=draw)).square().mean().backward()
         found.append(torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]) * (1 / 6))
     first, second, third = (found[rank] + found[rank + 3] for rank in range(3))
@@ -241,29 +233,14 @@ def test_a_thin_link_carries_no_piece_for_the_others(slow: int) -> None:
     """Once it is known; and who is at the end of it ends with the same parameters."""
     hosts, width = range(6), 100_000
     links = {(slow, other): Link(1e-3, 1e6) for other in hosts if other != slow}
-    steps: dict[int, list[float]] = {}
-
-    def task(world: quorate.World) -> test_laws.Told:
-        def build() -> torch.nn.Module:
-            model = torch.nn.Linear(width, 1)
-            torch.nn.init.constant_(model.weight, 0.5)
-            return model
-
-        measures = train(
-            world,
-            40 if world.rank != slow else 3,
-            make=lambda model: torch.optim.SGD(model.parameters(), lr=1e-7),
-            pauses=lambda rank, step: 0.02 if rank != slow else 0.1,
-            build=build,
-            inputs=width,
-            strategy="quorum",
-            wait_for=3,
-            max_staleness=64,
-        )
-        steps[world.rank] = [end - begin for begin, end in measures.steps]
-        return measures
-
-    found = run(6, task, network=Network(1e-4, 1e9, links, hosts=list(hosts)))
+    fields: Any = {
+        "steps": [40 if rank != slow else 3 for rank in hosts],
+        "make": partial(torch.optim.SGD, lr=1e-7),
+        "pause": lambda rank, step: 0.02 if rank != slow else 0.1,
+        "model": zeros(width, value=0.5),
+        "network": Network(1e-4, 1e9, links, hosts=list(hosts)),
+    }
+    found = training(6, wait_for=3, max_staleness=64, **fields)
     assert all(torch.equal(measures.parameters, found[0].parameters) for measures in found)
-    quick = [seconds for rank, own in steps.items() if rank != slow for seconds in own]
+    quick = [seconds for measures in found if measures.rank != slow for seconds in measures.lengths]
     assert sum(quick) / len(quick) < (0.2 if slow == 0 else 0.11), "through a hub it is 0.84 and 0.42"

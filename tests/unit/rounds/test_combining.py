@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import quorate
 from quorate.aggregation import rules
 from quorate.aggregation.rule import aggregated
 from quorate.buckets.flat import layout_of
@@ -17,8 +16,7 @@ from quorate.core.codec import Draw
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, header_in
 from quorate.rounds.combining import ByRule, Combined
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, loss_in_common, spoiling
 
 LAYOUT = layout_of([("a", torch.zeros(5, 3)), ("b", torch.zeros(7))], header=2, part_bytes=40, first_part_bytes=40)
 SIZE = 8
@@ -78,29 +76,11 @@ def test_whom_a_rule_gives_no_weight_is_told() -> None:
     assert ByRule(rules.get("median")(f=1), SIZE, 0)(given, weights, 1).excluded == ((3, "far"),)
 
 
-def train(rank: int, wrong: Callable[[Tensor], Tensor], **settings: Any) -> Tensor:
-    """The loss in the end; rank 1's gradients are wrong, and rank 2 is late in most steps."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = quorate.distribute(optimizer, model, **settings)
-    for p in model.parameters():
-        if rank == 1:
-            p.register_hook(wrong)
-    generator = torch.Generator().manual_seed(rank)
-    for _ in range(30):
-        x = torch.randn(16, 4, generator=generator)
-        optimizer.zero_grad()
-        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        optimizer.step()
-    optimizer.finish()
-    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(99))
-    return (model(x) - x.sum(1, keepdim=True)).square().mean().detach()
-
-
 def losses(wrong: Callable[[Tensor], Tensor], **settings: Any) -> list[float]:
-    world = VirtualWorld(6, compute=lambda rank, _: 0.05 if rank == 2 else 0.01, timeout=60.0)
-    return [float(x) for x in world.run(joined(lambda w: train(w.rank, wrong, **settings)))]
+    """The losses in the end; rank 1's gradients are wrong, and rank 2 is late in most steps."""
+    world = {"compute": lambda rank, _: 0.05 if rank == 2 else 0.01}
+    chosen = {"model": (4, 8, 1), "heavy": 0.9, "steps": 30, "world": world, **settings}
+    return Scene(size=6, begin=spoiling({1: wrong}), **chosen).run(loss_in_common)
 
 
 @pytest.mark.parametrize("reduce", ["median", "krum", "geometric-median"])

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Stopped
 from quorate.rounds.ledger import Ledger
-from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.joined import joined
 from tests.support.pending import pending_weight
+from tests.support.scene import Scene, ones
 
 NEVER = 1 << 40
 EXAMPLES, BATCH, EPOCHS = 96, 4, 3
@@ -73,15 +75,9 @@ class Plan:
     def _live(self, wire: Wire) -> Told:
         wire.clock.sleep(self.joins.get(wire.rank, 0.0))
         faulty = Faulty(wire, self.faults)
-        place = current.enter(faulty, thread_only=True)
-        try:
-            measures = self._train(quorate.join(records=False), faulty)
-            place.leave()
-            return measures
-        finally:
-            current.forget(thread_only=True)
+        return joined(partial(self._train, faulty))(faulty)
 
-    def _train(self, world: quorate.World, faulty: Faulty) -> Told:
+    def _train(self, faulty: Faulty, world: quorate.World) -> Told:
         torch.manual_seed(world.rank)
         frozen = torch.nn.Linear(5, 5).requires_grad_(False)
         trained = torch.nn.Sequential(
@@ -335,17 +331,8 @@ def test_one_that_comes_too_late_ends_well() -> None:
     ],
 )
 def test_others_than_rounds_that_go_on_are_refused(strategy: str, settings: dict[str, Any]) -> None:
-    def live(wire: Wire) -> None:
-        place = current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            model = torch.nn.Linear(2, 1)
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
-        finally:
-            place.leave()
-            current.forget(thread_only=True)
-
-    outcomes = VirtualWorld(1, joiners=1, timeout=20.0).outcomes(live)
+    scene = Scene(strategy, 1, world={"joiners": 1, "timeout": 20.0}, **settings)
+    outcomes = scene.but(settings=settings, steps=0).outcomes()
     assert isinstance(outcomes[1].error, ConfigurationError)
     assert "workers join where the others go on" in str(outcomes[1].error)
     assert outcomes[0].error is None
@@ -366,21 +353,8 @@ def test_one_that_was_refused_is_not_counted_among_the_dead_of_a_graph(strategy:
 
 @pytest.mark.parametrize("strategy", ["quorum", "local-sgd", "hogwild"])
 def test_another_model_is_refused_and_the_others_go_on(strategy: str) -> None:
-    def live(wire: Wire) -> None:
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join(records=False)
-            model = torch.nn.Linear(2, 1, bias=world.rank < 2)
-            optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
-            for _ in range(100):
-                wire.clock.sleep(0.01)
-                model(torch.ones(1, 2)).sum().backward()
-                optimizer.step()
-            optimizer.finish()
-        finally:
-            place.leave()
-            current.forget(thread_only=True)
-
-    outcomes = VirtualWorld(2, joiners=1, timeout=20.0).outcomes(live)
+    model = lambda: torch.nn.Linear(2, 1, bias=torch.initial_seed() < 2)  # noqa: E731
+    fields: Any = {"model": model, "seed": "rank", "loss": ones, "steps": 100, "pause": 0.01}
+    outcomes = Scene(strategy, 2, world={"joiners": 1, "timeout": 20.0}, **fields).outcomes()
     assert isinstance(outcomes[2].error, ConfigurationError) and "a different model" in str(outcomes[2].error)
     assert [one.error for one in outcomes[:2]] == [None, None]

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
 import quorate
-from quorate.rounds.ledger import Ledger
-from quorate.rounds.log import Round
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.pending import pending_weight
+from tests.support.scene import Scene, Trainer, squares
 
 SIZES = [1, 2, 3, 5, 8]
-
-
-@dataclass
-class Told:
-    """What one worker tells of its training."""
-
-    parameters: torch.Tensor
-    ledger: Ledger
-    pending: float
-    applied: list[tuple[Any, ...]] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-    steps: list[tuple[float, float]] = field(default_factory=list)
 
 
 def net() -> torch.nn.Module:
@@ -42,67 +25,25 @@ def net() -> torch.nn.Module:
     return model
 
 
-def train(
-    world: quorate.World,
-    steps: int,
-    *,
-    make: Callable[[Any], torch.optim.Optimizer],
-    pauses: Callable[[int, int], float] = lambda rank, step: 0.0,
-    build: Callable[[], torch.nn.Module] = net,
-    inputs: int = 3,
-    evaluates: tuple[int, ...] = (),
-    then: Callable[[], Any] = lambda: None,
-    **settings: Any,
-) -> Told:
-    seen: list[Round] = []
-    model = build()
-    optimizer: Any = quorate.distribute(make(model), model, with_one_worker="algorithm", **settings)
-    worker = optimizer.__dict__["_quorate_worker"]
-    own = worker._rounds
-    if own is not None:
-        noted = own.watch.note_round
-
-        def note(one: Round) -> None:
-            seen.append(one)
-            noted(one)
-
-        own.watch.note_round = note
-    draw = torch.Generator().manual_seed(100 + world.rank)
-    clock, times = world.wire.clock, []
-    for step in range(steps):
-        if step in evaluates:
-            with world.evaluate():
-                clock.sleep(0.05)
-        optimizer.zero_grad()
-        begin = clock.now()
-        clock.sleep(pauses(world.rank, step))
-        model(torch.randn(4, inputs, generator=draw)).square().mean().backward()
-        optimizer.step()
-        times.append((begin, clock.now()))
-    then()
-    optimizer.finish()
-    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    rounds = own.rounds if own is not None else None
-    return Told(
-        flat,
-        rounds.ledger if rounds else Ledger(),
-        pending_weight(rounds) if rounds else 0.0,
-        [(one.number, one.term, one.weight, tuple(one.contributors)) for one in seen],
-        seen,
-        times,
-    )
+def training(
+    size: int, *, strategy: str = "quorum", seed: int = 0, network: Network | None = None, **choice: Any
+) -> list[Trainer]:
+    """Workers on `net`, which sleep in evaluations."""
+    fields = {"model": net, "make": sgd, "loss": squares, "rest": lambda trainer: trainer.clock.sleep(0.05), **choice}
+    return Scene(strategy, size, world={"seed": seed, "network": network}, **fields).run()
 
 
-def run(size: int, task: Callable[[Any], Told], *, seed: int = 0, network: Network | None = None) -> list[Told]:
-    return VirtualWorld(size, seed=seed, network=network, timeout=120.0).run(joined(task))
+def applied(trainer: Trainer) -> list[tuple[Any, ...]]:
+    """The rounds that it has applied, as far as they are to be the same on all workers."""
+    return [(one.number, one.term, one.weight, tuple(one.contributors)) for one in trainer.rounds]
 
 
-def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
-def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.01)
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01)
 
 
 def speeds(draw: random.Random, size: int) -> Callable[[int, int], float]:
@@ -115,12 +56,12 @@ def speeds(draw: random.Random, size: int) -> Callable[[int, int], float]:
     return lambda rank, step: table[rank, step]
 
 
-def check(found: list[Told], *, bound: int, quorum: int, late: str) -> None:
+def check(found: list[Trainer], *, bound: int, quorum: int, late: str) -> None:
     first = found[0]
     for measures in found:
         assert torch.equal(measures.parameters, first.parameters)
-        assert measures.applied == first.applied
-        assert [one[0] for one in measures.applied] == list(range(1, len(measures.applied) + 1))
+        assert applied(measures) == applied(first)
+        assert [one.number for one in measures.rounds] == list(range(1, len(measures.rounds) + 1))
         ledger = measures.ledger
         gone = ledger.dropped + ledger.replaced + ledger.expired
         assert ledger.produced == ledger.taken + gone
@@ -148,25 +89,9 @@ def test_random_schedules(seed: int) -> None:
     pauses, make = speeds(draw, size), draw.choice([sgd, adam])
     network = Network(latency=draw.choice([0.0, 1e-4, 5e-3]), bandwidth=draw.choice([1e6, 1e9]))
     overlap = bound > 0 and draw.random() < 0.2
-    found = run(
-        size,
-        lambda world: train(
-            world,
-            steps[world.rank],
-            make=make,
-            pauses=pauses,
-            evaluates=evaluates,
-            strategy="quorum",
-            wait_for=wait_for,
-            late=late,
-            max_staleness=bound,
-            overlap=overlap,
-            divide_by=draw.choice(["world"]),
-            late_weight="full",
-        ),
-        seed=seed,
-        network=network,
-    )
+    settings = {"wait_for": wait_for, "late": late, "max_staleness": bound, "overlap": overlap, "divide_by": "world"}
+    fields: Any = {"steps": steps, "make": make, "pause": pauses, "rests": evaluates, "late_weight": "full"}
+    found = training(size, seed=seed, network=network, **fields, **settings)
     check(found, bound=bound, quorum=0 if overlap else 1, late=late)
 
 
@@ -174,8 +99,8 @@ def test_random_schedules(seed: int) -> None:
 @pytest.mark.parametrize("make", [sgd, adam])
 def test_waiting_for_all_is_all_reduce_bit_for_bit(size: int, make: Any) -> None:
     pauses = speeds(random.Random(size), size)
-    ours = run(size, lambda w: train(w, 7, make=make, pauses=pauses, strategy="quorum", wait_for="all"))
-    other = run(size, lambda w: train(w, 7, make=make, pauses=pauses, strategy="all-reduce"))
+    ours = training(size, steps=7, make=make, pause=pauses, wait_for="all")
+    other = training(size, steps=7, make=make, pause=pauses, strategy="all-reduce")
     for mine, theirs in zip(ours, other, strict=True):
         assert torch.equal(mine.parameters, theirs.parameters)
 
@@ -183,43 +108,31 @@ def test_waiting_for_all_is_all_reduce_bit_for_bit(size: int, make: Any) -> None
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_every_round_has_as_many_fresh_gradients_as_were_waited_for(count: int) -> None:
     pauses = speeds(random.Random(count), 4)
-    found = run(4, lambda w: train(w, 12, make=sgd, pauses=pauses, strategy="quorum", wait_for=count))
+    found = training(4, steps=12, pause=pauses, wait_for=count)
     for one in found[0].rounds[: -(4 - count) * 4 - 1]:
         fresh = [rank for rank, given in one.contributors.items() if (0, 1) in given]
         assert len(fresh) >= count
 
 
 def test_the_fast_do_not_wait_for_the_slow() -> None:
-    found = run(
-        4, lambda w: train(w, 10, make=sgd, pauses=lambda r, s: 0.5 if r == 3 else 0.0, strategy="quorum", wait_for=2)
-    )
-    for measures in found[:3]:
-        assert max(end - begin for begin, end in measures.steps) < 0.05
+    found = training(4, steps=10, pause=lambda rank, step: 0.5 * (rank == 3), wait_for=2)
+    assert max(max(measures.lengths) for measures in found[:3]) < 0.05
 
 
 def test_a_bound_of_none_waits_for_the_slow_one_that_computes() -> None:
-    def pauses(rank: int, step: int) -> float:
-        return 0.5 if rank == 1 else 0.0
-
-    found = run(2, lambda w: train(w, 8, make=sgd, pauses=pauses, strategy="quorum", wait_for=1, max_staleness=2))
+    found = training(2, steps=8, pause=lambda rank, step: 0.5 * rank, wait_for=1, max_staleness=2)
     ages = [s for one in found[0].rounds for given in one.contributors.values() for s, _ in given]
     assert max(ages) == 2
-    assert max(end - begin for begin, end in found[0].steps) > 0.4
+    assert max(found[0].lengths) > 0.4
 
 
 @pytest.mark.parametrize("leaves", [0, 1])
 def test_no_silence_when_the_fastest_leaves(leaves: int) -> None:
     """Rank `leaves` is far ahead and ends after 40 steps; the others go on at their own pace."""
 
-    def pauses(rank: int, step: int) -> float:
-        return 0.0 if rank == leaves else 0.1
-
-    found = run(
-        3,
-        lambda w: train(w, 35 if w.rank == leaves else 12, make=sgd, pauses=pauses, strategy="quorum", wait_for=1),
-    )
-    slow = found[2 if leaves != 2 else 1]
-    assert max(end - begin for begin, end in slow.steps) < 0.13
+    steps = [35 if rank == leaves else 12 for rank in range(3)]
+    found = training(3, steps=steps, pause=lambda rank, step: 0.1 * (rank != leaves), wait_for=1)
+    assert max(found[2].lengths) < 0.13
     check(found, bound=16, quorum=1, late="carry")
 
 
@@ -233,4 +146,4 @@ def test_settings_that_no_quorum_can_have() -> None:
         ({"clip_norm": -1.0}, "clip_norm is -1.0"),
     ):
         with pytest.raises(quorate.core.errors.ConfigurationError, match=words):
-            run(3, lambda w, s=settings: train(w, 1, make=sgd, strategy="quorum", **s))  # type: ignore[misc]
+            training(3, **settings)

@@ -7,36 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
-from quorate.records.records import Recorder, records_of
 from quorate.report.reading.run import read_run
 from quorate.wire import current
-from quorate.wire.faulty import Faulty
 from tests.support.raw_rows import RawRow
-from tests.unit.rounds.test_deaths import Plan, Told, planned
+from tests.support.scene import Scene, Trainer
+from tests.unit.rounds.test_deaths import planned, training
 from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
 
 
-class Recorded(Plan):
-    """A training whose workers keep records in `folder`."""
-
-    folder: Path
-
-    def train(self, world: World, faulty: Faulty) -> Told:
-        recorder = Recorder(records_of(self.folder, world.rank))
-        timing(current.here()).recorder = recorder
-        recorder.write(RawRow("start", rank=world.rank, size=world.size))
-        measures = super().train(world, faulty)
-        recorder.close()
-        return measures
+def start(trainer: Trainer) -> None:
+    timing(current.here()).recorder.write(RawRow("start", rank=trainer.rank, size=trainer.world.size))
 
 
-def recorded(folder: Path, plan: Plan) -> tuple[dict[int, float], dict[int, float]]:
+def recorded(folder: Path, plan: Scene) -> tuple[dict[int, float], dict[int, float]]:
     """By survivor, how many of its gradients rounds have taken, as it knows itself, and as the rows say."""
-    one = Recorded(**{name: getattr(plan, name) for name in Plan.__dataclass_fields__})
-    one.folder = folder
-    outcomes, _ = one.run()
+    outcomes = plan.but(records=folder, begin=start).outcomes()
     assert all(found.is_crashed or found.error is None for found in outcomes)
     made = {found.rank: found.result.ledger.taken for found in outcomes if found.result is not None}
     rows = dict.fromkeys(made, 0.0)
@@ -58,7 +44,7 @@ def test_those_that_are_left_tell_of_all_that_have_died(tmp_path: Path) -> None:
             wire.crash()
         return 0.05
 
-    recorded(tmp_path, Plan(size=4, deaths={}, pauses=pauses, settings={"wait_for": 1}))
+    recorded(tmp_path, training(4, {}, pause=pauses, wait_for=1))
     assert sorted(death.rank for death in read_run(tmp_path).deaths) == [0, 2]
 
 
@@ -80,13 +66,13 @@ def test_the_rows_have_what_a_copy_brought(
     let_stand_still(monkeypatch)
     small_logs(monkeypatch)
     plan, draw = planned(seed), random.Random(seed)
-    stuck, usual = (draw.randrange(2), draw.randrange(6)), plan.pauses
+    stuck, usual = (draw.randrange(2), draw.randrange(6)), plan.pause
 
     def pauses(rank: int, step: int) -> float:
         if (rank, step) == stuck:
             stand_still(1.0)
         return max(float((rank, step) == stuck), usual(rank, step))
 
-    plan.deaths, plan.pauses = deaths, pauses
+    plan.deaths, plan.pause = deaths, pauses
     made, rows = recorded(tmp_path, plan)
     assert rows == made

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-import quorate
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.rounds.progress import RoundTask
@@ -18,8 +17,8 @@ from quorate.train import worker
 from quorate.train.loop import loops_of
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
-from tests.support.pending import pending_weight
-from tests.unit.rounds.test_laws import Told, net, run, sgd, speeds, train
+from tests.support.scene import Scene, Trainer
+from tests.unit.rounds.test_laws import applied, speeds, training
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,7 @@ def let_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "Agreed", functools.partial(Agreed, log_bytes=0))
+    monkeypatch.setattr(worker, "Agreed", partial(Agreed, log_bytes=0))
 
 
 def stand_still(seconds: float) -> None:
@@ -50,10 +49,8 @@ def stand_still(seconds: float) -> None:
     mine.worker.rounds.rounds._progress.say({"sleep": seconds})
 
 
-def trained(
-    world: quorate.World, stuck: dict[tuple[int, int], float], pauses: Any, steps: int, **settings: Any
-) -> Told:
-    """As `train`; where `stuck` says so, the worker and its task stand still before a step."""
+def trained(size: int, stuck: dict[tuple[int, int], float], pauses: Any, **choice: Any) -> list[Trainer]:
+    """As `training`; where `stuck` says so, a worker and its task stand still before a step."""
 
     def pause(rank: int, step: int) -> float:
         seconds = stuck.get((rank, step), 0.0)
@@ -61,14 +58,14 @@ def trained(
             stand_still(seconds)
         return max(seconds, float(pauses(rank, step)))
 
-    return train(world, steps, pauses=pause, strategy="quorum", **{"make": sgd, **settings})
+    return training(size, pause=pause, **choice)
 
 
 KEPT = [1010, 1061, 1110, 1179, 1256, 1573, 1657, 2026, 2991]
 """Seeds that once ended in a worker waiting for ever."""
 
 
-def ends_well(found: list[Told], bound: int = 16) -> None:
+def ends_well(found: list[Trainer], bound: int = 16) -> None:
     newest = max((one.number for measures in found for one in measures.rounds), default=0)
     whole = [measures for measures in found if [one.number for one in measures.rounds] == list(range(1, newest + 1))]
     if newest and whole:  # it was never copied onto, so what it has applied is what counts
@@ -90,17 +87,15 @@ def test_the_others_go_on_without_it(who: int, logs: str, monkeypatch: pytest.Mo
         small_logs(monkeypatch)
     stuck = {(who, 5): 3.0}
     bound = 64 if logs == "long" else 16  # twice as many results are kept
-    found = run(4, lambda w: trained(w, stuck, lambda rank, step: 0.02, 60, wait_for=2, max_staleness=bound))
+    found = trained(4, stuck, lambda rank, step: 0.02, steps=60, wait_for=2, max_staleness=bound)
     ends_well(found, bound)
     others = [measures for rank, measures in enumerate(found) if rank != who]
-    assert max(end - begin for measures in others for begin, end in measures.steps) < 0.25
-    slept = [step for step in found[who].steps if step[1] - step[0] > 2.9]
-    assert len(slept) == 1
+    assert max(max(measures.lengths) for measures in others) < 0.25
+    assert sum(seconds > 2.9 for seconds in found[who].lengths) == 1
     if logs == "long":
-        assert found[who].applied == others[0].applied
+        assert applied(found[who]) == applied(others[0])
     else:
-        missed = {one[0] for one in others[0].applied} - {one[0] for one in found[who].applied}
-        assert len(missed) > 20
+        assert len({one.number for one in others[0].rounds} - {one.number for one in found[who].rounds}) > 20
 
 
 @pytest.mark.seeds(6, 40, also=KEPT)
@@ -114,7 +109,7 @@ def test_random_silences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(latency=draw.choice([1e-5, 1e-3]), bandwidth=1e9)
     settings = {"wait_for": draw.choice([1, 2, "majority", "all"]), "max_staleness": draw.choice([1, 4, 16])}
     pauses = speeds(draw, size)
-    found = run(size, lambda w: trained(w, stuck, pauses, 12, **settings), seed=seed, network=network)
+    found = trained(size, stuck, pauses, steps=12, seed=seed, network=network, **settings)
     ends_well(found, settings["max_staleness"])
 
 
@@ -128,7 +123,7 @@ def test_random_silences_while_large_gradients_are_carried(seed: int, monkeypatc
     stuck = {place: draw.choice([0.06, 0.3, 2.0]) for place in draw.sample(places, draw.randint(1, 4))}
     network = Network(latency=draw.choice([1e-5, 1e-3]), bandwidth=draw.choice([3e5, 3e6, 1e8]))
     settings = {"wait_for": draw.choice([1, 2, "majority", "all"]), "max_staleness": draw.choice([1, 4, 16])}
-    found = run(size, lambda w: trained_wide(w, stuck, 10, **settings), seed=seed, network=network)
+    found = trained_wide(size, stuck, steps=10, seed=seed, network=network, **settings)
     ends_well(found, settings["max_staleness"])
 
 
@@ -137,44 +132,29 @@ def test_random_silences_while_large_gradients_are_carried(seed: int, monkeypatc
 def test_one_that_evaluates_alone_is_waited_for_by_nobody(who: int, logs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if logs == "short":
         small_logs(monkeypatch)
-    steps = 50
 
-    def task(world: quorate.World) -> Any:
-        model = net()
-        optimizer: Any = quorate.distribute(sgd(model), model, strategy="quorum", wait_for="all", max_staleness=2)
-        draw, took = torch.Generator().manual_seed(world.rank), []
-        for step in range(steps if world.rank != who else 10):
-            begin = world.wire.clock.now()
-            if world.rank == who and step == 5:
-                before = optimizer.__dict__["_quorate_worker"]._rounds.rounds.version
-                with world.evaluate(this_worker_only=True):
-                    world.wire.clock.sleep(0.5)
-                    inside = optimizer.__dict__["_quorate_worker"]._rounds.rounds.version
-                assert inside == before
-                assert optimizer.__dict__["_quorate_worker"]._rounds.rounds.version > before + 20
-            optimizer.zero_grad()
-            model(torch.randn(4, 3, generator=draw)).square().mean().backward()
-            optimizer.step()
-            took.append(world.wire.clock.now() - begin)
-        optimizer.finish()
-        worker = optimizer.__dict__["_quorate_worker"]
-        flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        return Told(flat, worker._rounds.rounds.ledger, pending_weight(worker._rounds.rounds)), max(took)
+    def evaluate(trainer: Trainer) -> None:
+        if (trainer.rank, trainer.step) == (who, 5):
+            rounds = trainer.worker._rounds.rounds
+            before = rounds.version
+            with trainer.world.evaluate(this_worker_only=True):
+                trainer.clock.sleep(0.5)
+                assert rounds.version == before
+            assert rounds.version > before + 20
 
-    found = run(3, task)  # type: ignore[arg-type]
-    ends_well([measures for measures, _ in found])  # type: ignore[misc]
-    assert max(longest for rank, (_, longest) in enumerate(found) if rank != who) < 0.1  # type: ignore[misc]
+    steps = [50 if rank != who else 10 for rank in range(3)]
+    found = training(3, steps=steps, before=evaluate, wait_for="all", max_staleness=2)
+    ends_well(found)
+    assert max(max(measures.lengths) for measures in found if measures.rank != who) < 0.1
 
 
 def test_nobody_evaluates_alone_where_all_wait() -> None:
-    def task(world: quorate.World) -> Any:
-        model = net()
-        quorate.distribute(sgd(model), model)
-        with world.evaluate(this_worker_only=True):
+    def evaluate(trainer: Trainer) -> None:
+        with trainer.world.evaluate(this_worker_only=True):
             pass
 
     with pytest.raises(ConfigurationError, match="needs a strategy that does not wait for every worker"):
-        run(2, task)
+        Scene(size=2).act(evaluate)
 
 
 def wide() -> torch.nn.Module:
@@ -186,18 +166,16 @@ def wide() -> torch.nn.Module:
     return model
 
 
-def trained_wide(world: quorate.World, stuck: dict[tuple[int, int], float], steps: int, **settings: Any) -> Told:
-    def make(model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=1e-5)
-
-    return trained(world, stuck, lambda rank, step: 0.01, steps, make=make, build=wide, inputs=20_000, **settings)
+def trained_wide(size: int, stuck: dict[tuple[int, int], float], **choice: Any) -> list[Trainer]:
+    make = partial(torch.optim.SGD, lr=1e-5)
+    return trained(size, stuck, lambda rank, step: 0.01, make=make, model=wide, **choice)
 
 
 @pytest.mark.parametrize("bandwidth", [2e5, 1e6, 1e8])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_carrying_large_gradients_over_slow_links_is_not_silence(size: int, bandwidth: float) -> None:
     network = Network(latency=1e-3, bandwidth=bandwidth)
-    found = run(size, lambda w: trained_wide(w, {}, 12, wait_for="all"), network=network)
+    found = trained_wide(size, {}, steps=12, wait_for="all", network=network)
     ends_well(found)
     for measures in found:
         formed = [one for one in measures.rounds if not one.settles]
@@ -210,11 +188,11 @@ def test_carrying_large_gradients_over_slow_links_is_not_silence(size: int, band
 @pytest.mark.parametrize("bandwidth", [1e7, 1e9])
 def test_one_that_stands_still_is_left_out_as_soon_where_gradients_are_large(who: int, bandwidth: float) -> None:
     network = Network(latency=1e-4, bandwidth=bandwidth)
-    found = run(4, lambda w: trained_wide(w, {(who, 12): 4.0}, 40, wait_for=2), network=network)
+    found = trained_wide(4, {(who, 12): 4.0}, steps=40, wait_for=2, network=network)
     ends_well(found)
     others = [measures for rank, measures in enumerate(found) if rank != who]
     carried = 8 * 80_000 / bandwidth  # both ways, for all
-    assert max(end - begin for measures in others for begin, end in measures.steps[2:]) < 0.25 + 8 * carried
+    assert max(max(measures.lengths[2:]) for measures in others) < 0.25 + 8 * carried
 
 
 @pytest.mark.parametrize("call", ["barrier", "mean", "gather"])
@@ -222,22 +200,16 @@ def test_those_that_wait_in_a_call_of_the_world_give_copies(call: str, monkeypat
     """One stands still for longer than results are kept, while all others are through and wait for it."""
     small_logs(monkeypatch)
 
-    def task(world: quorate.World) -> Told:
-        stuck = {(1, 6): 1.0} if world.rank == 1 else {}
-        calls = {"barrier": world.barrier, "mean": lambda: world.mean(1.0), "gather": lambda: world.gather(1)}
-        return trained(world, stuck, lambda rank, step: 0.01, 12, wait_for=2, then=calls[call])
-
-    ends_well(run(4, task))
+    given = {"barrier": (), "mean": (1.0,), "gather": (1,)}[call]
+    last = lambda trainer: getattr(trainer.world, call)(*given)  # noqa: E731
+    ends_well(trained(4, {(1, 6): 1.0}, lambda rank, step: 0.01, steps=12, wait_for=2, last=last))
 
 
 def test_a_slow_worker_comes_to_a_barrier_where_the_others_wait() -> None:
     """Its last rounds need no contributions of those that are there already."""
 
-    def task(world: quorate.World) -> Told:
-        pauses = lambda rank, step: 0.1 if rank == 2 else 0.01  # noqa: E731
-        return train(world, 10, make=sgd, pauses=pauses, then=world.barrier, strategy="quorum", wait_for=3)
-
-    ends_well(run(4, task))
+    pauses = lambda rank, step: 0.1 if rank == 2 else 0.01  # noqa: E731
+    ends_well(training(4, steps=10, pause=pauses, last=lambda trainer: trainer.world.barrier(), wait_for=3))
 
 
 @pytest.mark.parametrize("who", [0, 2], ids=["the one that leads", "another one"])
@@ -248,7 +220,7 @@ def test_a_slow_worker_comes_to_a_barrier_where_the_others_wait() -> None:
 )
 def test_one_that_a_round_waits_for_is_found_to_stand_still(who: int, settings: dict[str, Any]) -> None:
     """No round starts meanwhile, so nobody asks it for its gradient."""
-    found = run(3, lambda w: trained(w, {(who, 6): 4.0}, lambda rank, step: 0.02, 30, **settings))
+    found = trained(3, {(who, 6): 4.0}, lambda rank, step: 0.02, steps=30, **settings)
     ends_well(found, settings.get("max_staleness", 16))
     others = [measures for rank, measures in enumerate(found) if rank != who]
-    assert max(end - begin for measures in others for begin, end in measures.steps) < 0.4
+    assert max(max(measures.lengths) for measures in others) < 0.4

@@ -10,54 +10,25 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.rounds.log import Round
 from quorate.strategies.adaptive import Adaptive
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer
 
 SIZE = 4
 
 
-def trained(
-    pause: Callable[[int, int], float],
-    *,
-    steps: int = 60,
-    rate: float = 0.02,
-    scale: Callable[[int], float] = lambda step: 1.0,
-    **settings: Any,
-) -> list[tuple[list[Round], torch.Tensor]]:
-    """By worker: the rounds that it has applied, and its parameters at the end, of a linear regression."""
-
-    @joined
-    def live(world: quorate.World) -> tuple[list[Round], torch.Tensor]:
-        model = torch.nn.Linear(6, 1)
-        plain: Any = torch.optim.SGD(model.parameters(), lr=rate)
-        optimizer = quorate.distribute(plain, model, strategy="adaptive", with_one_worker="algorithm", **settings)
-        rounds: list[Round] = []
-        watch = optimizer.__dict__["_quorate_worker"]._rounds.watch
-        noted = watch.note_round
-        watch.note_round = lambda one: (rounds.append(one), noted(one))
-        draw = torch.Generator().manual_seed(world.rank)
-        for step in range(steps):
-            x = torch.randn(4, 6, generator=draw)
-            world.wire.clock.sleep(pause(world.rank, step))
-            optimizer.zero_grad()
-            (model(x) - scale(step) * x.sum(1, keepdim=True)).square().mean().backward()
-            optimizer.step()
-        optimizer.finish()
-        return rounds, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-    return VirtualWorld(SIZE, timeout=600.0).run(live)
+def trained(pause: Callable[[int, int], float], **chosen: Any) -> list[Trainer]:
+    """The workers at the end of a linear regression."""
+    scene: dict[str, Any] = {"steps": 60, "rate": 0.02, "world": {"timeout": 600.0}, **chosen}
+    return Scene("adaptive", SIZE, model=(6, 1), pause=pause, **scene).run()
 
 
-def chosen(ends: list[tuple[list[Round], torch.Tensor]]) -> list[int]:
+def chosen(ends: list[Trainer]) -> list[int]:
     """Quorums, one after another; the same on all workers, whose replicas are equal."""
-    first, parameters = ends[0]
-    for rounds, own in ends:
-        assert torch.equal(own, parameters)
-        assert [(one.number, one.quorum, one.settings, one.why) for one in rounds] == [
+    first = ends[0].rounds
+    for end in ends:
+        assert torch.equal(end.parameters, ends[0].parameters)
+        assert [(one.number, one.quorum, one.settings, one.why) for one in end.rounds] == [
             (one.number, one.quorum, one.settings, one.why) for one in first
         ]
     assert all(one.why for before, one in pairwise(first) if one.settings != before.settings)
@@ -92,7 +63,11 @@ def test_it_steps_back_when_training_gets_worse() -> None:
     pauses = [[draw.uniform(0.0, 0.5) for _ in range(60)] for _ in range(SIZE)]
 
     def quorums(scale: Callable[[int], float]) -> list[int]:
-        return chosen(trained(lambda rank, step: pauses[rank][step], rate=1e-4, window=8, scale=scale))
+        def loss(trainer: Trainer) -> torch.Tensor:
+            x = trainer.draw()
+            return (trainer.model(x) - scale(trainer.step) * x.sum(1, keepdim=True)).square().mean()
+
+        return chosen(trained(lambda rank, step: pauses[rank][step], rate=1e-4, window=8, loss=loss))
 
     assert max(quorums(lambda step: 1.0)[1:]) < 2
     assert max(quorums(lambda step: 10.0 if step > 30 else 1.0)[1:]) >= 2

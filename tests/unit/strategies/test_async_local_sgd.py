@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
@@ -17,10 +15,9 @@ from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.outer_steps import OuterOptimizer
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.local_trainings import flat, loss, net
-from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, trained, uneven
+from tests.support.local_trainings import loss, net
+from tests.support.scene import Scene, Trainer, flat, zeros
+from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, paces, scene, trained, uneven
 
 STEPS, H = 24, 4
 
@@ -59,7 +56,7 @@ def test_with_cycles_of_one_it_is_plain_nesterov() -> None:
 @pytest.mark.parametrize("settings", [{}, {"dynamic": False}, {"late": "decay", "momentum_every": 2}], ids=str)
 def test_every_step_of_every_learner_counts_once(settings: dict[str, Any], seed: int) -> None:
     size = 3 + seed % 2
-    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, "sync_every": H, **settings}
+    run: dict[str, Any] = {"pause": uneven, "rests": (11,), "seed": seed, "sync_every": H, **settings}
     kept = [one for _, one in trained(size, "async-local-sgd", look=ledger, **run)]
     assert all((one.produced, one.taken, one.lost) == (STEPS, STEPS, 0.0) for one in kept)
     assert are_equal(trained(size, "async-local-sgd", look=common, **run))
@@ -70,22 +67,12 @@ def test_all_ways_together_are_what_the_point_went(seed: int) -> None:
     """Every step goes 1 down; with an outer rate of 1 and no momentum the point goes as far as all steps together."""
     size = 3 + seed % 2
 
-    @joined
-    def live(world: quorate.World) -> list[float]:
-        model = torch.nn.Linear(1, 2, bias=False).double()
-        model.weight.data.zero_()
-        plain = torch.optim.SGD(model.parameters(), lr=1.0)
-        settings: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "momentum_every": 2}
-        optimizer: Any = quorate.distribute(plain, model, "async-local-sgd", sync_every=H, **settings)
-        draw = random.Random(seed * 10 + world.rank)
-        for _ in range(STEPS):
-            model.weight.grad = torch.ones_like(model.weight)
-            world.wire.clock.sleep(uneven(draw, world.rank))
-            optimizer.step()
-        optimizer.finish()
-        return [float(x) for x in common(optimizer)[0].reshape(-1)]
-
-    ends = VirtualWorld(size, seed=seed).run(live)
+    settings: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "momentum_every": 2, "sync_every": H}
+    chosen = {"rate": 1.0, "steps": STEPS, "pause": paces(uneven, seed), "world": {"seed": seed}, **settings}
+    alike = Scene(
+        "async-local-sgd", size, model=lambda: zeros(1, 2)().double(), loss=lambda t: t.model.weight.sum(), **chosen
+    )
+    ends = alike.run(lambda trainer: common(trainer.optimizer)[0].reshape(-1).tolist())
     assert ends == [pytest.approx([-STEPS * size / 2] * 2, abs=1e-9)] * size
 
 
@@ -94,26 +81,17 @@ def test_all_ways_together_are_what_the_point_went(seed: int) -> None:
 def test_each_outer_gradient_counts_when_it_is_handed_in(size: int, settings: dict[str, Any], slowness: float) -> None:
     """No learner makes a step while an outer gradient of its own is not in the common point, however slow it is."""
 
-    @joined
-    def live(world: quorate.World) -> list[float]:
-        model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, "async-local-sgd", sync_every=H, **settings)
-        learner: AsyncLearner = optimizer.__dict__["_quorate_worker"].state
-        steps_left, times = [], 0
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss(model, world.rank, step).backward()
-            world.wire.clock.sleep(0.01 * slowness**world.rank)
-            optimizer.step()
-            if learner.times > times:
-                steps_left.append(learner.since[0][0])
-            times = learner.times
-        optimizer.finish()
-        return steps_left
+    def after(trainer: Trainer) -> None:
+        learner: AsyncLearner = trainer.worker.state
+        if learner.times > times.get(trainer.rank, 0):
+            trainer.seen.append(learner.since[0][0])
+        times[trainer.rank] = learner.times
 
-    for left in VirtualWorld(size, seed=1).run(live):
-        assert len(left) >= STEPS // H and not any(left), left
+    times = dict[int, int]()
+
+    pause = lambda _, rank: 0.01 * slowness**rank  # noqa: E731
+    for trainer in scene(size, "async-local-sgd", pause=pause, after=after, sync_every=H, **settings).run():
+        assert len(trainer.seen) >= STEPS // H and not any(trainer.seen), trainer.seen
 
 
 def test_an_outer_gradient_is_as_old_as_the_steps_in_it() -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, header_in
-from quorate.launch.worker.world import World
 from quorate.strategies.parts.client_work import clipped, noised
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.federated_trainings import CLIENTS, RATE, flat, gradient, net, rounds_of, train, trained
-from tests.support.joined import joined
+from tests.support.federated_trainings import CLIENTS, RATE, gradient, net, rounds_of, scene, trained
+from tests.support.scene import Scene, Trainer, flat, parameters
 
 CHOICE: dict[str, Any] = {"sampled": 0.5, "local_epochs": 2, "weigh": "equal", "clip": 0.2}
 
@@ -29,6 +25,12 @@ def ways(x: Tensor, number: int, **terms: Any) -> list[Tensor]:
         y = found.setdefault(turn.client, x.clone())
         y -= RATE * gradient(y, indices)
     return [(y - x) * min(1.0, 0.2 / float((y - x).norm())) for y in found.values()]
+
+
+def dies_in_a_round(trainer: Trainer) -> None:
+    """Rank 1 dies in the second one, before its second step."""
+    if (trainer.rank, trainer.loader.epoch, trainer.place) == (1, 1, 1):
+        trainer.wire.crash()
 
 
 def vector(numbers: Tensor) -> Flat:
@@ -98,16 +100,9 @@ def test_the_noise_does_not_depend_on_how_many_clients_were_drawn(
 
 
 def test_survivors_add_the_noise_of_a_dead_worker_from_the_next_round_on(capfd: pytest.CaptureFixture[str]) -> None:
-    def dies(world: World, number: int, step: int) -> None:
-        if world.rank == 1 and number == 1 and step == 1:
-            world.wire.crash()  # type: ignore[attr-defined]
-
-    def task(world: World, seed: int, noise: float) -> Tensor:
-        choice = {**CHOICE, "sampled": 0.9, "clip": 1e-3, "noise": noise, "noise_seed": seed}
-        return train(world, "fed-avg", rounds=4, before=dies, **choice)
-
     def ends(seed: int, noise: float) -> Tensor:
-        found = VirtualWorld(3, seed=1, timeout=60.0).outcomes(joined(partial(task, seed=seed, noise=noise)))
+        choice = {**CHOICE, "sampled": 0.9, "clip": 1e-3, "noise": noise, "noise_seed": seed}
+        found = scene("fed-avg", 3, rounds=4, before=dies_in_a_round, **choice).outcomes(parameters)
         first, second = found[0].result, found[2].result
         assert first is not None and second is not None and torch.equal(first, second)
         return first
@@ -121,14 +116,8 @@ def test_survivors_add_the_noise_of_a_dead_worker_from_the_next_round_on(capfd: 
 def test_a_round_in_which_a_worker_died_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     """Its clients are missing, and with them their part of the noise."""
 
-    def dies(world: World, number: int, step: int) -> None:
-        if world.rank == 1 and number == 1 and step == 1:
-            world.wire.crash()  # type: ignore[attr-defined]
-
-    def task(world: World) -> Tensor:
-        return train(world, "fed-avg", rounds=2, before=dies, noise=1e-6, **{**CHOICE, "sampled": 0.9})
-
-    found = VirtualWorld(3, seed=1, timeout=60.0).outcomes(joined(task))
+    choice: Any = {**CHOICE, "sampled": 0.9, "noise": 1e-6}
+    found = scene("fed-avg", 3, rounds=2, before=dies_in_a_round, **choice).outcomes(parameters)
     x = flat(net())
     x = x + sum(ways(x, 0, is_independent=True, sampled=0.9)) / (0.9 * CLIENTS)
     for rank in (0, 2):
@@ -138,15 +127,8 @@ def test_a_round_in_which_a_worker_died_is_left_out(capfd: pytest.CaptureFixture
 
 
 def test_where_workers_are_clients_nothing_is_hidden_and_it_says_so() -> None:
-    def task(world: World) -> None:
-        model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, "fed-avg", sync_every=1, secure=True)
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-
     with pytest.raises(ConfigurationError, match="noise and secure need the clients of a loader"):
-        VirtualWorld(2).run(joined(task))
+        Scene("fed-avg", 2, sync_every=1, secure=True).run()
 
 
 @pytest.mark.parametrize(

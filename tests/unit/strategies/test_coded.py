@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import quorate
@@ -16,9 +16,7 @@ from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.data.context import data_context
 from quorate.launch.worker.world import World
 from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.kept_trainings import in_world
+from tests.support.scene import Scene, spoiling, sums, virtual
 
 EXAMPLES, BATCH, EPOCHS = 48, 4, 2
 Wrong = Callable[[int], bool]
@@ -28,41 +26,19 @@ def nobody(rank: int) -> bool:
     return False
 
 
-def train(world: World, wrong: Wrong, how: Callable[[Tensor], Tensor], **settings: Any) -> list[Tensor]:
-    """The parameters at the end; what workers send that are `wrong` is what `how` makes of their gradients."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = quorate.distribute(optimizer, model, **settings)
-    for p in model.parameters():
-        if wrong(world.rank):
-            p.register_hook(how)
-    x = torch.randn(EXAMPLES, 4, generator=torch.Generator().manual_seed(1))
-    for _ in range(EPOCHS):
-        for inputs, targets in quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), BATCH, seed=0):
-            optimizer.zero_grad()
-            (model(inputs) - targets).square().mean().backward()
-            optimizer.step()
-    optimizer.finish()
-    return [p.detach().clone() for p in model.parameters()]
+def scene(size: int, wrong: Wrong = nobody, how: Callable[[Tensor], Tensor] = torch.neg, **settings: Any) -> Scene:
+    """Workers that are `wrong` send what `how` makes of their gradients."""
+    chosen: dict[str, Any] = {"model": (4, 8, 1), "rate": 0.1, "heavy": 0.9, "epochs": EPOCHS, **settings}
+    spoilt = spoiling({rank: how for rank in range(size) if wrong(rank)})
+    return Scene(size=size, data=sums(EXAMPLES), begin=spoilt, **chosen)
 
 
-def ends(
-    size: int, wrong: Wrong = nobody, how: Callable[[Tensor], Tensor] = torch.neg, **settings: Any
-) -> list[list[Tensor]]:
-    return VirtualWorld(size, timeout=30.0).run(joined(lambda world: train(world, wrong, how, **settings)))
+def ends(*given: Any, **settings: Any) -> list[Tensor]:
+    return scene(*given, **settings).ends()
 
 
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
-
-
-def close(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in zip(one, other, strict=True))
-
-
-def apart(one: list[Tensor], other: list[Tensor]) -> float:
-    return max(float((x - y).abs().max()) for x, y in zip(one, other, strict=True))
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 ATTACKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -81,7 +57,7 @@ def test_with_votes_what_comes_is_the_attack_free_result_to_the_bit(
     """Groups are of three, of five, and of three and four."""
     free = ends(size, strategy="draco", s=s)
     found = ends(size, lambda rank: rank in ranks, ATTACKS[attack], strategy="draco", s=s, on_nonfinite="ignore")
-    assert all(same(one, free[0]) for one in (*free, *found))
+    assert all(torch.equal(one, free[0]) for one in (*free, *found))
 
 
 @pytest.mark.parametrize("size", [3, 6, 12])
@@ -100,14 +76,14 @@ def test_with_a_cyclic_code_what_comes_is_the_mean_of_all_batches(size: int, s: 
     settings: dict[str, Any] = {"strategy": "draco", "code": "cyclic", "s": s, "on_nonfinite": "ignore"}
     for how in ({**ATTACKS, "nothing": lambda g: g}[name] for name in ("turned", "no number", "nothing")):
         found = ends(size, lambda rank: rank in ranks, how, **settings)
-        assert close(found[0], wanted) and all(same(one, found[0]) for one in found)
+        assert close(found[0], wanted) and all(torch.equal(one, found[0]) for one in found)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("name", ["draco", "detox"])
 def test_finish_leaves_equal_replicas_at_every_size(name: str, size: int) -> None:
     found = ends(size, strategy=name, with_one_worker="algorithm")
-    assert all(same(one, found[0]) for one in found)
+    assert all(torch.equal(one, found[0]) for one in found)
 
 
 @pytest.mark.parametrize(("size", "s", "ranks"), [(3, 1, {0}), (7, 2, {3, 6})])
@@ -123,7 +99,7 @@ def test_with_a_cyclic_code_an_error_out_of_all_proportion_does_no_harm(
 
     settings: dict[str, Any] = {"strategy": "draco", "code": "cyclic", "s": s, "on_nonfinite": "ignore"}
     found = ends(size, lambda rank: rank in ranks, how, **settings)
-    assert close(found[0], wanted) and all(same(one, found[0]) for one in found)
+    assert close(found[0], wanted) and all(torch.equal(one, found[0]) for one in found)
 
 
 def test_more_wrong_ones_that_agree_win_the_vote() -> None:
@@ -149,26 +125,25 @@ def test_detox_leaves_out_groups_without_a_majority_and_bears_wrong_ones_that_ag
     free = ends(9, strategy="detox", s=1, f=1)
     for how in (lambda g: -50 * g, lambda g: g + 100 * torch.randn(g.shape)):
         found = ends(9, lambda rank: rank in (3, 5), how, strategy="detox", s=1, f=1)
-        assert all(same(one, found[0]) for one in found)
-        assert apart(found[0], free[0]) < 3.0
-    assert apart(ends(9, lambda rank: rank in (3, 5), lambda g: -50 * g, strategy="draco", s=1)[0], free[0]) > 100
+        assert all(torch.equal(one, found[0]) for one in found)
+        assert (found[0] - free[0]).abs().max() < 3.0
+    broken = ends(9, lambda rank: rank in (3, 5), lambda g: -50 * g, strategy="draco", s=1)[0]
+    assert (broken - free[0]).abs().max() > 100
 
 
 def batches(world: World, **settings: Any) -> tuple[list[list[int]], list[list[int]], int]:
     """What a worker computes in an epoch, what it evaluates on, and the examples that it counts."""
-    model = nn.Linear(1, 1)
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, **settings)
-    data = TensorDataset(torch.arange(24))
+    trainer, data = Scene(**settings).trainer(world), TensorDataset(torch.arange(24))
     found = [x.tolist() for (x,) in quorate.shard(data, 4, seed=3)]
     counted = data_context(current.here()).with_batches_of_their_own(world.size, world.size)
     seen = [x.tolist() for (x,) in quorate.shard(data, 4, shuffle=False)]
     assert len(quorate.shard(data, 4, seed=3)) == len(found)
-    optimizer.finish()
+    trainer.finish()
     return found, seen, round(counted * 1000)
 
 
 def test_workers_of_a_group_compute_the_same_and_evaluate_on_their_own() -> None:
-    found = VirtualWorld(6).run(joined(lambda w: batches(w, strategy="draco", s=1)))
+    found = virtual(6, lambda w: batches(w, strategy="draco", s=1))
     assert found[0][0] == found[2][0] != found[3][0] == found[5][0]
     assert sorted(x for batch in found[0][0] + found[3][0] for x in batch) == list(range(24))
     assert sorted(x for _, seen, _ in found for batch in seen for x in batch) == list(range(24))
@@ -176,16 +151,11 @@ def test_workers_of_a_group_compute_the_same_and_evaluate_on_their_own() -> None
 
 
 def test_with_a_cyclic_code_workers_compute_the_batches_of_those_behind_them() -> None:
-    found = VirtualWorld(3).run(joined(lambda w: batches(w, strategy="draco", s=1, code="cyclic")))
+    found = virtual(3, lambda w: batches(w, strategy="draco", s=1, code="cyclic"))
     own = [one[0][0::3] for one in found]
     for rank in range(3):
         assert found[rank][0][1::3] == own[(rank + 1) % 3] and found[rank][0][2::3] == own[(rank + 2) % 3]
     assert sorted(x for one in own for batch in one for x in batch) == list(range(24)) and found[0][2] == 1000
-
-
-def after_shard(world: World) -> None:
-    quorate.shard(TensorDataset(torch.arange(24)), 4)
-    train(world, nobody, torch.neg, strategy="draco")
 
 
 @pytest.mark.parametrize(
@@ -207,37 +177,9 @@ def test_what_does_not_go_together(settings: dict[str, Any], words: str) -> None
 
 def test_data_is_dealt_out_after_distribute_and_by_no_other_way() -> None:
     with pytest.raises(ConfigurationError, match=r"quorate\.shard was called before quorate\.distribute"):
-        VirtualWorld(3).run(joined(after_shard))
-
-    def dynamic(world: World) -> None:
-        model = nn.Linear(1, 1)
-        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "draco")
-        quorate.shard(TensorDataset(torch.arange(24)), 4, share="dynamic")
-
+        virtual(3, lambda world: (quorate.shard(sums(24), 4), Scene("draco").play(world)))
     with pytest.raises(ConfigurationError, match='share="dynamic" cannot be combined with a strategy'):
-        VirtualWorld(3).run(joined(dynamic))
-
-
-def steps_of(world: World, steps: int, saves: int, settings: dict[str, Any]) -> list[Tensor]:
-    """The parameters after so many steps in all, of which the one with the number `saves` is kept."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, **settings)
-    x = torch.randn(EXAMPLES, 4, generator=torch.Generator().manual_seed(1))
-    loader = quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), BATCH, seed=0)
-    done = quorate.load() or 0
-    while done < steps:
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            (model(inputs) - targets).square().mean().backward()
-            optimizer.step()
-            done += 1
-            if done == saves:
-                quorate.save()
-            if done == steps:
-                break
-    return [p.detach().clone() for p in model.parameters()]
+        Scene("draco", data=sums(24), shard={"share": "dynamic"}).run()
 
 
 @pytest.mark.parametrize("saves", [3, 7])
@@ -245,7 +187,5 @@ def steps_of(world: World, steps: int, saves: int, settings: dict[str, Any]) -> 
     "settings", [{"strategy": "draco"}, {"strategy": "draco", "code": "cyclic"}, {"strategy": "detox"}]
 )
 def test_it_goes_on_where_it_was_kept(settings: dict[str, Any], saves: int, tmp_path: Path) -> None:
-    wanted = in_world(3, tmp_path / "straight", lambda world: steps_of(world, 18, 0, settings))
-    in_world(3, tmp_path / "kept", lambda world: steps_of(world, 12, saves, settings))
-    found = in_world(3, tmp_path / "kept", lambda world: steps_of(world, 18, 0, settings))
-    assert all(same(one, wanted[0]) for one in found)
+    wanted, found = scene(3, steps=18, epochs=100, **settings).resumed(tmp_path, saves, 12)
+    assert all(torch.equal(one, wanted[0]) for one in found)

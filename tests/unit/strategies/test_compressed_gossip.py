@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import quorate
 from quorate.codecs import codecs
 from quorate.core.codec import Codec, Draw
-from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, bare_layout
 from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix
 from quorate.means.reduction import NONE, POWER_SGD, compressing
 from quorate.strategies.dcd_psgd import most_noise
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.compressed_gossip import NAMES, RATE, SHAPE, Training, target
+from tests.support.compressed_gossip import NAMES, RATE, SHAPE, scene, target, told
 from tests.support.gossip import assert_nothing_is_lost, run, speeds, train
-from tests.support.joined import joined
+from tests.support.scene import Scene
 
 SIZES = [1, 2, 3, 5, 8]
 FULL = torch.float64
@@ -39,9 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_without_a_codec_each_is_d_psgd(name: str, size: int) -> None:
-    plan = Training(settings={"strategy": name}, dtype=FULL, steps=9)
-    found = run(size, plan.live)
-    others = run(size, Training(**{**plan.__dict__, "settings": {"strategy": "d-psgd"}}).live)
+    found, others = (scene(of, size, dtype=FULL, steps=9).run(told) for of in (name, "d-psgd"))
     for mine, other in zip(found, others, strict=True):
         torch.testing.assert_close(mine.end, other.end, rtol=0, atol=1e-12)
         for x, y in zip(mine.replicas, other.replicas, strict=True):
@@ -119,33 +114,27 @@ def test_each_is_the_algorithm_of_its_paper(name: str, more: dict[str, Any], cod
     if name == "choco-sgd":
         more = {**more, "consensus_rate": 0.3}
     workers: dict[int, Any] = {}
-    settings = {"strategy": name, "dense_below": 0, **more, **codec}
-    found = run(size, Training(settings=settings, each=lambda w: workers.setdefault(w.rank, w)).live)
+    each = lambda worker: workers.setdefault(worker.rank, worker)  # noqa: E731
+    found = scene(name, size, each=each, dense_below=0, **more, **codec).run(told)
     paper = ByThePaper([workers[rank] for rank in range(size)])
     expected = equations(name, paper, 12, 0.3, more.get("overlap", True))
     atol = 2e-5 if codec["compress"] == "top-k" else 2e-3  # a number between two levels may become either
-    for rank, told in enumerate(found):
+    for rank, one in enumerate(found):
         for step in range(12):
-            torch.testing.assert_close(told.models[step], expected[step][rank], rtol=0, atol=atol)
+            torch.testing.assert_close(one.models[step], expected[step][rank], rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(
     ("name", "graph"), [(name, ("ring", "star", "complete")[at % 3]) for at, name in enumerate(REMEMBERS_NOTHING)]
 )
 def test_choco_keeps_the_mean_of_all_and_brings_them_together(name: str, graph: str) -> None:
-    settings = {
-        "strategy": "choco-sgd",
-        "topology": graph,
-        "compress": name,
-        "dense_below": 0,
-        **SETTINGS.get(name, {}),
-    }
-    found = run(5, Training(settings=settings, rate=0.0, begins_apart=True, steps=30).live)
+    settings = {"topology": graph, "compress": name, "dense_below": 0, **SETTINGS.get(name, {})}
+    found = scene("choco-sgd", 5, rate=0.0, begins_apart=True, steps=30, settings=settings).run(told)
     begin = torch.stack([torch.cat([target(100 + rank).reshape(-1)] * 2) for rank in range(5)]).mean(0)
     for step in range(30):
-        mean = torch.stack([told.replicas[step] for told in found]).mean(0)
+        mean = torch.stack([one.replicas[step] for one in found]).mean(0)
         torch.testing.assert_close(mean, begin, rtol=0, atol=2e-6)
-    apart = [torch.stack([told.replicas[step] for told in found]).std(0).norm() for step in (0, 29)]
+    apart = [torch.stack([one.replicas[step] for one in found]).std(0).norm() for step in (0, 29)]
     assert apart[1] < 0.85 * apart[0]
 
 
@@ -171,9 +160,9 @@ def coded_gossip(codec: Codec, rounds: int) -> Tensor:
 def test_distances_fall_by_a_factor_each_round_and_do_not_where_replicas_themselves_are_coded(
     name: str, settings: dict[str, Any], share: float
 ) -> None:
-    given = {"strategy": "choco-sgd", "compress": name, "dense_below": 0, **settings}
-    found = run(5, Training(settings=given, rate=0.0, begins_apart=True, steps=100).live)
-    replicas = torch.stack([torch.stack(told.replicas) for told in found])
+    given = {"compress": name, "dense_below": 0, **settings}
+    found = scene("choco-sgd", 5, rate=0.0, begins_apart=True, steps=100, settings=given).run(told)
+    replicas = torch.stack([torch.stack(one.replicas) for one in found])
     distances = replicas - replicas.mean(0)
     apart, of_dense = (distances[:, :, part].norm(dim=(0, 2)) for part in (slice(0, 120), slice(120, 240)))
     naive = coded_gossip(codecs.get(name)(**settings), 100)
@@ -188,12 +177,12 @@ def test_distances_fall_by_a_factor_each_round_and_do_not_where_replicas_themsel
 
 def test_codes_travel_and_nothing_else_does() -> None:
     codec = codecs.get("top-k")(density=0.1)
-    settings = {"strategy": "choco-sgd", "compress": "top-k", "density": 0.1}
-    found = run(5, Training(settings={**settings, "dense_below": 0}).live)
-    dense = run(5, Training(settings=settings).live)
-    for told, whole in zip(found, dense, strict=True):
+    settings: dict[str, Any] = {"compress": "top-k", "density": 0.1}
+    found = scene("choco-sgd", 5, dense_below=0, **settings).run(told)
+    dense = scene("choco-sgd", 5, **settings).run(told)
+    for one, whole in zip(found, dense, strict=True):
         of_both = 2 * (codec.wire_bytes((SHAPE,)) + 4 * 120)
-        assert told.sent == [of_both * (step + 1) for step in range(12)]
+        assert one.sent == [of_both * (step + 1) for step in range(12)]
         assert whole.sent == [2 * 4 * 240 * (step + 1) for step in range(12)], "small tensors stay dense"
 
 
@@ -216,32 +205,21 @@ def test_nothing_is_lost_under_choco(codec: dict[str, Any], seed: int) -> None:
 
 def test_a_number_that_is_none_spoils_its_neighbours_and_nothing_hangs() -> None:
     settings = {"compress": "qsgd", "dense_below": 0, "on_nonfinite": "ignore"}
-    told = run(3, partial(train, steps=6, spoils=(1, 2), strategy="choco-sgd", **settings))
-    assert all(bool(one.end.isnan().all()) for one in told)
-    told = run(3, partial(train, steps=6, spoils=(1, 2), strategy="choco-sgd", **settings | {"on_nonfinite": "skip"}))
-    assert all(bool(one.end.isfinite().all()) for one in told)
+    ends = run(3, partial(train, steps=6, spoils=(1, 2), strategy="choco-sgd", **settings))
+    assert all(bool(one.end.isnan().all()) for one in ends)
+    ends = run(3, partial(train, steps=6, spoils=(1, 2), strategy="choco-sgd", **settings | {"on_nonfinite": "skip"}))
+    assert all(bool(one.end.isfinite().all()) for one in ends)
 
 
 def test_what_dcd_needs_of_a_codec_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert most_noise(topology_of("ring", 8), 8) == pytest.approx(0.0732, abs=1e-4)
     assert most_noise(topology_of("complete", 4), 4) == pytest.approx(0.5)
-    given = {"strategy": "dcd-psgd", "compress": "qsgd", "dense_below": 0}
-    run(3, Training(settings=given, steps=1).live)
+    given: dict[str, Any] = {"compress": "qsgd", "dense_below": 0}
+    scene("dcd-psgd", 3, steps=1, **given).run()
     assert capsys.readouterr().err == ""
-    run(3, Training(settings={**given, "levels": 7}, steps=1).live)
+    scene("dcd-psgd", 3, steps=1, levels=7, **given).run()
     said = capsys.readouterr().err
     assert said.startswith("quorate: dcd-psgd is known to converge where codes err by less than 0.5 times")
-
-
-def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
-    @joined
-    def live(world: quorate.World) -> str:
-        model = nn.Linear(2, 1)
-        with pytest.raises(ConfigurationError) as said:
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, **settings)
-        return str(said.value)
-
-    return set(VirtualWorld(4).run(live))
 
 
 @pytest.mark.parametrize(
@@ -283,5 +261,4 @@ def refused(strategy: str, settings: dict[str, Any]) -> set[str]:
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
-    (said,) = refused(strategy, settings)
-    assert said.startswith(sentence)
+    assert Scene(strategy, 4, model=(2, 1), **settings).refusal().startswith(sentence)

@@ -6,11 +6,8 @@ import random
 from typing import Any
 
 import pytest
-import torch
 
-import quorate
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, parameters, ranked, zeros
 from tests.unit.rounds.test_deaths import check, planned
 
 STRATEGIES: dict[str, list[dict[str, Any]]] = {
@@ -30,9 +27,8 @@ def outlived(strategy: str, seed: int) -> int:
     plan.strategy, plan.settings = strategy, {"sync_every": period, **draw.choice(STRATEGIES[strategy])}
     if strategy not in ("eager-averaging", "decoupled-diloco", "async-local-sgd"):
         plan.deaths = {rank: max(1, count // 4) for rank, count in plan.deaths.items()}
-    outcomes, _ = plan.run()
-    check(plan, outcomes)
-    return sum(fault.fired for fault in plan.faults)
+    check(plan)
+    return sum(fault.fired for fault in plan.faults.values())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -51,22 +47,6 @@ def test_random_deaths(strategy: str, times: int) -> None:
 def test_the_mean_is_that_of_those_that_are_left(strategy: str, settings: dict[str, Any]) -> None:
     """Rank r brings r + 1 in each of four steps; rank 2 dies before its third, when all have been at a mean."""
 
-    @joined
-    def live(world: quorate.World) -> float:
-        model = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.zeros_(model.weight)
-        plain = torch.optim.SGD(model.parameters(), lr=1.0)
-        optimizer: Any = quorate.distribute(plain, model, strategy, **settings)
-        world.barrier()
-        for step in range(4):
-            if world.rank == 2 and step == 2:
-                world.wire.crash()
-            world.wire.clock.sleep(0.01)
-            (model(torch.ones(1, 1)).sum() * (world.rank + 1)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.finish()
-        return float(model.weight.detach())
-
-    outcomes = VirtualWorld(3, timeout=30.0).outcomes(live)
-    assert outcomes[0].result == outcomes[1].result == pytest.approx(-(2 + 2 + 1.5 + 1.5), rel=1e-6)
+    chosen = {"model": zeros(), "rate": 1.0, "loss": ranked, "steps": 4, "pause": 0.01, **settings}
+    ends = Scene(strategy, dies={2: 2}, **chosen).survivors(parameters)
+    assert ends[0].item() == ends[1].item() == pytest.approx(-(2 + 2 + 1.5 + 1.5), rel=1e-6)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.by_messages import ByMessages
-from tests.unit.rounds.test_deaths import Plan, check
+from tests.unit.rounds.test_deaths import check, training
 from tests.unit.rounds.test_laws import speeds
 
 STRATEGIES: dict[str, list[dict[str, Any]]] = {
@@ -27,20 +27,19 @@ def outlived(strategy: str, seed: int) -> int:
     draw = random.Random(seed)
     size = draw.choice([3, 3, 4])
     victims = draw.sample(range(size), draw.choice([1, 1, 2]))
-    plan = Plan(
-        size=size,
-        deaths={rank: draw.randint(1, draw.choice([4, 12, 40, 120])) for rank in victims},
+    plan = training(
+        size,
+        {rank: draw.randint(1, draw.choice([4, 12, 40, 120])) for rank in victims},
         seed=seed,
-        evaluates=tuple(step for step in (3, 6) if draw.random() < 0.4),
-        pauses=speeds(draw, size),
+        rests=tuple(step for step in (3, 6) if draw.random() < 0.4),
+        pause=speeds(draw, size),
         strategy=strategy,
         settings=draw.choice(STRATEGIES[strategy]),
         wraps=ByMessages,
     )
-    outcomes, world = plan.run()
-    check(plan, outcomes)
-    assert world.clock.now() < SECONDS
-    return sum(fault.fired for fault in plan.faults)
+    check(plan)
+    assert plan.stage.clock.now() < SECONDS
+    return sum(fault.fired for fault in plan.faults.values())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

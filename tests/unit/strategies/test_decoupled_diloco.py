@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.vectors import Flat
-from quorate.launch.worker.world import World
 from quorate.strategies.parts.learners import Learner, part_of
 from quorate.strategies.parts.outer_gradients import merged_ways
 from quorate.strategies.parts.outer_steps import OuterOptimizer
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.kept_trainings import in_world
-from tests.support.local_trainings import flat, loss, net
+from tests.support.local_trainings import loss, net
+from tests.support.scene import Scene
 from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
 
 Pause = Callable[[random.Random, int], float]
@@ -56,37 +54,24 @@ def are_equal(ends: list[tuple[Tensor, Any]]) -> bool:
     return all(torch.equal(x, y) for _, mine in ends for x, y in zip(mine, ends[0][1], strict=True))
 
 
+def paces(pause: Pause, seed: int = 1) -> Callable[[int, int], float]:
+    """Pauses of a scene whose workers draw theirs one after the other."""
+    draws = defaultdict[int, Any](lambda: None)
+    return lambda rank, step: pause(draws.setdefault(rank, random.Random(100 * seed + rank)), rank)
+
+
+def scene(size: int, strategy: str, *, pause: Pause = even, seed: int = 1, **settings: Any) -> Scene:
+    """Learners of one worker each."""
+    chosen: dict[str, Any] = {"make": partial(torch.optim.AdamW, lr=0.01), "steps": 24, **settings}
+    fields: dict[str, Any] = {"pause": paces(pause, seed), "world": {"seed": seed}, **chosen}
+    return Scene(strategy, size, model=net, loss=lambda t: loss(t.model, t.rank, t.step), **fields)
+
+
 def trained(
-    size: int,
-    strategy: str,
-    *,
-    steps: int = 24,
-    pause: Pause = even,
-    evaluates: tuple[int, ...] = (),
-    seed: int = 1,
-    look: Callable[[Any], Any] = lambda optimizer: None,
-    **settings: Any,
+    size: int, strategy: str, look: Callable[[Any], Any] = lambda optimizer: None, **chosen: Any
 ) -> list[tuple[Tensor, Any]]:
     """The parameters of each worker in the end, and what `look` saw of its optimizer."""
-
-    @joined
-    def live(world: World) -> tuple[Tensor, Any]:
-        model = net()
-        plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
-        draw = random.Random(100 * seed + world.rank)
-        for step in range(steps):
-            optimizer.zero_grad()
-            loss(model, world.rank, step).backward()
-            world.wire.clock.sleep(pause(draw, world.rank))
-            optimizer.step()
-            if step in evaluates:
-                with world.evaluate():
-                    pass
-        optimizer.finish()
-        return flat(model), look(optimizer)
-
-    return VirtualWorld(size, seed=seed).run(live)
+    return scene(size, strategy, **chosen).run(lambda trainer: (trainer.parameters, look(trainer.optimizer)))
 
 
 STREAMED: list[dict[str, Any]] = [
@@ -103,8 +88,8 @@ STREAMED: list[dict[str, Any]] = [
     ids=str,
 )
 def test_where_all_wait_for_all_it_is_streaming_diloco(settings: dict[str, Any], size: int) -> None:
-    ends = trained(size, "decoupled-diloco", wait_for="all", averaging="mean", evaluates=(9,), **settings)
-    streamed = trained(size, "diloco", evaluates=(9,), **settings)
+    ends = trained(size, "decoupled-diloco", wait_for="all", averaging="mean", rests=(10,), **settings)
+    streamed = trained(size, "diloco", rests=(10,), **settings)
     assert all(torch.equal(end, streamed[0][0]) for end, _ in ends)
 
 
@@ -120,7 +105,7 @@ UNEVEN: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", UNEVEN, ids=str)
 def test_every_step_of_every_learner_is_in_one_merge(settings: dict[str, Any], seed: int) -> None:
     size, fragments = 3 + seed % 2, settings.get("fragments", 1)
-    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, **settings}
+    run: dict[str, Any] = {"pause": uneven, "rests": (11,), "seed": seed, **settings}
     kept = [one for _, one in trained(size, "decoupled-diloco", look=ledger, **run)]
     assert all((one.produced, one.taken, one.lost) == (24 * fragments, 24 * fragments, 0.0) for one in kept)
     assert are_equal(trained(size, "decoupled-diloco", look=common, **run))
@@ -212,37 +197,21 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], 
 KEPT: list[dict[str, Any]] = [{"fragments": 2, "overlap": 0}, {"fragments": 2, "outer": "adam", "outer_device": "cpu"}]
 
 
-def kept(world: World, steps: int, settings: dict[str, Any], save_at: int | None = None) -> Tensor:
-    model = net()
-    plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-    choice: dict[str, Any] = {"sync_every": 4, "wait_for": "all", **settings}
-    optimizer: Any = quorate.distribute(plain, model, "decoupled-diloco", **choice)
-    step = quorate.load() or 0
-    while step < steps:
-        optimizer.zero_grad()
-        loss(model, world.rank, step).backward()
-        optimizer.step()
-        step += 1
-        if step == save_at:
-            quorate.save()
-    optimizer.finish()
-    return flat(model)
+def resumable(size: int = 3, **settings: Any) -> Scene:
+    return scene(size, "decoupled-diloco", steps=14, sync_every=4, **{"wait_for": "all", **settings})
 
 
 @pytest.mark.parametrize("save_at", [5, 6])
 @pytest.mark.parametrize("settings", KEPT, ids=str)
 def test_a_training_goes_on_bit_for_bit(settings: dict[str, Any], save_at: int, tmp_path: Path) -> None:
-    whole = in_world(3, tmp_path / "whole", lambda world: kept(world, 14, settings))
-    in_world(3, tmp_path / "kept", lambda world: kept(world, 9, settings, save_at))
-    rest = in_world(3, tmp_path / "kept", lambda world: kept(world, 14, settings))
-    assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
+    whole, rest = resumable(**settings).resumed(tmp_path, save_at, 9)
+    assert all(map(torch.equal, rest, whole))
 
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_it_goes_on_with_another_number_of_learners(size: int, tmp_path: Path) -> None:
-    in_world(3, tmp_path, lambda world: kept(world, 9, {"fragments": 2}, 5))
-    ends = in_world(size, tmp_path, lambda world: kept(world, 14, {"fragments": 2, "outer_rate": 0.5}))
-    assert all(torch.equal(end, ends[0]) and bool(end.isfinite().all()) for end in ends)
+    resumable(fragments=2, root=tmp_path, saves=[5]).but(steps=9).run()
+    assert resumable(size, fragments=2, root=tmp_path, loads=True, outer_rate=0.5).end().isfinite().all()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,14 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import quorate
 from quorate.core.errors import ConfigurationError, PeerFailed
-from quorate.launch.worker.world import World
 from quorate.strategies import strategies
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
-from tests.support.local_trainings import run
+from tests.support.scene import Scene, Trainer, note
 
 RATE, NUMEL = 0.1, 10
 SIZES = [1, 2, 3, 5]
@@ -25,63 +20,35 @@ SIZES = [1, 2, 3, 5]
 class Point(nn.Module):
     """Parameters in several tensors, which servers keep by turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, value: float = 0.0) -> None:
         super().__init__()
-        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(NUMEL // 2)])
+        self.parts = nn.ParameterList([torch.full((2,), value, dtype=torch.float64) for _ in range(NUMEL // 2)])
 
     @property
     def x(self) -> Tensor:
         return torch.cat(list(self.parts))
-
-    def fill(self, value: float) -> None:
-        with torch.no_grad():
-            for p in self.parts:
-                p.fill_(value)
 
 
 def target(rank: int) -> Tensor:
     return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
 
 
-def distributed(model: nn.Module, strategy: str, *, momentum: float = 0.0, **settings: Any) -> Any:
-    plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
-    return quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
+def drawn(trainer: Trainer) -> Tensor:
+    return 0.5 * (trainer.model.x - target(trainer.rank)).square().sum()
 
 
-def stepped(optimizer: Any, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-
-
-def drawn(model: Point, rank: int) -> Tensor:
-    return 0.5 * (model.x - target(rank)).square().sum()
-
-
-def own(model: Point) -> Tensor:
-    return model.x.detach().clone()
+def scene(name: str = "easgd", size: int = 3, **chosen: Any) -> Scene:
+    return Scene(name, size, **{"model": Point, "rate": RATE, "loss": drawn, **chosen})
 
 
 def ways(
     size: int, lengths: list[int], strategy: str, evaluate_at: int | None = None, **settings: Any
 ) -> list[list[Tensor]]:
     """By worker: its parameters after every step, and at the end."""
-
-    def task(world: World) -> list[Tensor]:
-        model = Point()
-        optimizer = distributed(model, strategy, **settings)
-        draw, found = random.Random(world.rank), []
-        for step in range(lengths[world.rank]):
-            world.wire.clock.sleep(draw.random())
-            stepped(optimizer, drawn(model, world.rank))
-            found.append(own(model))
-            if step == evaluate_at:
-                with world.evaluate():
-                    pass
-        optimizer.finish()
-        return [*found, own(model)]
-
-    return run(size, task)
+    draws = [random.Random(rank) for rank in range(size)]
+    fields: dict[str, Any] = {"steps": lengths, "pause": lambda rank, _: draws[rank].random(), "after": note}
+    rests = [] if evaluate_at is None else [evaluate_at + 1]
+    return scene(strategy, size, rests=rests, **fields, **settings).run(lambda t: [*t.seen, t.parameters])
 
 
 @pytest.mark.parametrize("evaluate_at", [None, 4])
@@ -137,25 +104,25 @@ def test_exchanges_keep_the_sum_of_all_workers_and_the_centre(size: int, overlap
     settings = {"sync_every": draw.randint(1, 4), "alpha": draw.uniform(0.1, 0.9)}
     settings["servers"] = draw.choice(["all", 1, size])
 
-    def task(world: World) -> tuple[Tensor, Tensor, Tensor]:
-        model = Point()
-        model.fill(1.0)
-        optimizer = distributed(model, "easgd", overlap=overlap, **settings)
-        late, gone = random.Random(seed + world.rank), torch.zeros(NUMEL, dtype=torch.float64)
-        for step in range(lengths[world.rank]):
-            way = target(100 * step + world.rank)
-            world.wire.clock.sleep(late.random() * (0.1 + (world.rank == 0)))
-            stepped(optimizer, -(model.x * way).sum())
-            gone += RATE * way
-        if ends == "uneven" and not overlap:  # else what is under way comes as it ends
-            mine = own(model)
-            optimizer.finish()
-            return mine, own(model), gone
-        with world.evaluate():
-            centre = own(model)
-        return own(model), centre, gone
+    def loss(trainer: Trainer) -> Tensor:
+        return -(trainer.model.x * target(100 * trainer.step + trainer.rank)).sum()
 
-    found = run(size, task)
+    def play(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
+        steps = range(lengths[trainer.rank])
+        trainer.train(len(steps))
+        gone = RATE * torch.stack([target(100 * step + trainer.rank) for step in steps]).sum(0)
+        mine = trainer.parameters
+        if ends == "uneven" and not overlap:  # else what is under way comes as it ends
+            return mine, trainer.finish().parameters, gone
+        with trainer.world.evaluate():
+            centre = trainer.parameters
+        return trainer.parameters, centre, gone
+
+    late = [random.Random(seed + rank) for rank in range(size)]
+    fields: dict[str, Any] = {"model": lambda: Point(1.0), "loss": loss}
+    fields["pause"] = lambda rank, _: late[rank].random() * (0.1 + (rank == 0))
+
+    found = scene("easgd", size, overlap=overlap, **fields, **settings).act(play)
     xs, centres, gone = zip(*found, strict=True)
     assert all(torch.equal(one, centres[0]) for one in centres)
     total = sum(xs) + centres[0]
@@ -165,25 +132,20 @@ def test_exchanges_keep_the_sum_of_all_workers_and_the_centre(size: int, overlap
 
 @pytest.mark.parametrize("name", ["easgd", "symmetric-easgd"])
 def test_an_evaluation_sees_the_centre_and_leaves_every_worker_its_own(name: str) -> None:
-    def task(world: World) -> list[Tensor]:
-        model = Point()
-        optimizer = distributed(model, name, sync_every=3, momentum=0.9)
-        for _ in range(5):
-            stepped(optimizer, drawn(model, world.rank))
-        before = own(model)
-        momenta = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
-        with world.evaluate():
-            centre = own(model)
-        with world.evaluate(at="replica"):
-            assert torch.equal(own(model), before)
-        assert torch.equal(own(model), before)
-        assert optimizer.__dict__["_quorate_worker"].updates == 5, "of its own steps, not those of the centre"
-        kept = [state["momentum_buffer"] for state in optimizer.state.values()]
-        assert all(torch.equal(x, y) for x, y in zip(momenta, kept, strict=True))
-        stepped(optimizer, drawn(model, world.rank))
+    def play(trainer: Trainer) -> list[Tensor]:
+        before, states = trainer.train(5).parameters, trainer.optimizer.state.values()
+        momenta = [state["momentum_buffer"].clone() for state in states]
+        with trainer.world.evaluate():
+            centre = trainer.parameters
+        with trainer.world.evaluate(at="replica"):
+            assert torch.equal(trainer.parameters, before)
+        assert torch.equal(trainer.parameters, before)
+        assert trainer.worker.updates == 5, "of its own steps, not those of the centre"
+        assert all(map(torch.equal, momenta, [state["momentum_buffer"] for state in states]))
+        trainer.train(6)
         return [before, centre]
 
-    found = run(3, task)
+    found = scene(name, heavy=0.9, sync_every=3).act(play)
     assert all(torch.equal(centre, found[0][1]) for _, centre in found)
     assert len({tuple(before.tolist()) for before, _ in found}) == 3
     assert not torch.equal(found[0][0], found[0][1])
@@ -191,21 +153,18 @@ def test_an_evaluation_sees_the_centre_and_leaves_every_worker_its_own(name: str
 
 @pytest.mark.parametrize("name", ["easgd", "symmetric-easgd"])
 def test_a_centre_that_the_script_writes_is_the_centre_from_then_on(name: str) -> None:
-    def task(world: World) -> list[Tensor]:
-        model = Point()
-        optimizer = distributed(model, name, sync_every=3)
-        for _ in range(5):
-            stepped(optimizer, drawn(model, world.rank))
-        with world.evaluate():
-            model.fill(3.0)
-        with world.evaluate():
-            first = own(model)
-        for _ in range(2):
-            stepped(optimizer, drawn(model, world.rank) * 0)
-        with world.evaluate():
-            return [first, own(model)]
+    def play(trainer: Trainer) -> list[Tensor]:
+        trainer.train(5)
+        with trainer.world.evaluate(), torch.no_grad():
+            for p in trainer.model.parameters():
+                p.fill_(3.0)
+        with trainer.world.evaluate():
+            first = trainer.parameters
+        trainer.train(7)
+        with trainer.world.evaluate():
+            return [first, trainer.parameters]
 
-    for found, later in run(3, task):
+    for found, later in scene(name, sync_every=3, loss=lambda t: drawn(t) * (t.step < 5)).act(play):
         assert torch.equal(found, torch.full_like(found, 3.0))
         assert not torch.equal(found, later)  # it has been drawn on from there
 
@@ -215,20 +174,14 @@ def test_a_centre_that_the_script_writes_is_the_centre_from_then_on(name: str) -
 def test_it_learns_with_momentum_and_a_late_worker(name: str, servers: Any) -> None:
     settings = {} if name == "symmetric-easgd" else {"servers": servers}
 
-    def task(world: World) -> Any:
-        model = Point()
-        optimizer = distributed(model, name, momentum=0.9, sync_every=4, **settings)
-        steps = 120 if world.rank else 60
-        for step in range(steps if name != "symmetric-easgd" else 120):
-            world.wire.clock.sleep(0.01 if world.rank else 0.02)
-            noise = target(1000 * (step + 1) + world.rank)
-            stepped(optimizer, drawn(model, 0) * 0.1 + 0.1 * (model.x * noise).sum())
-        optimizer.finish()
-        return own(model)
+    def loss(trainer: Trainer) -> Tensor:
+        noise = target(1000 * (trainer.step + 1) + trainer.rank)
+        return 0.05 * (trainer.model.x - target(0)).square().sum() + 0.1 * (trainer.model.x * noise).sum()
 
-    found: Any = run(3, task)
-    assert all(torch.equal(end, found[0]) for end in found)
-    assert float((found[0] - target(0)).norm()) < 0.3 * float(target(0).norm())
+    steps = [120 if name == "symmetric-easgd" else 60, 120, 120]
+    pause = lambda rank, _: 0.01 if rank else 0.02  # noqa: E731
+    end = scene(name, heavy=0.9, loss=loss, steps=steps, pause=pause, sync_every=4, **settings).end()
+    assert float((end - target(0)).norm()) < 0.3 * float(target(0).norm())
 
 
 @pytest.mark.parametrize(
@@ -256,21 +209,14 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str
     ],
 )
 def test_settings_that_this_world_cannot_have_are_refused(name: str, settings: dict[str, Any], said: str) -> None:
-    def task(world: World) -> None:
-        with pytest.raises(ConfigurationError, match=said):
-            distributed(Point(), name, **settings)
-
-    run(2, task)
+    assert said in scene(name, 2, **settings).refusal()
 
 
 @pytest.mark.parametrize(("name", "momentum", "says"), [("eamsgd", 0.0, 1), ("eamsgd", 0.9, 0), ("easgd", 0.0, 0)])
 def test_eamsgd_without_momentum_is_told(
     name: str, momentum: float, says: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def task(world: World) -> None:
-        distributed(Point(), name, momentum=momentum).finish()
-
-    run(2, task)
+    scene(name, 2, heavy=momentum).act(Trainer.finish)
     assert capfd.readouterr().err.count("eamsgd is easgd whose local steps have momentum") == says
 
 
@@ -284,36 +230,21 @@ def test_the_optimizer_needs_no_learning_rate_option() -> None:
                 for p in self.param_groups[0]["params"]:
                     p.add_(p.grad, alpha=-0.1)
 
-    @joined
-    def live(world: World) -> Tensor:
-        model = Point()
-        optimizer = quorate.distribute(Plain(model.parameters()), model, "easgd", sync_every=1)
-        for _ in range(3):
-            stepped(optimizer, drawn(model, world.rank))
-        current.here().leave()
-        return own(model)
-
-    found = VirtualWorld(2).run(live)
-    assert torch.equal(*found)
-    assert bool(found[0].any())
+    assert scene("easgd", 2, make=Plain, steps=3, sync_every=1).end().any()
 
 
 def test_a_server_whose_own_worker_has_ended_goes_on_from_the_centre() -> None:
     """Not from where a worker is that it asks for its part."""
 
-    def task(world: World) -> list[Tensor]:
-        model, centres = Point(), []
-        optimizer = distributed(model, "easgd", sync_every=2)
-        for _ in range(5):
-            stepped(optimizer, drawn(model, world.rank))
-        if world.rank != 2:
+    def play(trainer: Trainer) -> list[Tensor]:
+        trainer.train(5)
+        if trainer.rank != 2:
             for _ in range(2):
-                with world.evaluate():
-                    centres.append(own(model))
-        optimizer.finish()
-        return [*centres, own(model)]
+                with trainer.world.evaluate():
+                    note(trainer)
+        return [*trainer.seen, trainer.finish().parameters]
 
-    found = run(3, task)
+    found = scene(sync_every=2).act(play)
     for one in found:
         assert all(torch.equal(centre, found[0][0]) for centre in one)
 
@@ -326,22 +257,15 @@ def test_workers_wait_for_each_other_where_exchanges_have_an_order(in_order: boo
 
 
 def fates(size: int, dead: int, **settings: Any) -> list[Any]:
-    """What becomes of workers of which one dies at its seventh step."""
+    """What becomes of workers of which one dies at its seventh step: where they are before the end, and behind it."""
 
-    @joined
-    def live(world: World) -> list[Tensor]:
-        model = Point()
-        optimizer = distributed(model, "easgd", sync_every=2, on_death="continue", **settings)
-        for step in range(14):
-            if world.rank == dead and step == 6:
-                world.wire.crash()
-            world.wire.clock.sleep(0.01)
-            stepped(optimizer, drawn(model, world.rank))
-        before = own(model)
-        current.here().leave()
-        return [before, own(model)]
+    def after(trainer: Trainer) -> None:
+        if trainer.step == 14:
+            note(trainer)
 
-    return VirtualWorld(size, seed=1, timeout=120.0).outcomes(live)
+    fields: dict[str, Any] = {"steps": 14, "dies": {dead: 6}, "pause": 0.01, "after": after, "world": {"seed": 1}}
+    scenes = scene("easgd", size, sync_every=2, on_death="continue", **fields, **settings)
+    return scenes.outcomes(lambda trainer: [*trainer.seen, trainer.parameters])
 
 
 @pytest.mark.parametrize("settings", [{}, {"overlap": True}, {"in_order": True}], ids=str)
@@ -369,16 +293,13 @@ def test_an_exchange_is_d_numbers_there_and_back(size: int, servers: Any) -> Non
     if servers == 2 and size == 1:
         return
 
-    def task(world: World) -> Any:
-        model = Point()
-        optimizer = distributed(model, "easgd", sync_every=3, servers=servers)
-        meter = optimizer.__dict__["_quorate_worker"].wire.meter
-        world.barrier()
+    def play(trainer: Trainer) -> int:
+        meter = trainer.worker.wire.meter
+        trainer.world.barrier()
         before = meter.bytes_out.total()
-        for _ in range(12):
-            stepped(optimizer, drawn(model, world.rank))
-        world.barrier()
+        trainer.train(12)
+        trainer.world.barrier()
         return meter.bytes_out.total() - before
 
-    told: Any = run(size, task)
+    told = scene("easgd", size, sync_every=3, servers=servers).act(play)
     assert sum(told) == 4 * 2 * (size - 1) * NUMEL * 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,19 @@ from quorate.data.context import data_context
 from quorate.data.limit import Limit
 from quorate.launch.worker.world import World
 from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.federated_trainings import (
-    BATCH,
     CLIENTS,
-    DATA,
-    PARTITION,
     RATE,
+    ROUNDS,
     X,
     Y,
-    flat,
     gradient,
     net,
     rounds_of,
-    train,
+    scene,
     trained,
 )
-from tests.support.joined import joined
-from tests.support.kept_trainings import in_world
+from tests.support.scene import Scene, Trainer, flat, virtual
 
 Turns = dict[int, list[tuple[Turn, list[int]]]]
 
@@ -146,48 +140,31 @@ def test_scaffold_is_algorithm_1_with_option_2(terms: dict[str, Any], size: int)
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_where_each_worker_is_a_client_and_makes_one_step_it_is_synchronous(size: int) -> None:
-    def task(world: World, strategy: str, **settings: Any) -> Tensor:
-        model = net()
-        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, strategy, **settings)
-        for step in range(6):
-            optimizer.zero_grad()
-            mine = slice(3 * (step * size + world.rank), 3 * (step * size + world.rank) + 3)
-            (model(X[mine]) - Y[mine]).square().mean().backward()
-            optimizer.step()
-        optimizer.finish()
-        return flat(model)
+    def loss(trainer: Trainer) -> Tensor:
+        begin = 3 * (trainer.step * size + trainer.rank)
+        return (trainer.model(X[begin : begin + 3]) - Y[begin : begin + 3]).square().mean()
 
-    def run(strategy: str, **settings: Any) -> Tensor:
-        one = functools.partial(task, strategy=strategy, **settings)
-        return VirtualWorld(size, seed=0).run(joined(one))[0]
-
-    expected = run("all-reduce")
+    expected = Scene("all-reduce", size, model=net, loss=loss).end()
     for name in ("fed-avg", "fed-prox"):
-        close(run(name, sync_every=1), expected)
+        close(Scene(name, size, model=net, loss=loss, sync_every=1).end(), expected)
 
 
 def test_a_client_begins_with_an_optimizer_that_remembers_nothing() -> None:
-    def task(world: World) -> None:
-        model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-        optimizer: Any = quorate.distribute(plain, model, "fed-avg", with_one_worker="algorithm", sampled=1.0)
-        for x, y, _ in quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS):
-            turn = optimizer.__dict__["_quorate_worker"].turn
-            assert bool(plain.state) == (clients[-1:] == [turn.client])
-            clients.append(turn.client)
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-        optimizer.finish()
-
     clients: list[int] = []
-    VirtualWorld(1).run(joined(task))
+
+    def before(trainer: Trainer) -> None:
+        client = trainer.worker.turn.client
+        assert bool(trainer.optimizer.state) == (clients[-1:] == [client])
+        clients.append(client)
+
+    scene("fed-avg", 1, rounds=1, heavy=0.9, before=before, sampled=1.0).run()
     assert len(set(clients)) == CLIENTS
 
 
 def test_an_evaluation_in_the_middle_of_a_round_takes_what_clients_have_done() -> None:
-    def look(world: World, number: int, step: int) -> None:
-        if step == 1:
-            with world.evaluate():
+    def look(trainer: Trainer) -> None:
+        if trainer.place == 1:
+            with trainer.world.evaluate():
                 pass
 
     end = trained(3, "fed-avg", sampled=1.0, local_epochs=2, before=look)
@@ -197,134 +174,82 @@ def test_an_evaluation_in_the_middle_of_a_round_takes_what_clients_have_done() -
 
 @pytest.mark.parametrize("strategy", ["fed-avg", "fed-opt", "scaffold"])
 def test_what_is_written_while_all_rest_is_where_clients_begin(strategy: str) -> None:
-    def task(world: World) -> tuple[Tensor, Tensor]:
-        model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=0.0)
-        optimizer: Any = quorate.distribute(plain, model, strategy, sampled=1.0)
-        loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS)
-        for number in range(2):
-            for x, y, _ in loader:
-                (model(x) - y).square().mean().backward()
-                optimizer.step()
-            if number == 0:
-                with world.evaluate(), torch.no_grad():
-                    for p in model.parameters():
-                        p.fill_(2.0)
-        optimizer.finish()
-        return flat(model), torch.full_like(flat(model), 2.0)
+    def play(trainer: Trainer) -> Tensor:
+        trainer.train_epoch()
+        with trainer.world.evaluate(), torch.no_grad():
+            for p in trainer.model.parameters():
+                p.fill_(2.0)
+        trainer.train_epoch()
+        return trainer.finish().parameters
 
-    for found, expected in VirtualWorld(2, seed=1).run(joined(task)):
-        assert torch.equal(found, expected)
+    for end in scene(strategy, rate=0.0, sampled=1.0).act(play):
+        assert torch.equal(end, torch.full_like(end, 2.0))
 
 
 @pytest.mark.parametrize(("strategy", "size"), [("fed-avg", 1), ("fed-opt", 2), ("scaffold", 2)])
 def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not(strategy: str, size: int, tmp_path: Path) -> None:
     """From the end of a round, and of scaffold with every client's control variate."""
     choice = {"sampled": 0.6, "local_epochs": 2}
-    whole = in_world(size, tmp_path / "none", lambda world: kept(world, strategy, 5, **choice))
-    in_world(size, tmp_path / "kept", lambda world: kept(world, strategy, 3, saves=True, **choice))
-    rest = in_world(size, tmp_path / "kept", lambda world: kept(world, strategy, 5, **choice))
-    assert all(torch.equal(one, other) for one, other in zip(whole, rest, strict=True))
+    fields: Any = {"heavy": 0.5, **choice}
+    whole = scene(strategy, size, **fields).ends()
+    scene(strategy, size, rounds=3, root=tmp_path, **fields).act(saving_rounds)
+    rest = scene(strategy, size, root=tmp_path, loads=True, **fields).run()
+    assert all(trainer.loader.epoch == ROUNDS - 1 for trainer in rest)
+    assert all(torch.equal(trainer.parameters, end) for trainer, end in zip(rest, whole, strict=True))
 
 
 @pytest.mark.parametrize("strategy", ["fed-avg", "scaffold"])
 def test_it_goes_on_with_more_workers_and_fewer(strategy: str, tmp_path: Path) -> None:
     choice = {"sampled": 0.6, "local_epochs": 2}
-    whole = in_world(2, tmp_path / "none", lambda world: kept(world, strategy, 5, **choice))
-    in_world(2, tmp_path / "kept", lambda world: kept(world, strategy, 3, saves=True, **choice))
+    fields: Any = {"heavy": 0.5, **choice}
+    whole = scene(strategy, **fields).end()
+    scene(strategy, rounds=3, root=tmp_path, **fields).act(saving_rounds)
     for size in (1, 3):
-        rest = in_world(size, tmp_path / "kept", lambda world: kept(world, strategy, 5, **choice))
-        for end in rest:
-            torch.testing.assert_close(end, whole[0], rtol=1e-4, atol=1e-5)
+        for end in scene(strategy, size, root=tmp_path, loads=True, **fields).ends():
+            torch.testing.assert_close(end, whole, rtol=1e-4, atol=1e-5)
 
 
-def kept(world: World, strategy: str, rounds: int, *, saves: bool = False, **settings: Any) -> Tensor:
-    """A training that goes on from a checkpoint, and may keep one after every round."""
-    model = net()
-    plain = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
-    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
-    loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS)
-    began = quorate.load()
-    for _ in range(0 if began is None else loader.epoch, rounds):
-        for x, y, _ in loader:
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-        if saves:
-            quorate.save()
-    optimizer.finish()
-    assert saves or began is None or loader.epoch == rounds - 1
-    return flat(model)
+def saving_rounds(trainer: Trainer) -> None:
+    """Keep a checkpoint after every round."""
+    for _ in range(trainer.scene.epochs):
+        trainer.train_epoch()
+        quorate.save()
+    trainer.finish()
 
 
 @pytest.mark.parametrize("strategy", ["fed-avg", "scaffold"])
 def test_a_training_that_was_cut_off_in_a_round_goes_on_client_by_client(strategy: str, tmp_path: Path) -> None:
-    choice: dict[str, Any] = {"sampled": 1.0, "local_epochs": 2}
-    whole = in_world(2, tmp_path / "none", lambda world: cut(world, strategy, **choice))
-    in_world(2, tmp_path / "kept", lambda world: cut(world, strategy, saves=5, ends=8, **choice))
-    rest = in_world(2, tmp_path / "kept", lambda world: cut(world, strategy, **choice))
-    assert rest[0][1] == rest[1][1] == 5
-    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(whole, rest, strict=True))
+    two_rounds = scene(strategy, rounds=2, sampled=1.0, local_epochs=2)
+    whole = two_rounds.ends()
+    two_rounds.but(root=tmp_path, saves=[5]).act(lambda trainer: trainer.train(8))
+    rest = two_rounds.but(root=tmp_path, loads=True).run()
+    assert [trainer.began for trainer in rest] == [5, 5]
+    assert all(torch.equal(trainer.parameters, end) for trainer, end in zip(rest, whole, strict=True))
 
 
 def test_a_round_that_was_cut_off_begins_again_with_other_workers(tmp_path: Path) -> None:
-    choice: dict[str, Any] = {"sampled": 1.0, "local_epochs": 2}
-    in_world(2, tmp_path / "kept", lambda world: cut(world, "scaffold", saves=5, ends=8, **choice))
-    rest = in_world(3, tmp_path / "kept", lambda world: cut(world, "scaffold", **choice))
-    assert all(torch.equal(end, rest[0][0]) for end, _ in rest)
-    assert rest[0][0].isfinite().all()
-
-
-def cut(
-    world: World, strategy: str, *, saves: int = -1, ends: int = 1000, **settings: Any
-) -> tuple[Tensor, int | None]:
-    """Two rounds, which may be saved in the middle of one; the model, and the step that it went on from."""
-    model = net()
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, strategy, **settings)
-    loader = quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS)
-    began = step = quorate.load()
-    step = step or 0
-    for _ in range(loader.epoch, 2):
-        for x, y, _ in loader:
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-            step += 1
-            if step == saves:
-                quorate.save()
-            if step == ends:
-                return flat(model), began
-    optimizer.finish()
-    return flat(model), began
+    two_rounds = scene("scaffold", rounds=2, root=tmp_path, sampled=1.0, local_epochs=2)
+    two_rounds.but(saves=[5]).act(lambda trainer: trainer.train(8))
+    assert two_rounds.but(size=3, loads=True).end().isfinite().all()
 
 
 def test_workers_without_clients_keep_the_others_company() -> None:
-    found = VirtualWorld(5, seed=1).run(joined(lambda world: train(world, "fed-avg", clients=2, sampled=1.0)))
-    assert all(torch.equal(end, found[0]) for end in found)
-    alone = VirtualWorld(1, seed=1).run(joined(lambda world: train(world, "fed-avg", clients=2, sampled=1.0)))
-    close(found[0], alone[0])
+    ends = [scene("fed-avg", size, shard={"clients": 2}, sampled=1.0).end() for size in (5, 1)]
+    close(*ends)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_training_by_time_ends_for_all_at_a_round(size: int) -> None:
     """Workers have unequally many batches, and one has none at all."""
 
+    limited = scene("fed-avg", size, shard={"partition": "iid", "clients": 2}, sampled=1.0)
+
     def task(world: World) -> tuple[list[int], Tensor]:
         data_context(current.here()).limit = Limit(world.wire, 3.0)
-        model, batches = net(), []
-        plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, "fed-avg", sampled=1.0)
-        loader = quorate.shard(DATA, BATCH, partition="iid", clients=2)
-        for _ in range(60):
-            batches.append(0)
-            for x, y, _ in loader:
-                (model(x) - y).square().mean().backward()
-                optimizer.step()
-                batches[-1] += 1
-        optimizer.finish()
-        return batches, flat(model)
+        trainer = limited.trainer(world)
+        return [trainer.train_epoch() for _ in range(60)], trainer.finish().parameters
 
-    found = VirtualWorld(size, seed=1).run(joined(task))
+    found = virtual(size, task, seed=1)
     of_first = found[0][0]
     assert 3 < sum(count > 0 for count in of_first) < 60
     assert set(of_first) == {12, 0}, "a round is begun by all, or by none"
@@ -332,62 +257,50 @@ def test_a_training_by_time_ends_for_all_at_a_round(size: int) -> None:
     assert all(torch.equal(end, found[0][1]) for _, end in found)
 
 
-def late_step(world: World) -> None:
+def late_step(trainer: Trainer) -> None:
     """Step once for several clients."""
-    model = net()
-    plain = torch.optim.SGD(model.parameters(), lr=RATE)
-    optimizer: Any = quorate.distribute(plain, model, "fed-avg", sampled=1.0)
-    for number, (x, y, _) in enumerate(quorate.shard(DATA, 90, partition=PARTITION, clients=CLIENTS)):
-        (model(x) - y).square().mean().backward()
+    for number, batch in enumerate(trainer.loader):
+        trainer.batch = batch
+        trainer.backward()
         if number % 2:
-            optimizer.step()
+            trainer.optimizer.step()
 
 
-def left_early(world: World) -> None:
+def left_early(trainer: Trainer) -> None:
     """Leave the loop in the middle of a client's turn."""
-    model = net()
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "fed-avg", sampled=1.0)
-    loader = quorate.shard(DATA, 1, partition=PARTITION, clients=CLIENTS)
     for _ in range(2):
-        for x, y, _ in loader:
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-            if optimizer.__dict__["_quorate_worker"].turn.client > 2:
+        for batch in trainer.loader:
+            trainer.batch = batch
+            trainer.make_step()
+            if trainer.worker.turn.client > 2:
                 break
 
 
-def written_between(world: World) -> None:
+def written_between(trainer: Trainer) -> None:
     """Write into parameters between two clients."""
-    model = net()
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "fed-avg", sampled=1.0)
-    for x, y, _ in quorate.shard(DATA, 90, partition=PARTITION, clients=CLIENTS):
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
+    for batch in trainer.loader:
+        trainer.batch = batch
+        trainer.make_step()
         with torch.no_grad():
-            next(model.parameters()).add_(1.0)
+            next(trainer.model.parameters()).add_(1.0)
 
 
 @pytest.mark.parametrize(
-    ("task", "message"),
+    ("script", "size", "message"),
     [
-        (late_step, "one step has batches of clients . and .; a step is of one client"),
-        (left_early, "a step of client . came before client . had ended"),
-        (written_between, r"parameters were changed between two clients.*inside world.evaluate\(\)"),
+        (late_step, 90, "one step has batches of clients . and .; a step is of one client"),
+        (left_early, 1, "a step of client . came before client . had ended"),
+        (written_between, 90, r"parameters were changed between two clients.*inside world.evaluate\(\)"),
     ],
 )
-def test_a_loop_that_mixes_clients_is_told(task: Any, message: str) -> None:
+def test_a_loop_that_mixes_clients_is_told(script: Any, size: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        VirtualWorld(2, seed=0).run(joined(task))
+        scene("fed-avg", shard={"batch_size": size}, sampled=1.0).act(script)
 
 
 def test_a_worker_alone_that_leaves_the_strategy_out_says_so() -> None:
-    def task(world: World) -> None:
-        model = net()
-        quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, "fed-avg")
-        list(quorate.shard(DATA, BATCH, partition=PARTITION, clients=CLIENTS))
-
     with pytest.raises(ConfigurationError, match='give quorate.distribute with_one_worker="algorithm" to play clients'):
-        VirtualWorld(1).run(joined(task))
+        scene("fed-avg", 1, with_one_worker="bypass").run()
 
 
 @pytest.mark.parametrize(
@@ -408,6 +321,5 @@ def test_settings_that_cannot_be_are_refused(strategy: str, settings: dict[str, 
 
 
 def test_train_is_the_same_in_every_run() -> None:
-    once = VirtualWorld(2, seed=9).run(joined(lambda world: train(world, "scaffold", sampled=0.5)))
-    assert all(torch.equal(end, once[0]) for end in once)
-    assert torch.equal(once[0], trained(2, "scaffold", sampled=0.5))
+    once = trained(2, "scaffold", sampled=0.5, world={"seed": 9})
+    assert torch.equal(once, trained(2, "scaffold", sampled=0.5))

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-import quorate
-from quorate.launch.worker.world import World
 from tests.support.kept_trainings import in_world, train
+from tests.support.scene import Scene, apart
 
 STEPS = 13
 
@@ -45,34 +43,17 @@ def test_it_goes_on_bit_for_bit(strategy: str, settings: dict[str, Any], tmp_pat
         assert all(torch.equal(x, y) for x, y in zip(one.state, other.state, strict=True))
 
 
-def steps_of(world: World, steps: int, strategy: str, *, saves: int = -1) -> tuple[int | None, torch.Tensor]:
-    """Train up to `steps` steps, saving after `saves`; where it began, and the parameters at the end."""
-    torch.manual_seed(1)
-    model = nn.Linear(3, 1)
-    plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, strategy, sync_every=2)
-    began = quorate.load()
-    for step in range((began or 0) + 1, steps + 1):
-        optimizer.zero_grad()
-        draw = torch.Generator().manual_seed(100 * step + world.rank)
-        (model(torch.randn(4, 3, generator=draw)) - world.rank).square().mean().backward()
-        optimizer.step()
-        if step == saves:
-            quorate.save()
-    optimizer.finish()
-    return began, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
 @pytest.mark.parametrize(
     "strategy", ["local-sgd", "slowmo", "diloco", "eager-averaging", "group-averaging", "easgd", "symmetric-easgd"]
 )
 def test_it_goes_on_with_more_workers_and_fewer(strategy: str, tmp_path: Path) -> None:
-    in_world(3, tmp_path, lambda world: steps_of(world, 7, strategy, saves=5))
+    scene = Scene(strategy, root=tmp_path, heavy=0.9, steps=STEPS, loss=apart, sync_every=2)
+    scene.but(steps=7, saves=[5]).run()
     for size in (2, 4):
-        ends = in_world(size, tmp_path, lambda world: steps_of(world, STEPS, strategy))
-        assert all((began or 0) >= 4 for began, _ in ends)
-        assert all(torch.equal(end, ends[0][1]) for _, end in ends)
-        assert ends[0][1].isfinite().all()
+        trainers = scene.but(size=size, loads=True).run()
+        assert all((trainer.began or 0) >= 4 for trainer in trainers)
+        assert all(torch.equal(trainer.parameters, trainers[0].parameters) for trainer in trainers)
+        assert trainers[0].parameters.isfinite().all()
 
 
 def test_fragments_may_be_others_after_a_checkpoint(tmp_path: Path) -> None:
@@ -84,19 +65,6 @@ def test_fragments_may_be_others_after_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_each_save_between_two_means_is_one(tmp_path: Path) -> None:
-    def run(world: World) -> int | None:
-        model = nn.Linear(3, 1)
-        plain = torch.optim.SGD(model.parameters(), lr=0.05)
-        optimizer: Any = quorate.distribute(plain, model, "local-sgd", sync_every=50)
-        began = quorate.load()
-        for step in range((began or 0) + 1, 12):
-            optimizer.zero_grad()
-            model(torch.ones(4, 3)).square().mean().backward()
-            optimizer.step()
-            if step in (2, 5, 8):
-                quorate.save()
-        optimizer.finish()
-        return began
-
-    assert in_world(2, tmp_path, run) == [None, None]
-    assert in_world(2, tmp_path, run) == [8, 8]
+    scene = Scene("local-sgd", 2, root=tmp_path, steps=11, saves=[2, 5, 8], loads=True, sync_every=50)
+    assert [trainer.began for trainer in scene.run()] == [None, None]
+    assert [trainer.began for trainer in scene.run()] == [8, 8]

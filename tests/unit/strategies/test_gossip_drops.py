@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.gossip.exchanges import MassLedger, weight_of_the_dead
-from quorate.wire import current
 from quorate.wire.faulty import Fault
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.gossip import RATE, Told, assert_nothing_is_lost, run, speeds, train
+from tests.support.gossip import Told, assert_nothing_is_lost, run, speeds, train
+from tests.support.scene import Scene, Trainer, ones
 
 GRAPHS = ["one-peer-exponential", "exponential", "ring", "random-matching"]
 
@@ -113,26 +110,14 @@ def test_survivors_know_what_was_lost_with_the_dead() -> None:
     got: list[dict[int, float]] = []
     books: dict[int, MassLedger] = {}
 
-    def live(wire: Wire) -> None:
-        current.enter(wire, thread_only=True)
-        try:
-            model = torch.nn.Linear(2, 1)
-            plain = torch.optim.SGD(model.parameters(), lr=RATE)
-            optimizer: Any = quorate.distribute(plain, model, strategy="sgp", topology="star", on_death="stop")
-            worker = optimizer.__dict__["_quorate_worker"]
-            for step in range(30):
-                if step == 7 and wire.rank == 2:
-                    held.append(worker.state.u)
-                    got.append(dict(worker.neighbours.ledger.received))
-                    wire.crash()
-                wire.clock.sleep(0.01 * wire.rank)
-                books[wire.rank] = worker.neighbours.ledger
-                model(torch.ones(1, 2)).sum().backward()
-                optimizer.step()
-        finally:
-            current.forget(thread_only=True)
+    def after(trainer: Trainer) -> None:
+        books[trainer.rank] = trainer.worker.neighbours.ledger
+        if (trainer.rank, trainer.step) == (2, 7):
+            held.append(trainer.worker.state.u)
+            got.append(dict(books[2].received))
 
-    outcomes = VirtualWorld(size, timeout=60.0).outcomes(live)
+    fields: Any = {"loss": ones, "steps": 30, "dies": {2: 7}, "pause": lambda rank, step: 0.01 * rank, "after": after}
+    outcomes = Scene("sgp", size, topology="star", on_death="stop", **fields).outcomes()
     assert [outcome.is_crashed for outcome in outcomes] == [False, False, True]
     survivors = {rank: books[rank] for rank in (0, 1)}
     under_way = sum(book.sent[2] - got[0].get(rank, 0.0) for rank, book in survivors.items())

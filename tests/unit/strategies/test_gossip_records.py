@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.nn.utils import parameters_to_vector
 
-import quorate
-from quorate.core.contracts import Wire
 from quorate.records.records import records_of, rows
-from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
+from tests.support.scene import Scene, Trainer, ones
 
 STEPS, NUMBERS = 5, 8
 STILL = Network(latency=0.0, bandwidth=1e15)
@@ -34,29 +29,22 @@ def lived(
     """Of every rank: its replica before the evaluation after so many steps, and the mean that it saw there."""
     monkeypatch.setenv("QUORATE_RUN", str(folder))
 
-    def live(wire: Wire) -> list[list[float]]:
-        seen: list[list[float]] = []
-        place = current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            model = torch.nn.Linear(3, 2)
-            plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-            optimizer: Any = quorate.distribute(plain, model, **settings)
-            for step in range(STEPS):
-                if step == evaluates:
-                    seen.append(parameters_to_vector(model.parameters()).tolist())
-                    with world.evaluate():
-                        seen.append(parameters_to_vector(model.parameters()).tolist())
-                wire.clock.sleep(0.05 if world.rank == size - 1 else 0.0)
-                model(torch.full((1, 3), world.rank + 1.0)).sum().backward()
-                optimizer.step()
-            optimizer.finish()
-            place.leave()
-            return seen
-        finally:
-            current.forget(thread_only=True)
+    def note(trainer: Trainer) -> None:
+        trainer.seen.append(trainer.parameters.tolist())
 
-    return VirtualWorld(size, compute=Constant(0.030), network=STILL).run(live)
+    def before(trainer: Trainer) -> None:
+        if trainer.step == evaluates:
+            note(trainer)
+            with trainer.world.evaluate():
+                note(trainer)
+
+    def pause(rank: int, step: int) -> float:
+        return 0.05 if rank == size - 1 else 0.0
+
+    fields: dict[str, Any] = {"model": (3, 2), "rate": 0.1, "heavy": 0.5, "steps": STEPS, **settings}
+    world = {"compute": Constant(0.030), "network": STILL}
+    scene = Scene(size=size, pause=pause, before=before, loss=lambda t: ones(t) * (t.rank + 1), world=world, **fields)
+    return scene.run(lambda trainer: trainer.seen)
 
 
 @pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"])

@@ -7,31 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import Request
 from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix, mixing_of
-from quorate.launch.worker.world import World
-from tests.support.kept_trainings import in_world
 from tests.support.local_trainings import (
     RATE,
     SIZES,
     Models,
-    Told,
     average,
     close,
-    flat,
     in_turn,
     loss,
     net,
     put,
-    run,
-    train,
     trained,
+    training,
 )
+from tests.support.scene import Scene, Trainer, flat, note, ranked, zeros
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -66,20 +62,9 @@ class TestHierarchical:
 
 
 def test_with_a_time_a_slow_worker_comes_to_every_mean_of_its_group() -> None:
-    pauses = [0.0, 0.0, 0.11, 0.0]
-    told = run(
-        4,
-        lambda world: train(
-            world,
-            "hierarchical-local-sgd",
-            steps=30 if world.rank != 2 else 5,
-            sync_every="40ms",
-            across_every=3,
-            group_size=2,
-            pause=lambda rank: pauses[rank],
-        ),
-    )
-    assert all(torch.equal(one.end, told[0].end) for one in told)
+    choice = {"sync_every": "40ms", "across_every": 3, "group_size": 2}
+    pause = lambda rank, step: 0.11 * (rank == 2)  # noqa: E731
+    training("hierarchical-local-sgd", 4, steps=[30, 30, 5, 30], pause=pause, **choice).end()
 
 
 @pytest.mark.parametrize(("size", "group_size", "rounds"), [(8, 2, 3), (16, 4, 2), (64, 8, 2), (9, 3, 2), (4, 8, 1)])
@@ -101,49 +86,43 @@ def test_a_group_of_all_on_time_is_a_mean_after_every_step(size: int) -> None:
     close(trained(size, "group-averaging", group_size=8), trained(size, "local-sgd", sync_every=1))
 
 
-def followed(world: World, steps: int, **settings: Any) -> list[Tensor]:
+def followed(size: int, steps: int | list[int], **settings: Any) -> list[Tensor]:
     """Every worker adds 1 to a number of its own in each step; its whole model after each."""
-    model = nn.Linear(world.size, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    plain = torch.optim.SGD(model.parameters(), lr=1.0)
-    optimizer: Any = quorate.distribute(plain, model, "group-averaging", with_one_worker="algorithm", **settings)
-    seen = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        (-model(torch.eye(world.size)[world.rank])).sum().backward()
-        optimizer.step()
-        seen.append(flat(model))
-    kept = len(optimizer.__dict__["_quorate_worker"].state.models)
-    assert kept <= 1 or steps != 6  # where nobody is behind, models are let go of
-    optimizer.finish()
-    return seen
+
+    def play(trainer: Trainer) -> Tensor:
+        trainer.train(steps if isinstance(steps, int) else steps[trainer.rank])
+        kept = len(trainer.worker.state.models)
+        assert kept <= 1 or steps != 6  # where nobody is behind, models are let go of
+        trainer.finish()
+        return torch.stack(trainer.seen)
+
+    own = lambda trainer: -trainer.model(torch.eye(size)[trainer.rank]).sum()  # noqa: E731
+    fields: Any = {"model": zeros(size), "rate": 1.0, "loss": own, "after": note}
+    return Scene("group-averaging", size, **fields, **settings).act(play)
 
 
 @pytest.mark.parametrize(
     ("size", "group_size", "soonest"), [(8, 2, 3), (4, 2, 2), (16, 4, 2), (3, 8, 1), (5, 2, 3), (8, "root", 2)]
 )
 def test_after_a_turn_of_groups_everyone_knows_of_everyone(size: int, group_size: int | str, soonest: int) -> None:
-    seen = run(size, lambda world: Told(torch.stack(followed(world, 6, group_size=group_size))))
-    known = [all(bool((one.end[step] > 0).all()) for one in seen) for step in range(6)]
+    seen = followed(size, 6, group_size=group_size)
+    known = [all(bool((ways[step] > 0).all()) for ways in seen) for step in range(6)]
     assert not any(known[: soonest - 1])
     assert all(known[(soonest if size != 5 else 6) - 1 :])
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_so_many_steps_all_replicas_are_equal(size: int) -> None:
-    seen = run(size, lambda world: Told(torch.stack(followed(world, 9, group_size=2, sync_every=3))))
+    seen = followed(size, 9, group_size=2, sync_every=3)
     for step in range(9):
-        assert all(torch.equal(one.end[step], seen[0].end[step]) for one in seen) == (size <= 2 or step % 3 == 2)
+        assert all(torch.equal(ways[step], seen[0][step]) for ways in seen) == (size <= 2 or step % 3 == 2)
 
 
 def test_who_is_late_counts_with_its_old_model_and_is_not_waited_for() -> None:
     """Rank 0 makes four steps before the others make one: in these they count with the model they began with."""
 
-    def task(world: World) -> Told:
-        settings = {"sync_every": 5, "group_size": 4, "pause": lambda rank: 1.0 * rank}
-        return train(world, "group-averaging", steps=5, heavy=0.0, **settings)
-
-    told = run(3, task)
+    settings = {"sync_every": 5, "group_size": 4, "pause": lambda rank, step: 1.0 * rank}
+    trainers = training("group-averaging", 3, steps=5, heavy=0.0, **settings).run()
     models = [net(), net(), net()]
     begin = flat(models[0])
     given: list[Tensor] = []
@@ -160,31 +139,27 @@ def test_who_is_late_counts_with_its_old_model_and_is_not_waited_for() -> None:
                 put(model, (flat(model) + 2 * begin) / 3)
             else:  # (sum + w) / (S + 1), with the same sum
                 put(model, (given[step] + 2 * begin + flat(model)) / 4)
-    for one in told:
-        close(one.end, sum(map(flat, models)) / 3)
-    assert max(told[0].waited[:4]) < 0.01
-    assert told[0].waited[4] > 4.0  # at the mean of all
+    for one in trainers:
+        close(one.parameters, sum(map(flat, models)) / 3)
+    assert max(trainers[0].waits[:4]) < 0.01
+    assert trainers[0].waits[4] > 4.0  # at the mean of all
 
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_who_has_ended_counts_in_no_group(size: int) -> None:
     """With gradients that do not depend on where a worker is, its own number would be pulled back."""
 
-    def task(world: World) -> Told:
-        return Told(torch.stack(followed(world, 2 if world.rank else 8, group_size=8, sync_every=50)))
-
-    told = run(size, task)
-    alone = told[0].end[:, 0]
+    alone = followed(size, [8] + [2] * (size - 1), group_size=8, sync_every=50)[0][:, 0]
     assert torch.allclose(alone[3:] - alone[2:-1], torch.ones(5))
 
 
 def test_what_is_no_group_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="group_size is 1"):
-        run(2, lambda world: train(world, "group-averaging", group_size=1))
+        training("group-averaging", 2, group_size=1).run()
     with pytest.raises(ConfigurationError, match="across_every=0"):
-        run(2, lambda world: train(world, "hierarchical-local-sgd", across_every=0))
+        training("hierarchical-local-sgd", 2, across_every=0).run()
     with pytest.raises(ConfigurationError, match="group_size=0"):
-        run(2, lambda world: train(world, "hierarchical-local-sgd", group_size=0))
+        training("hierarchical-local-sgd", 2, group_size=0).run()
     with pytest.raises(ConfigurationError, match="group_size is 1"):
         topology_of("butterfly:group_size=1", 4)
 
@@ -192,25 +167,19 @@ def test_what_is_no_group_is_refused() -> None:
 def test_a_question_from_beyond_a_mean_of_all_waits_until_this_worker_has_taken_it_in(tmp_path: Path) -> None:
     """And what a worker gives to those that ask before its first step after a checkpoint is where it goes on from."""
 
-    def task(world: World) -> bool:
-        model = nn.Linear(2, 1)
-        plain = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer: Any = quorate.distribute(plain, model, "group-averaging", sync_every=3)
-        worker = optimizer.__dict__["_quorate_worker"]
-        begun = quorate.load()
-        assert all(
-            torch.equal(x, y) for x, y in zip(worker.state.newest.segments(), worker.parameters.segments(), strict=True)
-        )
+    def play(trainer: Trainer) -> bool:
+        worker, has_begun = trainer.worker, trainer.began is not None
+        assert all(map(torch.equal, worker.state.newest.segments(), worker.parameters.segments()))
         told: list[Any] = []
         request = Request(None, {"means": worker.state.means + 1, "turn": 1}, told.append)
         worker.strategy._answer(worker, worker.state, request)
-        for _ in range(5):
-            assert bool(told) == (worker.state.means > (0 if begun is None else 1))
-            model(torch.ones(1, 2) * (world.rank + 1)).sum().backward()
-            optimizer.step()
+        for step in range(5):
+            assert bool(told) == (worker.state.means > has_begun)
+            trainer.train((trainer.began or 0) + step + 1)
         quorate.save()
-        optimizer.finish()
-        return begun is not None
+        trainer.finish()
+        return has_begun
 
-    assert in_world(2, tmp_path, task) == [False, False]
-    assert in_world(2, tmp_path, task) == [True, True]
+    scene = Scene("group-averaging", 2, model=(2, 1), loss=ranked, root=tmp_path, loads=True, sync_every=3)
+    assert scene.act(play) == [False, False]
+    assert scene.act(play) == [True, True]

@@ -6,26 +6,20 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.hogwild.common_parameters import check_shareable
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, note, ones, ranked, regression, virtual, zeros
 from tests.support.sparse_regression import UNSEEN, Problem, batch, linear
 
-T = TypeVar("T")
 STEPS = 1280
 """Of all workers together, where they are to come to the end."""
 FEW = 192
@@ -41,27 +35,20 @@ SPARSE = ("sgd", "sparse-adam", "adagrad")
 """Those that take sparse gradients."""
 
 
-def run(size: int, task: Callable[[World], T], *, seed: int = 0, **settings: Any) -> list[T]:
-    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(joined(task))
+def scene(size: int = 2, **chosen: Any) -> Scene:
+    return Scene("hogwild", size, **{"model": zeros(), "rate": 1.0, "loss": ones, **chosen})
 
 
-def distributed(plain: torch.optim.Optimizer, model: nn.Module, **settings: Any) -> Any:
-    return quorate.distribute(plain, model, "hogwild", with_one_worker="algorithm", **settings)
+def problem_loss(trainer: Trainer) -> Tensor:
+    return Problem.drawn().loss(trainer.model, batch(trainer.step, trainer.rank, trainer.world.size))
 
 
-def in_common(
-    world: World, kind: str, pauses: Callable[[int], float] = lambda rank: 0.01, steps: int = STEPS
-) -> tuple[Tensor, float]:
-    """The table that workers of unequal speed end with, and its loss."""
-    problem, model = Problem.drawn(), linear(sparse=kind in SPARSE, seed=world.rank)
-    optimizer = distributed(OPTIMIZERS[kind](model.parameters()), model)
-    for step in range(steps // world.size):
-        optimizer.zero_grad()
-        problem.loss(model, batch(step, world.rank, world.size)).backward()
-        world.wire.clock.sleep(pauses(world.rank))  # others update between the gradient and its step
-        optimizer.step()
-    optimizer.finish()
-    return model.weight.detach().clone(), problem.loss(model).item()
+def in_common(size: int, kind: str, pauses: Callable[[], float] = lambda: 0.01, steps: int = STEPS) -> Any:
+    """The tables that workers of unequal speed end with, and their losses."""
+    fields: dict[str, Any] = {"model": lambda: linear(sparse=kind in SPARSE), "make": OPTIMIZERS[kind]}
+    late = lambda trainer: trainer.clock.sleep(pauses())  # noqa: E731 - others update between the gradient and its step
+    training = scene(size, loss=problem_loss, between=late, steps=steps // size, **fields)
+    return training.run(lambda t: (t.model.weight.detach().clone(), Problem.drawn().loss(t.model).item()))
 
 
 def serial(kind: str, steps: int = STEPS) -> tuple[Tensor, float]:
@@ -76,7 +63,7 @@ def serial(kind: str, steps: int = STEPS) -> tuple[Tensor, float]:
 
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
 def test_one_worker_is_the_plain_optimizer_bit_for_bit(kind: str) -> None:
-    ((table, _),) = run(1, partial(in_common, kind=kind, steps=FEW))
+    ((table, _),) = in_common(1, kind, steps=FEW)
     assert torch.equal(table, serial(kind, FEW)[0])
 
 
@@ -84,7 +71,7 @@ def test_one_worker_is_the_plain_optimizer_bit_for_bit(kind: str) -> None:
 def test_a_sparse_convex_problem_is_solved_as_by_one_worker(size: int) -> None:
     """As many updates in all, at the same rate: within 2% of the serial loss, whoever is slow."""
     draw = random.Random(size)
-    found = run(size, partial(in_common, kind="sgd", pauses=lambda rank: 0.005 + 0.01 * draw.random()))
+    found = in_common(size, "sgd", lambda: 0.005 + 0.01 * draw.random())
     begin = Problem.drawn().loss(linear()).item()
     wanted = serial("sgd")[1]
     assert wanted < 0.5 * begin
@@ -95,7 +82,7 @@ def test_a_sparse_convex_problem_is_solved_as_by_one_worker(size: int) -> None:
 
 @pytest.mark.parametrize("kind", SPARSE)
 def test_rows_that_no_example_touches_stay_as_they_were(kind: str) -> None:
-    for table, _ in run(3, partial(in_common, kind=kind, steps=FEW)):
+    for table, _ in in_common(3, kind, steps=FEW):
         assert torch.equal(table[UNSEEN:], linear().weight[UNSEEN:])
         assert not torch.equal(table[:UNSEEN], linear().weight[:UNSEEN])
 
@@ -103,25 +90,20 @@ def test_rows_that_no_example_touches_stay_as_they_were(kind: str) -> None:
 def test_every_update_counts_once() -> None:
     """The law of its own, of plain SGD where no addition is torn: the end is the beginning less all gradients."""
 
-    def task(world: World) -> tuple[Tensor, Tensor, int]:
-        torch.manual_seed(world.rank)
-        model = nn.Linear(4, 1).double()
-        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.05), model)
-        begin, total, others = model.weight.detach().clone(), torch.zeros(1, 4, dtype=torch.float64), 0
-        for step in range(20 + 5 * world.rank):
-            x = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + world.rank))
-            optimizer.zero_grad()
-            before = model.weight.detach().clone()
-            (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-            world.wire.clock.sleep(0.01 + 0.003 * world.rank)
-            others += not torch.equal(before, model.weight)
-            assert model.weight.grad is not None
-            total += model.weight.grad
-            optimizer.step()
-        optimizer.finish()
-        return begin - model.weight.detach(), total, others
+    def begin(trainer: Trainer) -> None:
+        trainer.begin = trainer.model.weight.detach().clone()
 
-    found = run(3, task)
+    def between(trainer: Trainer) -> None:
+        before = trainer.model.weight.detach().clone()
+        trainer.clock.sleep(0.01 + 0.003 * trainer.rank)
+        trainer.seen.append((trainer.model.weight.grad.clone(), not torch.equal(before, trainer.model.weight)))
+
+    def look(trainer: Trainer) -> tuple[Tensor, Tensor, int]:
+        gradients, others = zip(*trainer.seen, strict=True)
+        return trainer.begin - trainer.model.weight.detach(), sum(gradients), sum(others)
+
+    fields: Any = {"model": lambda: nn.Linear(4, 1).double(), "rate": 0.05, "loss": regression, "seed": "rank"}
+    found = scene(3, steps=(20, 25, 30), begin=begin, between=between, **fields).run(look)
     assert torch.equal(found[0][0], found[1][0])
     assert found[1][2] > 5, "nobody's parameters moved while it computed"
     begins_alike = found[0][0] - 0.05 * sum(total for _, total, _ in found)
@@ -129,25 +111,20 @@ def test_every_update_counts_once() -> None:
 
 
 def test_each_optimizer_keeps_its_own_momenta() -> None:
-    def task(world: World) -> tuple[list[Tensor], Tensor]:
-        torch.manual_seed(0)
-        model = nn.Linear(2, 1, bias=False)
-        plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-        model(torch.ones(1, 2)).sum().backward()
+    def make(ps: Any) -> torch.optim.Optimizer:
+        (p,) = ps
+        plain = torch.optim.AdamW([p], lr=0.01)
+        p.sum().backward()
         plain.step()  # there is state before
-        objects = list(model.parameters())
-        optimizer = distributed(plain, model)
-        assert all(p is q for p, q in zip(objects, model.parameters(), strict=True))
-        kept = []
-        for _ in range(3):
-            optimizer.zero_grad()
-            (model(torch.ones(1, 2)) * (1.0 + world.rank)).sum().backward()
-            world.wire.clock.sleep(0.01)
-            optimizer.step()
-            kept.append(optimizer.state[model.weight]["exp_avg"].clone())
-        return kept, model.weight.detach().clone()
+        plain.objects = [p]
+        return plain
 
-    (one, _), (other, _) = run(2, task)
+    def after(trainer: Trainer) -> None:
+        assert all(p is q for p, q in zip(trainer.optimizer.objects, trainer.model.parameters(), strict=True))
+        trainer.seen.append(trainer.optimizer.state[trainer.model.weight]["exp_avg"].clone())
+
+    hooks: Any = {"between": lambda trainer: trainer.clock.sleep(0.01), "after": after}
+    one, other = scene(model=zeros(2), make=make, loss=ranked, steps=3, **hooks).run(lambda trainer: trainer.seen)
     for step in range(3):  # beside the first, of before, gradients of 1, and of 2
         fades = 0.9 ** (step + 1)
         assert torch.allclose(one[step], torch.full((1, 2), 0.1 * fades + (1 - fades)))
@@ -155,111 +132,66 @@ def test_each_optimizer_keeps_its_own_momenta() -> None:
 
 
 def test_accumulation_clipping_and_schedules_are_of_each_worker() -> None:
-    def task(world: World) -> tuple[Tensor, list[float]]:
-        model = nn.Linear(2, 1, bias=False).double()
-        nn.init.zeros_(model.weight)
-        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=1.0), model)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-        rates = []
-        for _ in range(3):
-            optimizer.zero_grad()
-            with optimizer.accumulate():
-                model(torch.full((1, 2), 3.0, dtype=torch.float64)).sum().backward()
-            model(torch.full((1, 2), 1.0, dtype=torch.float64)).sum().backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), 2**0.5)
-            assert float(norm) == pytest.approx(4 * 2**0.5)
-            rates.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            scheduler.step()
-        optimizer.finish()
-        return model.weight.detach().clone(), rates
+    def begin(trainer: Trainer) -> None:
+        trainer.schedule = torch.optim.lr_scheduler.StepLR(trainer.optimizer, step_size=1, gamma=0.5)
 
-    for weight, rates in run(2, task):
+    def between(trainer: Trainer) -> None:
+        norm = nn.utils.clip_grad_norm_(trainer.model.parameters(), 2**0.5)
+        assert float(norm) == pytest.approx(4 * 2**0.5)
+        trainer.seen.append(trainer.rate)
+
+    hooks: Any = {"begin": begin, "between": between, "after": lambda trainer: trainer.schedule.step()}
+    loss = lambda trainer: 2.0 * trainer.model.weight.sum()  # noqa: E731
+    training = scene(model=lambda: zeros(2)().double(), passes=2, loss=loss, steps=3, **hooks)
+    for weight, rates in training.run(lambda trainer: (trainer.model.weight.detach(), trainer.seen)):
         assert rates == [1.0, 0.5, 0.25]
         assert torch.allclose(weight, torch.full((1, 2), -2 * 1.75, dtype=torch.float64), atol=1e-4)
 
 
 def test_what_all_write_in_an_evaluation_is_written_once() -> None:
-    def task(world: World) -> list[float]:
-        model = nn.Linear(1, 1, bias=False)
-        nn.init.constant_(model.weight, 2.0)
-        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.0), model)
-        seen = []
-        for _ in range(4):
-            optimizer.zero_grad()
-            model(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
-            with world.evaluate(), torch.no_grad():
-                model.weight.mul_(3.0)
-                seen.append(model.weight.item())
-            world.barrier()
-        optimizer.finish()
-        return seen
+    def after(trainer: Trainer) -> None:
+        with trainer.world.evaluate(), torch.no_grad():
+            trainer.model.weight.mul_(3.0)
+            trainer.seen.append(trainer.model.weight.item())
+        trainer.world.barrier()
 
-    assert run(3, task) == [[6.0, 18.0, 54.0, 162.0]] * 3
+    training = scene(3, model=zeros(value=2.0), rate=0.0, steps=4, after=after)
+    assert training.run(lambda trainer: trainer.seen) == [[6.0, 18.0, 54.0, 162.0]] * 3
 
 
 def test_an_evaluation_stands_still_while_others_go_on() -> None:
-    def task(world: World) -> tuple[float, float]:
-        model = nn.Linear(1, 1, bias=False)
-        nn.init.zeros_(model.weight)
-        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=1.0), model)
-        for step in range(6):
-            if step == 3:
-                with world.evaluate():
-                    first = model.weight.item()
-                    world.wire.clock.sleep(5.0 * world.rank)
-                    last = model.weight.item()
-            optimizer.zero_grad()
-            model(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
-        optimizer.finish()
-        assert model.weight.item() == -12.0
-        return first, last
+    def rest(trainer: Trainer) -> None:
+        trainer.seen.append(trainer.model.weight.item())
+        trainer.clock.sleep(5.0 * trainer.rank)
+        trainer.seen.append(trainer.model.weight.item())
 
-    assert run(2, task) == [(-6.0, -6.0)] * 2
+    for trainer in scene(rests=[3], rest=rest).run():
+        assert (trainer.seen, trainer.model.weight.item()) == ([-6.0, -6.0], -12.0)
 
 
 def test_parameters_that_come_and_freeze_are_in_common_too() -> None:
-    def task(world: World) -> list[Tensor]:
-        torch.manual_seed(world.rank)
-        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-        optimizer = distributed(torch.optim.SGD(model[0].parameters(), lr=0.1), model)
-        for step in range(9):
-            if step == 3:
-                optimizer.add_param_group({"params": list(model[1].parameters())})
-            if step == 6:
-                model[0].requires_grad_(False)
-            optimizer.zero_grad()
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-            assert len({p.untyped_storage().data_ptr() for p in model[0].parameters()}) == 1
-        with world.evaluate():
-            found = [p.detach().clone() for p in model.parameters()]
-        optimizer.finish()
-        assert all(torch.equal(p, x) for p, x in zip(model.parameters(), found, strict=True))
-        return found
+    def before(trainer: Trainer) -> None:
+        if trainer.step == 3:
+            trainer.optimizer.add_param_group({"params": list(trainer.model[1].parameters())})
+        if trainer.step == 6:
+            trainer.model[0].requires_grad_(False)
 
-    ends = run(3, task)
-    assert all(torch.equal(x, y) for end in ends for x, y in zip(end, ends[0], strict=True))
+    def after(trainer: Trainer) -> None:
+        assert len({p.untyped_storage().data_ptr() for p in trainer.model[0].parameters()}) == 1
+
+    def last(trainer: Trainer) -> None:
+        with trainer.world.evaluate():
+            note(trainer)
+
+    fields: Any = {"model": lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), "seed": "rank", "steps": 9}
+    fields["make"] = lambda ps: torch.optim.SGD([*ps][:2], lr=0.1)
+    trainers = scene(3, before=before, after=after, last=last, **fields).run()
+    for trainer in trainers:
+        assert torch.equal(trainer.parameters, trainer.seen[0]) and torch.equal(trainer.seen[0], trainers[0].seen[0])
 
 
 def test_where_a_death_is_the_end_of_all_nobody_goes_on() -> None:
-    def live(wire: Wire) -> None:
-        current.enter(wire, thread_only=True)
-        try:
-            world = quorate.join()
-            model = nn.Linear(1, 1)
-            optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.1), model, on_death="stop")
-            for step in range(200):
-                if (world.rank, step) == (1, 5):
-                    wire.crash()
-                model(torch.ones(1, 1)).sum().backward()
-                optimizer.step()
-        finally:
-            current.forget(thread_only=True)
-
-    lived, crashed, other = VirtualWorld(3, timeout=20.0).outcomes(live)
+    lived, crashed, other = scene(3, steps=200, dies={1: 5}, on_death="stop").outcomes()
     assert crashed.is_crashed
     assert isinstance(lived.error, PeerFailed) and isinstance(other.error, PeerFailed)
     assert lived.seconds < 0.5
@@ -268,46 +200,23 @@ def test_where_a_death_is_the_end_of_all_nobody_goes_on() -> None:
 def test_in_the_virtual_world_workers_take_turns_by_steps() -> None:
     order: list[int] = []
 
-    def task(world: World) -> None:
-        model = nn.Linear(1, 1)
-        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        for _ in range(20):
-            optimizer.zero_grad()
-            model(torch.ones(1, 1)).sum().backward()
-            order.append(world.rank)
-            optimizer.step()
-
-    run(2, task)
+    training = scene(steps=20, between=lambda trainer: order.append(trainer.rank))
+    training.run()
     first, turns = list(order), sum(one != other for one, other in itertools.pairwise(order))
     assert turns > 8
     order.clear()
-    run(2, task)
+    training.run()
     assert order == first
 
 
 def test_a_sparse_gradient_that_is_not_finite_is_left_out() -> None:
-    def task(world: World) -> Tensor:
-        problem, model = Problem.drawn(), linear()
-        optimizer = distributed(torch.optim.SGD(model.parameters(), lr=0.1), model, on_nonfinite="skip")
-        for step in range(4):
-            optimizer.zero_grad()
-            factor = math.nan if (world.rank, step) == (1, 2) else 1.0
-            (factor * problem.loss(model, batch(step, world.rank, 2))).backward()
-            optimizer.step()
-        optimizer.finish()
-        return model.weight.detach().clone()
-
-    assert all(bool(torch.isfinite(table).all()) for table in run(2, task))
-
-
-def begins(world: World, model: nn.Module | None = None) -> None:
-    model = model or nn.Linear(2, 1)
-    distributed(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    loss = lambda t: problem_loss(t) * (math.nan if (t.rank, t.step) == (1, 2) else 1.0)  # noqa: E731
+    assert scene(model=linear, rate=0.1, loss=loss, steps=4, on_nonfinite="skip").end().isfinite().all()
 
 
 def test_across_hosts_it_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="the workers are on 2 hosts; start all of them on one host"):
-        run(3, begins, network=Network(hosts=(0, 0, 1)))
+        scene(3, world={"network": Network(hosts=(0, 0, 1))}).run()
 
 
 def test_what_is_not_in_memory_of_the_cpu_is_refused() -> None:
@@ -324,18 +233,18 @@ def test_models_that_are_laid_out_differently_are_refused() -> None:
         model = nn.Linear(2, 2)
         if world.rank == 1:
             model.weight.data = model.weight.data.t().contiguous().t()
-        begins(world, model)
+        scene(model=lambda: model).trainer(world)
 
     with pytest.raises(ConfigurationError, match="rank 1 in another order than on rank 0"):
-        run(2, task)
+        virtual(2, task)
 
 
 def test_two_optimizers_on_the_same_numbers_are_refused() -> None:
     def task(world: World) -> None:
         whole = torch.zeros(4)
         model = nn.ParameterList([nn.Parameter(whole[:2]), nn.Parameter(whole[2:])])
-        distributed(torch.optim.SGD([model[0]], lr=0.1), model)
-        distributed(torch.optim.SGD([model[1]], lr=0.1), model)
+        for p in model:
+            scene(model=lambda: model, make=lambda ps, p=p: torch.optim.SGD([p], lr=0.1)).trainer(world)
 
     with pytest.raises(ConfigurationError, match="share memory"):
-        run(2, task)
+        virtual(2, task)

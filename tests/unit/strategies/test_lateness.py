@@ -11,17 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.launch.worker.world import World
 from quorate.quorums import rounds
 from quorate.rounds.log import Round
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.learners import Learner, ways_of
-from tests.support.kept_trainings import in_world
-from tests.support.local_trainings import flat, loss, net
-from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, trained, uneven
+from tests.support.local_trainings import net
+from tests.support.scene import flat
+from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, scene, trained, uneven
 
 CUTOFF, ALPHA, RATE, BETA = 3.0, 0.2, 0.02, 0.8
 GATED: dict[str, Any] = {"late": "cosine", "late_cutoff": CUTOFF, "late_alpha": ALPHA}
@@ -115,29 +113,11 @@ def test_past_the_cutoff_nothing_counts_and_all_is_counted(strategy: str) -> Non
     assert are_equal(ends) and bool(ends[0][0].isfinite().all())
 
 
-def kept_on(world: World, strategy: str, steps: int, save_at: int | None = None) -> Tensor:
-    model = net()
-    plain = torch.optim.AdamW(model.parameters(), lr=0.01)
-    alike: dict[str, Any] = {"sync_every": 4} | ({"wait_for": "all"} if strategy == "decoupled-diloco" else {})
-    optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **alike, **ADAM)
-    step = quorate.load() or 0
-    while step < steps:
-        optimizer.zero_grad()
-        loss(model, world.rank, step).backward()
-        optimizer.step()
-        step += 1
-        if step == save_at:
-            quorate.save()
-    optimizer.finish()
-    return flat(model)
-
-
 @pytest.mark.parametrize(("strategy", "size"), [("async-local-sgd", 1), ("decoupled-diloco", 3)])
 def test_a_checkpoint_keeps_the_moments(strategy: str, size: int, tmp_path: Path) -> None:
-    whole = in_world(size, tmp_path / "whole", lambda world: kept_on(world, strategy, 14))
-    in_world(size, tmp_path / "kept", lambda world: kept_on(world, strategy, 9, 6))
-    rest = in_world(size, tmp_path / "kept", lambda world: kept_on(world, strategy, 14))
-    assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
+    alike: dict[str, Any] = {"wait_for": "all"} if strategy == "decoupled-diloco" else {}
+    whole, rest = scene(size, strategy, steps=14, sync_every=4, **alike, **ADAM).resumed(tmp_path, 6, 9)
+    assert all(map(torch.equal, rest, whole))
 
 
 @pytest.mark.parametrize("strategy", WHO)

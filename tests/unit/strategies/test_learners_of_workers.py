@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.gossip import neighbours
@@ -17,12 +16,9 @@ from quorate.quorums.worker_group import WorkerGroup
 from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
 from quorate.strategies.parts.mates import Mates
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.kept_trainings import in_world
 from tests.support.learner_trainings import ASYNC, DECOUPLED, Training, drawn
 from tests.unit.rounds.test_silence import let_stand_still, small_logs
-from tests.unit.strategies.test_decoupled_diloco import kept, ledger, trained, uneven
+from tests.unit.strategies.test_decoupled_diloco import ledger, resumable, trained, uneven
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("decoupled-diloco", {"sync_every": 8, "fragments": 2, "overlap": 2}),
@@ -34,7 +30,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("strategy", "settings"), SETTINGS, ids=str)
 def test_groups_of_one_are_learners_of_one_worker(strategy: str, settings: dict[str, Any], seed: int) -> None:
-    run: dict[str, Any] = {"pause": uneven, "evaluates": (10,), "seed": seed, **settings}
+    run: dict[str, Any] = {"pause": uneven, "rests": (11,), "seed": seed, **settings}
     each = trained(3, strategy, look=ledger, **run)
     groups = trained(3, strategy, look=ledger, learners=3, **run)
     assert all(torch.equal(x, y) and one == other for (x, one), (y, other) in zip(each, groups, strict=True))
@@ -200,16 +196,12 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence:
 
 
 def test_nobody_joins_a_learner_of_several_workers() -> None:
-    def live(wire: Wire) -> None:
+    def late(wire: Wire) -> Wire:
         wire.clock.sleep(0.05 if wire.rank == 2 else 0.0)
-        place = current.enter(wire, thread_only=True)
-        try:
-            Training(2, 1, "async-local-sgd", ASYNC, steps=[16] * 3, slow=[1] * 3).train(quorate.join(records=False))
-            place.leave()
-        finally:
-            current.forget(thread_only=True)
+        return wire
 
-    *others, one = VirtualWorld(2, joiners=1, timeout=60.0).outcomes(live)
+    scene = Training(2, 1, "async-local-sgd", ASYNC, steps=[16] * 3, slow=[1] * 3).scene()
+    *others, one = scene.but(wraps=late, world={"joiners": 1, "timeout": 60.0}).outcomes()
     assert isinstance(one.error, ConfigurationError) and "with learners of one worker" in str(one.error)
     assert all(other.error is None for other in others)
 
@@ -224,16 +216,13 @@ def test_they_are_not_replayed() -> None:
 
 @pytest.mark.parametrize("save_at", [5, 6])
 def test_a_training_goes_on_bit_for_bit(save_at: int, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"fragments": 2, "learners": 2, "overlap": 1}
-    whole = in_world(3, tmp_path / "whole", lambda world: kept(world, 14, settings))
-    in_world(3, tmp_path / "kept", lambda world: kept(world, 9, settings, save_at))
-    rest = in_world(3, tmp_path / "kept", lambda world: kept(world, 14, settings))
-    assert all(torch.equal(end, other) for end, other in zip(rest, whole, strict=True))
+
+    whole, rest = resumable(fragments=2, learners=2, overlap=1).resumed(tmp_path, save_at, 9)
+    assert all(map(torch.equal, rest, whole))
 
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_it_goes_on_with_other_learners(size: int, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"fragments": 2, "learners": 2}
-    in_world(3, tmp_path, lambda world: kept(world, 9, settings, 5))
-    ends = in_world(size, tmp_path, lambda world: kept(world, 14, settings))
-    assert all(torch.equal(end, ends[0]) and bool(end.isfinite().all()) for end in ends)
+    settings: dict[str, Any] = {"fragments": 2, "learners": 2, "root": tmp_path}
+    resumable(saves=[5], **settings).but(steps=9).run()
+    assert resumable(size, loads=True, **settings).end().isfinite().all()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,36 +12,28 @@ import pytest
 import torch
 from torch import nn
 
-import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
-from quorate.launch.worker.world import World
-from quorate.observe.step_times import timing
-from quorate.records.records import Recorder, records_of, rows
+from quorate.records.records import records_of, rows
 from quorate.replica.outer_optimizer import updater
 from quorate.strategies.parts.local_steps import period_from
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.local_trainings import (
     MOMENTUM,
     RATE,
     SIZES,
     STEPS,
     Models,
-    Told,
     average,
     average_momenta,
     close,
-    flat,
     in_turn,
     loss,
     net,
     put,
-    run,
-    train,
     trained,
+    training,
 )
+from tests.support.scene import Scene, Trainer, flat, ones, ranked, zeros
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -112,16 +107,12 @@ class TestLaws:
 
     def test_workers_that_end_early_or_evaluate_end_equal(self, size: int) -> None:
         for strategy, settings in VARIANTS if size < 5 else VARIANTS[size % 3 :: 3]:
-            told = run(
-                size,
-                lambda world, strategy=strategy, settings=settings: train(  # type: ignore[misc]
-                    world, strategy, steps=STEPS + 2 * world.rank, evaluates=(5, 10), **settings
-                ),
-            )
-            for one in told:
-                assert torch.equal(one.end, told[0].end), strategy
-                assert all(torch.equal(x, y) for x, y in zip(one.evaluated, told[0].evaluated, strict=True)), strategy
-            assert told[0].end.isfinite().all()
+            steps = [STEPS + 2 * rank for rank in range(size)]
+            trainers = training(strategy, size, steps=steps, rests=(5, 10), **settings).run()
+            for one in trainers:
+                assert torch.equal(one.parameters, trainers[0].parameters), strategy
+                assert all(torch.equal(x, y) for x, y in zip(one.seen, trainers[0].seen, strict=True)), strategy
+            assert trainers[0].parameters.isfinite().all()
 
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -143,16 +134,23 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def count_means(trainer: Trainer) -> None:
+    """Note every mean that this worker asks for."""
+
+    def counted(mean: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        trainer.seen.append("mean")
+        return mean(*args, **kwargs)
+
+    means = trainer.worker.means
+    means.of, means.of_gradient = partial(counted, means.of), partial(counted, means.of_gradient)
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_steps_are_synchronous_until_the_learning_rate_falls(size: int) -> None:
-    told = run(
-        size,
-        lambda world: train(
-            world, "post-local-sgd", schedule=lambda step: min(1.0, (step + 1) / 3) if step < 6 else 0.1, sync_every=3
-        ),
-    )
+    falls = lambda step: min(1.0, (step + 1) / 3) if step < 6 else 0.1  # noqa: E731
+    trainers = training("post-local-sgd", size, begin=count_means, schedule=falls, sync_every=3).run()
     # Six steps at the high rate, and one at the low one, in which all are told; the last mean is that of the turn.
-    assert [one.means for one in told] == [6 + 2 + 1 + 1] * size  # then five local ones with one mean
+    assert [len(one.seen) for one in trainers] == [6 + 2 + 1 + 1] * size  # then five local ones with one mean
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -178,24 +176,17 @@ def test_momenta_of_adam_are_averaged_too() -> None:
 
 def test_with_a_time_nobody_waits_longer_than_a_step_of_the_slowest() -> None:
     pauses = [0.0, 0.02, 0.09]
-    told = run(
-        3,
-        lambda world: train(
-            world, "local-sgd", steps=[60, 20, 6][world.rank], sync_every="200ms", pause=lambda rank: pauses[rank]
-        ),
-    )
-    assert all(torch.equal(one.end, told[0].end) for one in told)
-    assert max(max(one.waited) for one in told) < 0.01 + max(pauses) + 0.01
-    assert min(one.means for one in told) >= 2
-    in_step = run(3, lambda world: train(world, "local-sgd", steps=12, sync_every=6, pause=lambda rank: pauses[rank]))
-    assert max(max(one.waited) for one in in_step) > 0.4  # what it spares
+    choice: Any = {"pause": lambda rank, step: pauses[rank], "begin": count_means}
+    trainers = training("local-sgd", 3, steps=[60, 20, 6], sync_every="200ms", **choice).run()
+    assert all(torch.equal(one.parameters, trainers[0].parameters) for one in trainers)
+    assert max(max(one.waits) for one in trainers) < 0.01 + max(pauses) + 0.01
+    assert min(len(one.seen) for one in trainers) >= 2
+    in_step = training("local-sgd", 3, sync_every=6, **choice).run()
+    assert max(max(one.waits) for one in in_step) > 0.4  # what it spares
 
 
 def test_who_has_done_more_counts_more() -> None:
-    def task(world: World) -> Told:
-        return train(world, "local-sgd", steps=1 + 2 * world.rank, sync_every="10s", heavy=0.0)
-
-    told = run(2, task)
+    end = training("local-sgd", 2, steps=[1, 3], sync_every="10s", heavy=0.0).end()
     ends = []
     for rank in range(2):
         model = net()
@@ -205,7 +196,7 @@ def test_who_has_done_more_counts_more() -> None:
             loss(model, rank, step).backward()
             optimizer.step()
         ends.append(flat(model))
-    close(told[0].end, (ends[0] + 3 * ends[1]) / 4)
+    close(end, (ends[0] + 3 * ends[1]) / 4)
 
 
 def test_a_period_is_a_number_of_steps_of_examples_or_a_time() -> None:
@@ -222,13 +213,8 @@ def test_an_updater_goes_on_from_what_it_remembers(kind: str) -> None:
     def gradients(worker: Any) -> list[Flat]:
         return [worker.parameters * (0.1 * step) for step in range(1, 4)]
 
-    def both(wire: Wire) -> None:
-        current.enter(wire, thread_only=True)
-        model = net()
-        optimizer: Any = quorate.distribute(
-            torch.optim.SGD(model.parameters(), lr=0.1), model, "local-sgd", with_one_worker="algorithm"
-        )
-        worker = optimizer.__dict__["_quorate_worker"]
+    def both(trainer: Trainer) -> None:
+        model, worker = trainer.model, trainer.worker
         options = {"lr": 0.3, "momentum": 0.5} if kind == "sgd" else {"lr": 0.3}
         in_one, in_two = worker.parameters, worker.parameters
         memory: dict[str, Any] = {}
@@ -248,73 +234,41 @@ def test_an_updater_goes_on_from_what_it_remembers(kind: str) -> None:
             plain.step()
         close(torch.cat([part.reshape(-1) for part in in_one.segments()]), x.detach())
 
-    VirtualWorld(1).run(both)
+    training("local-sgd", 1).act(both)
 
 
 def test_what_an_outer_optimizer_does_not_take_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="the setting outer"):
-        run(1, lambda world: train(world, "diloco", sync_every=1, outer="momentum"))
+        training("diloco", 1, sync_every=1, outer="momentum").run()
     with pytest.raises(ConfigurationError, match="outer_rate=0.0"):
-        run(1, lambda world: train(world, "diloco", outer_rate=0.0))
+        training("diloco", 1, outer_rate=0.0).run()
     with pytest.raises(ConfigurationError, match="beta=1.0"):
-        run(1, lambda world: train(world, "slowmo", beta=1.0))
+        training("slowmo", 1, beta=1.0).run()
 
 
 @pytest.mark.seeds(3, 6)
 def test_what_every_worker_went_counts_once_however_late(seed: int) -> None:
     """With gradients that do not depend on where a worker is, the order does not matter: the end is known."""
     size, steps = 4, 14
-
-    def task(world: World) -> Told:
-        model = nn.Linear(3, 1, bias=False)
-        nn.init.zeros_(model.weight)
-        plain = torch.optim.SGD(model.parameters(), lr=0.5)
-        settings = {"sync_every": 2, "wait_for": 1 + seed % 3, "max_staleness": 40}
-        optimizer: Any = quorate.distribute(plain, model, "eager-averaging", **settings)
-        rounds = optimizer.__dict__["_quorate_worker"]._rounds
-        noted, taken = rounds.watch.note_round, torch.zeros(3)
-
-        def note(one: Any) -> None:
-            if one.sum is not None:
-                taken.add_(one.sum.segment(0).reshape(-1))
-            noted(one)
-
-        rounds.watch.note_round = note
-        draw = torch.Generator().manual_seed(100 * seed + world.rank)
-        for _ in range(steps + world.rank):
-            world.wire.clock.sleep(float(torch.rand(1, generator=draw)) * 0.05)
-            model(torch.full((1, 3), float(world.rank + 1))).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.finish()
-        return Told(flat(model), evaluated=[taken])
-
-    told = run(size, task, seed=seed)
+    settings = {"sync_every": 2, "wait_for": 1 + seed % 3, "max_staleness": 40, "world": {"seed": seed}}
+    fields: Any = {"model": zeros(3), "rate": 0.5, "loss": ranked, "steps": [steps + rank for rank in range(size)]}
+    pause = lambda rank, step: random.Random(1000 * seed + 100 * rank + step).uniform(0.0, 0.05)  # noqa: E731
+    trainers = Scene("eager-averaging", size, pause=pause, **fields, **settings).run()
     went = sum(-0.5 * (rank + 1) * (steps + rank) for rank in range(size)) / size
-    for one in told:
-        close(
-            one.evaluated[0], torch.full((3,), went)
-        )  # what rounds have taken, each divided by the workers there were
-        assert torch.equal(one.end, told[0].end)
-        assert (one.end < went + 1e-3).all()  # divided by those that still step, which grow fewer
+    for one in trainers:
+        taken = sum(round.sum.segment(0).reshape(-1) for round in one.rounds if round.sum is not None)
+        close(taken, torch.full((3,), went))  # what rounds have taken, each divided by the workers there were
+        assert torch.equal(one.parameters, trainers[0].parameters)
+        assert (one.parameters < went + 1e-3).all()  # divided by those that still step, which grow fewer
 
 
 @pytest.mark.parametrize("is_apart", [True, False])
 def test_more_local_steps_are_taken_where_replicas_go_the_same_way(is_apart: bool) -> None:
-    def task(world: World) -> Told:
-        model = nn.Linear(3, 1, bias=False)
-        plain = torch.optim.SGD(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, "adaptive-local-sgd", sync_every=4, least=2, most=16)
-        way = (-1.0) ** world.rank if is_apart else 1.0
-        for _ in range(60):
-            model(torch.full((1, 3), way)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        period = optimizer.__dict__["_quorate_worker"].state.period
-        optimizer.finish()
-        return Told(torch.tensor(float(period)))
-
-    assert [one.end.item() for one in run(2, task)] == [2.0 if is_apart else 16.0] * 2
+    way = lambda trainer: ones(trainer) * (-1 if is_apart and trainer.rank else 1)  # noqa: E731
+    last = lambda trainer: trainer.seen.append(trainer.worker.state.period)  # noqa: E731
+    fields: Any = {"model": zeros(3), "rate": 0.01, "steps": 60, "loss": way, "last": last}
+    trainers = Scene("adaptive-local-sgd", 2, sync_every=4, least=2, most=16, **fields).run()
+    assert [one.seen for one in trainers] == [[2 if is_apart else 16]] * 2
 
 
 @pytest.mark.parametrize(
@@ -330,34 +284,21 @@ def test_more_local_steps_are_taken_where_replicas_go_the_same_way(is_apart: boo
 def test_at_every_mean_the_distance_of_each_replica_is_recorded(
     strategy: str, settings: dict[str, Any], means: int, tmp_path: Path
 ) -> None:
-    def task(world: World) -> Told:
-        recorder = timing(current.here()).recorder = Recorder(records_of(tmp_path, world.rank))
-        told = train(world, strategy, **settings)
-        recorder.close()
-        return told
-
-    told = run(2, task)
+    ends = training(strategy, 2, records=tmp_path, **settings).ends()
     first, second = ([row for row in rows(records_of(tmp_path, rank)) if row["kind"] == "distance"] for rank in (0, 1))
     assert len(first) == len(second) == means
     for one, other in zip(first, second, strict=True):
         assert one["distance"] == pytest.approx(other["distance"], rel=1e-3)  # two are equally far from their mean
         assert 0 < one["distance"] < one["norm"] == pytest.approx(other["norm"])
     if strategy == "local-sgd":
-        assert first[-1]["norm"] == pytest.approx(float(told[0].end.norm()), rel=1e-5)
+        assert first[-1]["norm"] == pytest.approx(float(ends[0].norm()), rel=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["slowmo", "adaptive-local-sgd", "diloco"])
 def test_numbers_travel_as_precisely_as_the_parameters(strategy: str) -> None:
-    def live(wire: Wire) -> float:
-        current.enter(wire, thread_only=True)
-        try:
-            quorate.join()
-            model = torch.nn.Linear(2, 1, dtype=torch.float64)
-            optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
-            worker = optimizer.__dict__["_quorate_worker"]
-            (found,) = worker.replica.numbers_of(worker.means.of(worker.replica.read(numbers=(0.1,))).wait())
-            return float(found)
-        finally:
-            current.forget(thread_only=True)
+    def play(trainer: Trainer) -> float:
+        means, replica = trainer.worker.means, trainer.worker.replica
+        (found,) = replica.numbers_of(means.of(replica.read(numbers=(0.1,))).wait())
+        return float(found)
 
-    assert VirtualWorld(2).run(live) == [0.1, 0.1]
+    assert Scene(strategy, 2, model=partial(nn.Linear, 2, 1, dtype=torch.float64)).act(play) == [0.1, 0.1]

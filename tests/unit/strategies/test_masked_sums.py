@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.launch.worker.world import World
@@ -25,8 +24,9 @@ from quorate.strategies.parts.masked_sums import (
     split_secret,
 )
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.federated_trainings import RATE, net, trained
+from tests.support.federated_trainings import net, trained
 from tests.support.joined import joined
+from tests.support.scene import Scene
 
 CHOICE: dict[str, Any] = {"sampled": 0.6, "local_epochs": 2}
 
@@ -70,10 +70,7 @@ def run(size: int, task: Any, *, dies: int | None = None) -> list[Any]:
     """What `task(world, worker)` returns by rank; None of one that died."""
 
     def live(world: World) -> Any:
-        model = net()
-        plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, "fed-avg", secure=True)
-        return task(world, optimizer.__dict__["_quorate_worker"])
+        return task(world, Scene("fed-avg", model=net, secure=True).trainer(world).worker)
 
     outcomes = VirtualWorld(size, seed=2, timeout=60.0).outcomes(joined(live))
     for rank, one in enumerate(outcomes):

@@ -11,19 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import quorate
 from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
-from quorate.launch.worker.world import World
-from quorate.observe.step_times import timing
-from quorate.records.records import Recorder, records_of, rows
+from quorate.records.records import records_of, rows
 from quorate.replica.outer_optimizer import updater
 from quorate.strategies import strategies
 from quorate.strategies.parts.outer_steps import OuterOptimizer
-from quorate.wire import current
-from tests.support.kept_trainings import in_world
-from tests.support.local_trainings import flat, loss, net
+from tests.support.local_trainings import loss, net
+from tests.support.scene import Scene
 
 N = 600
 
@@ -203,21 +199,10 @@ ARMS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def trained(world: World, strategy: str, *, folder: Path, steps: int, saves: int = 0, **settings: Any) -> Tensor:
-    """The parameters in the end, of a training that goes on from a checkpoint and writes one after `saves` steps."""
-    recorder = timing(current.here()).recorder = Recorder(records_of(folder, world.rank))
-    model = net()
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, strategy, **settings)
-    for step in range(quorate.load() or 0, steps):
-        loss(model, world.rank, step).backward()
-        world.wire.clock.sleep(0.01)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step + 1 == saves:
-            quorate.save()
-    optimizer.finish()
-    recorder.close()
-    return flat(model)
+def trained(size: int, root: Path, strategy: str, folder: Path, **settings: Any) -> list[Tensor]:
+    """The parameters in the end, of a training that goes on from a checkpoint in `root`."""
+    fields: Any = {"model": net, "loss": lambda t: loss(t.model, t.rank, t.step), "pause": 0.01, "records": folder}
+    return Scene(strategy, size, root=root, loads=True, **fields, **settings).ends()
 
 
 def outer_rows(folder: Path, rank: int) -> list[dict[str, Any]]:
@@ -228,7 +213,7 @@ def outer_rows(folder: Path, rank: int) -> list[dict[str, Any]]:
 def test_every_worker_records_the_same_of_every_fragment(
     strategy: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    in_world(3, tmp_path, lambda world: trained(world, strategy, folder=tmp_path, steps=24, **settings))
+    trained(3, tmp_path, strategy, tmp_path, steps=24, **settings)
     told = [outer_rows(tmp_path, rank) for rank in range(3)]
     numbers = ("fragment", "norm", "momentum", "rho", "smoothed_rho", "gain", "transverse")
     own = [[tuple(row.get(name) for name in numbers) for row in one] for one in told]
@@ -242,7 +227,7 @@ def test_every_worker_records_the_same_of_every_fragment(
 @pytest.mark.parametrize("strategy", ["diloco", "decoupled-diloco"])
 def test_a_strategy_holds_the_gain_that_it_is_set(strategy: str, tmp_path: Path) -> None:
     choice = {"outer_gain": "measured", "outer_rate": 0.5, "outer_reach": 0.8}
-    in_world(2, tmp_path, lambda world: trained(world, strategy, folder=tmp_path, steps=16, sync_every=2, **choice))
+    trained(2, tmp_path, strategy, tmp_path, steps=16, sync_every=2, **choice)
     told = outer_rows(tmp_path, 1)
     assert len({row["momentum"] for row in told}) > 3
     held = [row for row in told if row["momentum"] < 0.9]
@@ -255,10 +240,10 @@ def test_it_goes_on_across_a_checkpoint(strategy: str, settings: dict[str, Any],
     """The rows of a training that was cut off and went on are those of one that was not."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     (whole / "c").mkdir(parents=True), (cut / "c").mkdir(parents=True)
-    ends = in_world(2, whole / "c", lambda w: trained(w, strategy, folder=whole, steps=20, saves=11, **settings))
-    in_world(2, cut / "c", lambda w: trained(w, strategy, folder=cut, steps=11, saves=11, **settings))
+    ends = trained(2, whole / "c", strategy, whole, steps=20, saves=[11], **settings)
+    trained(2, cut / "c", strategy, cut, steps=11, saves=[11], **settings)
     before = len(outer_rows(cut, 0))
-    resumed = in_world(2, cut / "c", lambda w: trained(w, strategy, folder=cut, steps=20, **settings))
+    resumed = trained(2, cut / "c", strategy, cut, steps=20, **settings)
     assert all("rho" in row for row in outer_rows(cut, 0)[before:])
     if strategy == "decoupled-diloco":  # hands in anew what it had handed in, so that rounds are others
         return

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import quorate
 from quorate.core.contracts import Wire
@@ -17,7 +17,7 @@ from quorate.servers.own import OwnServers
 from quorate.servers.setting_out import WaitingWorkers
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, net, virtual
 
 T = TypeVar("T")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -63,42 +63,21 @@ def first_error(workers: int, servers: int, task: Callable[[World], Any], rank: 
     return error
 
 
-def made(rank: int) -> nn.Module:
-    torch.manual_seed(rank)
-    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3), nn.Linear(3, 1))
-
-
-def distributed(model: nn.Module, kind: str = "momentum", **settings: Any) -> Any:
-    plain = OPTIMIZERS[kind](model.parameters())
-    return quorate.distribute(plain, model, "parameter-server", with_one_worker="algorithm", **settings)
-
-
-def step(model: nn.Module, optimizer: Any, rank: int, number: int) -> None:
-    generator = torch.Generator().manual_seed(1000 * rank + number)
-    x = torch.randn(6, 5, generator=generator)
-    optimizer.zero_grad()
-    (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-    optimizer.step()
-
-
-def whole(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+def begun(world: World, kind: str = "momentum", **settings: Any) -> Trainer:
+    """The worker or server, before its first step; the models begin differently."""
+    model = lambda: net(5, 4, 3, 1, seed=world.rank)  # noqa: E731
+    chosen = {"strategy": "parameter-server", "servers": "own", "model": model, **settings}
+    return Scene(make=OPTIMIZERS[kind], **{k: v for k, v in chosen.items() if v is not None}).trainer(world)
 
 
 def trained(world: World, kind: str, **settings: Any) -> tuple[Tensor, ...]:
     """The parameters at an evaluation, which changes them, and at the end."""
-    model = made(world.rank)
-    optimizer = distributed(model, kind, in_order=True, **settings)
-    for number in range(5):
-        step(model, optimizer, world.rank, number)
+    trainer = begun(world, kind, in_order=True, **settings).train(5)
     with world.evaluate(), torch.no_grad():
-        seen = whole(model)
-        for p in model.parameters():
+        seen = trainer.parameters
+        for p in trainer.model.parameters():
             p.mul_(0.5)
-    for number in range(4 + world.rank):
-        step(model, optimizer, world.rank, 5 + number)
-    optimizer.finish()
-    return seen, whole(model)
+    return seen, trainer.train(9 + world.rank).finish().parameters
 
 
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
@@ -107,12 +86,10 @@ def trained(world: World, kind: str, **settings: Any) -> tuple[Tensor, ...]:
 def test_workers_train_to_the_bit_as_with_servers_that_are_workers(
     mode: str, workers: int, servers: int, kind: str
 ) -> None:
-    among = VirtualWorld(workers, timeout=60.0).run(joined(lambda world: trained(world, kind, mode=mode)))
-    for one, other in zip(
-        run(workers, servers, lambda world: trained(world, kind, mode=mode, servers="own")), among, strict=True
-    ):
-        for x, y in zip(one, other, strict=True):
-            assert torch.equal(x, y)
+    among = virtual(workers, lambda world: trained(world, kind, mode=mode, servers="all"))
+    beside = run(workers, servers, lambda world: trained(world, kind, mode=mode))
+    for one, other in zip(beside, among, strict=True):
+        assert all(map(torch.equal, one, other))
 
 
 def test_workers_are_all_that_a_world_has_and_a_server_is_alone_before_it_serves() -> None:
@@ -121,13 +98,10 @@ def test_workers_are_all_that_a_world_has_and_a_server_is_alone_before_it_serves
     def task(world: World) -> list[int]:
         seen[world.rank] = (world.size, world.mean(float(world.rank)), world.gather(world.rank))
         world.barrier()
-        model = made(world.rank)
-        optimizer = distributed(model, servers="own")
-        for number in range(3):
-            step(model, optimizer, world.rank, number)
+        trainer = begun(world).train(3)
         with world.evaluate():
             there = world.gather(world.rank)
-        optimizer.finish()
+        trainer.finish()
         return there
 
     assert run(2, 2, task) == [[0, 1]] * 2
@@ -137,10 +111,7 @@ def test_workers_are_all_that_a_world_has_and_a_server_is_alone_before_it_serves
 
 def test_a_server_leaves_when_the_training_has_ended_whatever_the_script_does_then() -> None:
     def task(world: World) -> None:
-        model = made(world.rank)
-        optimizer = distributed(model, servers="own")
-        step(model, optimizer, world.rank, 0)
-        optimizer.finish()
+        begun(world).train(1).finish()
         world.wire.clock.sleep(50.0)
 
     found = outcomes(2, 1, task)
@@ -149,36 +120,26 @@ def test_a_server_leaves_when_the_training_has_ended_whatever_the_script_does_th
 
 
 def test_servers_nobody_has_started_are_refused() -> None:
-    error = first_error(2, 0, lambda world: distributed(made(0), servers="own"))
+    error = first_error(2, 0, begun)
     assert isinstance(error, ConfigurationError) and "give quorate run --servers" in str(error)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "servers is 'all'"),
+        ({"servers": "all"}, "servers is 'all'"),
         ({"servers": 1}, "servers is 1"),
-        ({"strategy": "all-reduce"}, "all-reduce has no servers"),
+        ({"strategy": "all-reduce", "servers": None}, "all-reduce has no servers"),
     ],
 )
 def test_servers_that_nobody_uses_are_refused_everywhere(settings: dict[str, Any], words: str) -> None:
-    def task(world: World) -> None:
-        model = made(0)
-        quorate.distribute(
-            OPTIMIZERS["adam"](model.parameters()), model, **({"strategy": "parameter-server"} | settings)
-        )
-
     for rank in (0, 2):
-        error = first_error(2, 1, task, rank)
+        error = first_error(2, 1, lambda world: begun(world, "adam", **settings), rank)
         assert isinstance(error, ConfigurationError) and words in str(error)
 
 
 def test_a_script_that_distributes_several_optimizers_is_refused() -> None:
-    def task(world: World) -> None:
-        for _ in range(2):
-            distributed(made(0), servers="own")
-
-    error = first_error(2, 1, task)
+    error = first_error(2, 1, lambda world: [begun(world) for _ in range(2)])
     assert isinstance(error, ConfigurationError) and "one distributed optimizer" in str(error)
 
 
@@ -188,12 +149,8 @@ def test_a_server_whose_script_never_trains_says_so() -> None:
 
 
 def test_a_server_with_another_model_says_so() -> None:
-    def task(world: World) -> None:
-        model = made(0) if world.rank < 2 else nn.Linear(5, 1)
-        optimizer = distributed(model, servers="own")
-        step(model, optimizer, world.rank, 0)
-
-    found = outcomes(2, 1, task)
+    model = lambda world: net(5, 4, 1) if world.rank < 2 else net(5, 1)  # noqa: E731
+    found = outcomes(2, 1, lambda world: begun(world, model=lambda: model(world)).train(1))
     assert isinstance(found[2].error, ConfigurationError)
     assert "this server has built a different model" in str(found[2].error)
     assert isinstance(found[0].error, PeerFailed) and "a different model" in str(found[0].error)
@@ -201,13 +158,9 @@ def test_a_server_with_another_model_says_so() -> None:
 
 def test_parameters_that_freeze_end_the_training_in_a_sentence() -> None:
     def task(world: World) -> None:
-        model = made(0)
-        optimizer = distributed(model, servers="own")
-        for number in range(6):
-            if number == 3:
-                model[0].weight.requires_grad_(False)
-            step(model, optimizer, world.rank, number)
-        optimizer.finish()
+        trainer = begun(world).train(3)
+        trainer.model[0].weight.requires_grad_(False)
+        trainer.train(6).finish()
 
     error = outcomes(2, 1, task)[2].error
     assert isinstance(error, ConfigurationError) and 'with servers="all" each has one' in str(error)
@@ -218,11 +171,7 @@ def test_the_death_of_a_server_ends_the_training_and_is_told(on_death: str) -> N
     def task(world: World) -> None:
         if world.rank == 3:
             world.wire.spawn(lambda wire: (wire.clock.sleep(0.2), wire.crash()), "death")  # type: ignore[arg-type]
-        model = made(world.rank)
-        optimizer = distributed(model, servers="own", on_death=on_death)
-        for number in range(1000):
-            world.wire.clock.sleep(0.01)
-            step(model, optimizer, world.rank, number)
+        begun(world, pause=0.01, on_death=on_death).train(1000)
 
     for one in outcomes(2, 2, task)[:3]:
         assert isinstance(one.error, PeerFailed), one.error
@@ -231,21 +180,12 @@ def test_the_death_of_a_server_ends_the_training_and_is_told(on_death: str) -> N
 
 def test_workers_that_die_leave_the_others_and_the_servers_going() -> None:
     def task(world: World) -> tuple[Tensor, list[int]]:
-        model = made(world.rank)
-        optimizer = distributed(model, "adam", servers="own", on_death="continue", mode="async")
-        for number in range(20):
-            if world.rank == 0 and number == 7:
-                world.wire.crash()
-            world.wire.clock.sleep(0.01)
-            step(model, optimizer, world.rank, number)
+        trainer = begun(world, "adam", dies={0: 7}, pause=0.01, on_death="continue", mode="async").train(20)
         with world.evaluate():
             there = world.gather(world.rank)
             if world.rank == 1:
                 world.wire.crash()
-        for number in range(5):
-            step(model, optimizer, world.rank, number)
-        optimizer.finish()
-        return whole(model), there
+        return trainer.train(25).finish().parameters, there
 
     found = outcomes(4, 2, task)
     assert [one.is_crashed for one in found] == [True, True, False, False, False, False]
@@ -256,17 +196,8 @@ def test_workers_that_die_leave_the_others_and_the_servers_going() -> None:
 
 
 def test_where_a_death_ends_the_training_servers_end_with_it() -> None:
-    def task(world: World) -> None:
-        model = made(world.rank)
-        optimizer = distributed(model, servers="own", on_death="stop", mode="async")
-        for number in range(100):
-            if world.rank == 1 and number == 7:
-                world.wire.crash()
-            world.wire.clock.sleep(0.01)
-            step(model, optimizer, world.rank, number)
-        optimizer.finish()
-
-    found = outcomes(2, 1, task)
+    fields: dict[str, Any] = {"dies": {1: 7}, "pause": 0.01, "on_death": "stop", "mode": "async"}
+    found = outcomes(2, 1, lambda world: begun(world, **fields).train(100).finish())
     for one in found[0], found[2]:
         assert isinstance(one.error, PeerFailed), one
         assert one.error.ranks == (1,)
@@ -275,18 +206,8 @@ def test_where_a_death_ends_the_training_servers_end_with_it() -> None:
 def test_servers_go_on_as_long_as_there_is_a_worker() -> None:
     """The last one takes longer than servers take to look who is left."""
 
-    def task(world: World) -> Tensor:
-        model = made(world.rank)
-        optimizer = distributed(model, servers="own", on_death="continue", mode="async")
-        for number in range(15):
-            if (world.rank, number) == (0, 5):
-                world.wire.crash()
-            world.wire.clock.sleep(0.3)
-            step(model, optimizer, world.rank, number)
-        optimizer.finish()
-        return whole(model)
-
-    found = outcomes(2, 2, task)
+    fields: dict[str, Any] = {"dies": {0: 5}, "pause": 0.3, "on_death": "continue", "mode": "async"}
+    found = outcomes(2, 2, lambda world: begun(world, **fields).train(15).finish())
     assert [one.is_crashed for one in found] == [True, False, False, False]
     assert [one.error for one in found[1:]] == [None] * 3
     assert all(15 * 0.3 < one.seconds < 15 * 0.3 + 1.0 for one in found[2:])
@@ -294,22 +215,17 @@ def test_servers_go_on_as_long_as_there_is_a_worker() -> None:
 
 def test_a_server_whose_own_worker_has_ended_goes_on_from_the_parameters_of_the_others() -> None:
     def task(world: World) -> Tensor:
-        model = made(world.rank)
-        optimizer = distributed(model)
-        for number in range(3):
-            step(model, optimizer, world.rank, number)
+        trainer = begun(world, servers="all").train(3)
         if world.rank != 2:
             with world.evaluate(), torch.no_grad():
-                for p in model.parameters():
+                for p in trainer.model.parameters():
                     p.fill_(3.0)
-            for group in optimizer.param_groups:
+            for group in trainer.optimizer.param_groups:
                 group["lr"] = 0.0
-            for number in range(3):
-                step(model, optimizer, world.rank, number)
-        optimizer.finish()
-        return whole(model)
+            trainer.train(6)
+        return trainer.finish().parameters
 
-    for x in VirtualWorld(3, timeout=60.0).run(joined(task)):
+    for x in virtual(3, task):
         assert torch.equal(x, torch.full_like(x, 3.0))
 
 

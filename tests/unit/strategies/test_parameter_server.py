@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import quorate
-from quorate.core.errors import ConfigurationError, PeerFailed
-from quorate.launch.worker.world import World
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from quorate.core.errors import PeerFailed
+from tests.support.scene import Scene, Trainer, parameters
 
-T = TypeVar("T")
 SIZES = [1, 2, 3, 5]
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
@@ -46,37 +41,33 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(size: int, task: Callable[[World], T], *, seed: int = 3, **settings: Any) -> list[T]:
-    return VirtualWorld(size, seed=seed, timeout=120.0, **settings).run(joined(task))
-
-
 def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(3, 1)).double()
 
 
-def trained(
-    world: World, name: str, kind: str, *, uneven: bool = False, evaluates: bool = False, **settings: Any
-) -> list[Tensor]:
+def parts() -> nn.Module:
+    return nn.ModuleList([net(), nn.Linear(1, 1).double(), nn.Linear(1, 1).double()])
+
+
+def in_part(trainer: Trainer) -> Tensor:
+    draw = torch.Generator().manual_seed(1000 * trainer.step + trainer.rank)
+    out = trainer.model[0](torch.randn(4, 4, generator=draw, dtype=torch.float64))
+    if (trainer.rank, trainer.step % 3) == (0, 1):
+        out = trainer.model[1](out)  # nobody else does, ever; and the last part nobody at all
+    return out.square().mean()
+
+
+def trained(size: int, name: str, kind: str, *, uneven: bool = False, **chosen: Any) -> list[list[Tensor]]:
     """Parameters and what the optimizer keeps, of workers that begin with other numbers and are late at random."""
-    torch.manual_seed(world.rank)
-    numbers, draw = torch.Generator().manual_seed(10 + world.rank), random.Random(world.rank)
-    model = nn.ModuleList([net(), nn.Linear(1, 1).double(), nn.Linear(1, 1).double()])
-    optimizer: Any = OPTIMIZERS[kind](model.parameters())
-    quorate.distribute(optimizer, model, name, with_one_worker="algorithm", **settings)
-    for step in range(12 + 2 * world.rank * uneven):
-        optimizer.zero_grad()
-        out = model[0](torch.randn(4, 4, generator=numbers, dtype=torch.float64))
-        if (world.rank, step % 3) == (0, 1):
-            out = model[1](out)  # nobody else does, ever; and the last part nobody at all
-        out.square().mean().backward()
-        world.wire.clock.sleep(draw.random() * 0.03)
-        optimizer.step()
-        if evaluates and step % 5 == 4:
-            with world.evaluate():
-                pass
-    optimizer.finish()
-    kept = [x for p in model.parameters() for x in optimizer.state[p].values() if x is not None]
-    return [x.detach().clone() for x in (*model.parameters(), *kept)]
+    draws = [random.Random(rank) for rank in range(size)]
+    steps = [12 + 2 * rank * uneven for rank in range(size)]
+    fields: dict[str, Any] = {"model": parts, "make": OPTIMIZERS[kind], "loss": in_part, "seed": "rank", **chosen}
+    scene = Scene(name, size, steps=steps, pause=lambda rank, step: draws[rank].random() * 0.03, **fields)
+    return scene.run(lambda t: [x.detach().clone() for x in (*t.model.parameters(), *kept(t))])
+
+
+def kept(trainer: Trainer) -> list[Tensor]:
+    return [x for p in trainer.model.parameters() for x in trainer.optimizer.state[p].values() if x is not None]
 
 
 WHERE: list[dict[str, Any]] = [{}, {"servers": 1}, {"consistent": False}, {"in_order": True}]
@@ -85,11 +76,11 @@ WHERE: list[dict[str, Any]] = [{}, {"servers": 1}, {"consistent": False}, {"in_o
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("size", SIZES)
 def test_sync_and_bound_0_are_all_reduce(size: int, kind: str) -> None:
-    shapes: list[dict[str, Any]] = [{}, {"uneven": True}, {"evaluates": True}]
+    shapes: list[dict[str, Any]] = [{}, {"uneven": True}, {"rests": (5, 10)}]
     modes: list[dict[str, Any]] = [{}, {"mode": "bounded", "max_staleness": 0}]
     for (shape, mode), servers in zip(itertools.product(shapes, modes), itertools.cycle(WHERE[size % 4 :] + WHERE)):
-        expected = run(size, partial(trained, name="all-reduce", kind=kind, **shape))[0]
-        ends = run(size, partial(trained, name="parameter-server", kind=kind, **shape, **servers, **mode))
+        expected = trained(size, "all-reduce", kind, **shape)[0]
+        ends = trained(size, "parameter-server", kind, **shape, **servers, **mode)
         assert all(torch.equal(x, y) for end in ends for x, y in zip(end, ends[0], strict=True))
         for x, y in zip(ends[0], expected, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
@@ -101,42 +92,39 @@ def test_sync_and_bound_0_are_all_reduce(size: int, kind: str) -> None:
 LONG = 120
 
 
-def learnt(world: World, kind: str, **settings: Any) -> tuple[float, bool]:
+AIM = torch.arange(6.0, dtype=torch.float64)
+
+
+def learnt(kind: str, **settings: Any) -> list[tuple[float, bool]]:
     """The loss of a regression that workers of unequal speed end with, and whether states lay on servers meanwhile."""
-    torch.manual_seed(0)
-    model, numbers = nn.Linear(6, 1).double(), torch.Generator().manual_seed(world.rank)
-    optimizer: Any = OPTIMIZERS[kind](model.parameters())
-    optimizer.param_groups[0]["lr"] = 0.2 if kind == "adamw" else 0.1  # of AdamW each step is at most its rate
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, LONG)
-    quorate.distribute(optimizer, model, "parameter-server", **settings)
-    aim = torch.arange(6.0, dtype=torch.float64)
-    is_sharded = True
-    for step in range(LONG):
-        for half in range(2):
-            x = torch.randn(4, 6, generator=numbers, dtype=torch.float64)
-            loss = (model(x).squeeze(1) - x @ aim).square().mean() / 2
-            if half == 0:
-                with optimizer.accumulate():
-                    loss.backward()
-            else:
-                loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        world.wire.clock.sleep(0.03 if world.rank == 1 else 0.01)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        is_sharded &= bool(settings.get("pull_every")) or not optimizer.state
-        if step % 50 == 49:
-            with world.evaluate():
-                pass
-    optimizer.finish()
-    return float((model.weight.detach() - aim).square().mean()), is_sharded
+
+    def make(ps: Any) -> torch.optim.Optimizer:
+        optimizer = OPTIMIZERS[kind](ps)
+        optimizer.param_groups[0]["lr"] = 0.2 if kind == "adamw" else 0.1  # of AdamW each step is at most its rate
+        optimizer.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, LONG)
+        return optimizer
+
+    def loss(trainer: Trainer) -> Tensor:
+        x = trainer.draw()
+        return (trainer.model(x).squeeze(1) - x @ AIM).square().mean() / 2
+
+    def between(trainer: Trainer) -> None:
+        nn.utils.clip_grad_norm_(trainer.model.parameters(), 5.0)
+
+    def after(trainer: Trainer) -> None:
+        trainer.optimizer.schedule.step()
+        trainer.seen.append(bool(settings.get("pull_every")) or not trainer.optimizer.state)
+
+    fields: dict[str, Any] = {"model": lambda: nn.Linear(6, 1).double(), "make": make, "loss": loss, "passes": 2}
+    fields |= {"pause": lambda rank, _: 0.03 if rank == 1 else 0.01, "rests": (50, 100), "steps": LONG}
+    scene = Scene("parameter-server", 4, between=between, after=after, settings=settings, **fields)
+    return scene.run(lambda t: (float((t.model.weight.detach() - AIM).square().mean()), all(t.seen)))
 
 
 @pytest.mark.parametrize(("mode", "kind"), [*zip(MODES, itertools.cycle(["momentum", "adamw"]), strict=False)])
 def test_every_mode_learns_with_a_late_worker(mode: str, kind: str) -> None:
     begin = float(torch.arange(6.0).square().mean())
-    found = run(4, lambda world: learnt(world, kind, **MODES[mode]))
+    found = learnt(kind, **MODES[mode])
     assert len({loss for loss, _ in found}) == 1
     assert found[0][0] < 0.02 * begin
     assert all(is_sharded for _, is_sharded in found)
@@ -164,16 +152,20 @@ class Problem:
 RATE, SIZE, STEPS = 0.05, 3, 10
 
 
-def served(world: World, beta: float = 0.0, decay: float = 0.0, **settings: Any) -> Tensor:
-    problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE, momentum=beta, weight_decay=decay)
-    quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True, **settings)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        problem.loss(model[0], step).backward()
-        optimizer.step()
-    optimizer.finish()
-    return model[0].detach().clone()
+def ones(count: int = 1) -> Callable[[], nn.Module]:
+    return lambda: nn.ParameterList([torch.ones(3, dtype=torch.float64) for _ in range(count)])
+
+
+def served(size: int = SIZE, *, beta: float = 0.0, decay: float = 0.0, count: int = 1, **chosen: Any) -> Scene:
+    """Each of `count` parameters is that of the worker's problem."""
+
+    def loss(trainer: Trainer) -> Tensor:
+        return sum(Problem(trainer.rank).loss(p, trainer.step) for p in trainer.model)
+
+    make = partial(torch.optim.SGD, lr=RATE, momentum=beta, weight_decay=decay)
+    settings = {"mode": "async", "in_order": True, **chosen.pop("settings", {})}
+    fields: dict[str, Any] = {"model": ones(count), "make": make, "loss": loss, "steps": STEPS, **chosen}
+    return Scene("parameter-server", size, settings=settings, **fields)
 
 
 Rule = Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
@@ -191,10 +183,10 @@ def by_hand(rule: Rule) -> Tensor:
     return w
 
 
-def check(rule: Rule, beta: float = 0.0, **settings: Any) -> None:
+def check(rule: Rule, beta: float = 0.0, decay: float = 0.0, **settings: Any) -> None:
     expected = by_hand(rule)
     for servers in (1, "all"):
-        for end in run(SIZE, partial(served, beta=beta, servers=servers, **settings)):
+        for end in served(beta=beta, decay=decay, settings={"servers": servers, **settings}).ends():
             torch.testing.assert_close(end, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -287,46 +279,33 @@ def test_downpour_steps_on_its_own_copy_between_pushes() -> None:
             first = problem.gradient(own[rank], step)
             second = problem.gradient(own[rank] - RATE * first, step + 1)
             w = own[rank] = w - RATE / SIZE * (first + second)
-    for end in run(SIZE, lambda world: served(world, push_every=2, pull_every=2)):
+    for end in served(push_every=2, pull_every=2).ends():
         torch.testing.assert_close(end, w, rtol=1e-12, atol=1e-14)
 
 
-def rested(world: World, pause: float) -> Tensor:
+def rested(pause: float) -> list[Tensor]:
     """Parameters after a rest in which all have written into them, and one of them stays longer."""
-    problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
-    model.append(nn.Parameter(torch.ones(3, dtype=torch.float64)))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-    quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        (problem.loss(model[0], step) + problem.loss(model[1], step)).backward()
-        optimizer.step()
-        if step == STEPS // 2:
-            with world.evaluate():
-                for p in model:
-                    p.data.mul_(0.5)
-                world.wire.clock.sleep(pause * world.rank)
-    optimizer.finish()
-    return torch.cat([p.detach().clone() for p in model])
+
+    def rest(trainer: Trainer) -> None:
+        for p in trainer.model:
+            p.data.mul_(0.5)
+        trainer.clock.sleep(pause * trainer.rank)
+
+    return served(2, beta=0.9, count=2, rests=[STEPS // 2 + 1], rest=rest).ends()
 
 
 def test_pushes_wait_for_servers_that_still_rest() -> None:
-    for end in run(2, partial(rested, pause=0.3)):
-        assert torch.equal(end, run(2, partial(rested, pause=0.0))[0])
+    for end in rested(0.3):
+        assert torch.equal(end, rested(0.0)[0])
 
 
-def cleared(world: World, steps: int, **settings: Any) -> Tensor:
+def cleared(trainer: Trainer) -> Tensor:
     """Parameters after a rest that comes between two pushes, behind a step whose gradients the script has cleared."""
-    problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
-    model.append(nn.Parameter(torch.ones(3, dtype=torch.float64)))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
-    quorate.distribute(optimizer, model, "parameter-server", mode="async", in_order=True, **settings)
-    for step in range(steps):
-        problem.loss(model[step % 2], step).backward()  # each is used in every other step
-        optimizer.step()
-        optimizer.zero_grad()
-    optimizer.finish()
-    return torch.cat([p.detach().clone() for p in model])
+    for step in range(3):
+        Problem(trainer.rank).loss(trainer.model[step % 2], step).backward()  # each is used in every other step
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+    return trainer.finish().parameters
 
 
 def test_gradients_that_wait_to_be_pushed_count_though_they_were_cleared() -> None:
@@ -338,69 +317,51 @@ def test_gradients_that_wait_to_be_pushed_count_though_they_were_cleared() -> No
     read = [torch.ones(3, dtype=torch.float64) - RATE / 2 * first[0], w[0]]
     last = [problem.gradient(x, 2) for problem, x in zip(problems, read, strict=True)]
     w[0] = w[0] - RATE / 2 * (last[0] + last[1])
-    for end in run(2, partial(cleared, steps=3, push_every=2, pull_every=2)):
+    for end in served(2, count=2, push_every=2, pull_every=2).act(cleared):
         torch.testing.assert_close(end, torch.cat(w), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3])
 def test_what_is_read_alone_right_after_a_rest_is_what_all_rest_have_written(pause: float) -> None:
-    def task(world: World) -> Tensor:
-        problem, model = Problem(world.rank), nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.float64))])
-        model.append(nn.Parameter(torch.ones(3, dtype=torch.float64)))
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
-        quorate.distribute(optimizer, model, "parameter-server", mode="async", push_every=2, pull_every=1)
-        with world.evaluate():
-            for p in model:
+    def script(trainer: Trainer) -> Tensor:
+        with trainer.world.evaluate():
+            for p in trainer.model:
                 p.data.fill_(5.0)
-            world.wire.clock.sleep(pause * world.rank)
-        (problem.loss(model[0], 0) + problem.loss(model[1], 0)).backward()
-        optimizer.step()  # reads, and pushes nothing
-        found = torch.cat([p.detach().clone() for p in model])
-        optimizer.finish()
+            trainer.clock.sleep(pause * trainer.rank)
+        found = trainer.train(1).parameters  # reads, and pushes nothing
+        trainer.finish()
         return found
 
-    found = run(2, task)[0]  # the other one may come after its push
+    scene = served(2, count=2, settings={"in_order": False}, push_every=2, pull_every=1)
+    found = scene.act(script)[0]  # the other one may come after its push
     assert torch.equal(found, torch.full_like(found, 5.0))
 
 
 # -- what goes wrong
 
 
-def dying(world: World, dead: int, **settings: Any) -> tuple[int, list[Tensor]]:
-    torch.manual_seed(0)
-    model = net()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    quorate.distribute(optimizer, model, "parameter-server", **settings)
-    for step in range(12):
-        if world.rank == dead and step == 5:
-            world.wire.crash()
-        optimizer.zero_grad()
-        model(torch.ones(2, 4, dtype=torch.float64)).square().mean().backward()
-        world.wire.clock.sleep(0.01)
-        optimizer.step()
-    optimizer.finish()
-    return world.rank, [p.detach().clone() for p in model.parameters()]
-
-
-def fates(size: int, task: Callable[[World], T]) -> list[Any]:
-    return VirtualWorld(size, seed=1, timeout=120.0).outcomes(joined(task))
+def fates(dead: int, **settings: Any) -> list[Any]:
+    """What becomes of workers of which one dies before its sixth step."""
+    fields: dict[str, Any] = {"model": net, "heavy": 0.9, "steps": 12, "pause": 0.01, "world": {"seed": 1}}
+    loss = lambda t: t.model(torch.ones(2, 4, dtype=torch.float64)).square().mean()  # noqa: E731
+    return Scene("parameter-server", 4, dies={dead: 5}, loss=loss, settings=settings, **fields).outcomes(parameters)
 
 
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async", "in order", "softsync"])
 def test_the_others_go_on_without_a_worker_that_is_no_server(mode: str) -> None:
     settings = {"servers": 2, "on_death": "continue", **MODES[mode]}
-    found = fates(4, lambda world: dying(world, 3, **settings))
+    found = fates(3, **settings)
     assert found[3].is_crashed
     ends = [one.result for one in found[:3]]
     assert all(end is not None for end in ends), found
-    assert all(torch.equal(x, y) for _, end in ends for x, y in zip(end, ends[0][1], strict=True))
+    assert all(torch.equal(end, ends[0]) for end in ends)
 
 
 @pytest.mark.parametrize("mode", ["sync", "bounded", "async"])
 @pytest.mark.parametrize("dead", [0, 1])
 def test_without_a_server_all_stop_in_a_sentence(mode: str, dead: int) -> None:
     settings = {"servers": 2, "on_death": "continue", **MODES[mode]}
-    found = fates(4, lambda world: dying(world, dead, **settings))
+    found = fates(dead, **settings)
     for rank in {0, 1, 2, 3} - {dead}:
         assert isinstance(found[rank].error, PeerFailed), found[rank]
         assert "it was a server, and a part of the parameters was on it alone" in str(found[rank].error)
@@ -413,13 +374,7 @@ class Odd(torch.optim.SGD):
 
 
 def test_an_optimizer_that_raises_on_a_server_ends_all() -> None:
-    def task(world: World) -> None:
-        model = nn.Linear(2, 1)
-        optimizer: Any = quorate.distribute(Odd(model.parameters(), lr=0.1), model, "parameter-server", servers=1)
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-
-    first, second = fates(2, task)
+    first, second = Scene("parameter-server", 2, make=partial(Odd, lr=0.1), servers=1).outcomes()
     assert isinstance(first.error, ZeroDivisionError)
     assert isinstance(second.error, PeerFailed)
     assert "ZeroDivisionError: by hand" in str(second.error)
@@ -438,19 +393,9 @@ def test_an_optimizer_that_raises_on_a_server_ends_all() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
-    def task(world: World) -> None:
-        model = nn.Linear(2, 1)
-        with pytest.raises(ConfigurationError, match=re.escape(words)):
-            quorate.distribute(torch.optim.SGD(model.parameters()), model, "parameter-server", **settings)
-        raise KeyboardInterrupt
-
-    assert all(isinstance(one.error, KeyboardInterrupt) for one in fates(2, task))
+    assert words in Scene("parameter-server", 2, settings=settings).refusal()
 
 
 def test_a_momentum_of_workers_is_that_of_sgd() -> None:
-    def task(world: World) -> None:
-        model = nn.Linear(2, 1)
-        quorate.distribute(torch.optim.Adam(model.parameters()), model, "parameter-server", momentum="worker")
-
-    for one in fates(2, task):
-        assert 'leave it at "server" for Adam' in str(one.error)
+    scene = Scene("parameter-server", 2, make=torch.optim.Adam, momentum="worker")
+    assert 'leave it at "server" for Adam' in scene.refusal()

@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import quorate
 from quorate.replica.replica import tables_in
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer
 
 
 class Reads(nn.Module):
@@ -34,23 +32,12 @@ class Reads(nn.Module):
 def trained(model: Callable[[], nn.Module], averaging: str) -> Tensor:
     """Of three learners, each of which reads words of its own."""
 
-    @joined
-    def live(world: quorate.World) -> Tensor:
-        own = model()
-        plain = torch.optim.SGD(own.parameters(), lr=0.1)
-        choice: dict[str, Any] = {"sync_every": 2, "wait_for": "all", "averaging": averaging}
-        optimizer: Any = quorate.distribute(plain, own, "decoupled-diloco", **choice)
-        for step in range(8):
-            optimizer.zero_grad()
-            (own(torch.tensor([world.rank, (world.rank + step) % 5])) - world.rank).square().mean().backward()
-            world.wire.clock.sleep(0.01)
-            optimizer.step()
-        optimizer.finish()
-        return torch.cat([p.detach().reshape(-1) for p in own.parameters()])
+    def loss(trainer: Trainer) -> Tensor:
+        words = torch.tensor([trainer.rank, (trainer.rank + trainer.step) % 5])
+        return (trainer.model(words) - trainer.rank).square().mean()
 
-    ends = VirtualWorld(3, seed=0).run(live)
-    assert all(torch.equal(end, ends[0]) for end in ends)
-    return ends[0]
+    choice: dict[str, Any] = {"sync_every": 2, "wait_for": "all", "averaging": averaging}
+    return Scene("decoupled-diloco", model=model, rate=0.1, loss=loss, steps=8, pause=0.01, **choice).end()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -20,6 +21,7 @@ from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 from tests.support.sampled import Few
+from tests.support.scene import Scene, Trainer
 
 T = TypeVar("T")
 SEEDS = range(4)
@@ -75,34 +77,31 @@ def gradient_of(rank: int, number: int) -> Tensor:
     return torch.randn(40, generator=torch.Generator().manual_seed(1000 * rank + number), dtype=torch.float64)
 
 
-class Numbers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ParameterList(torch.zeros(10, dtype=torch.float64) for _ in range(4))
+def numbers() -> nn.Module:
+    return nn.ParameterList([torch.zeros(10, dtype=torch.float64) for _ in range(4)])
 
-    def whole(self) -> Tensor:
-        return torch.cat([p.detach() for p in self.parts])
+
+def wait_for_begin(trainer: Trainer) -> None:
+    trainer.clock.sleep(BEGIN - trainer.clock.now())
 
 
 def summed(world: World, steps: int, name: str = "parameter-server", **settings: Any) -> Tensor:
     """Where plain steps of gradients that are the same wherever the parameters are end."""
-    model = Numbers()
-    plain = torch.optim.SGD(model.parameters(), lr=1.0)
-    optimizer = quorate.distribute(plain, model, name, with_one_worker="algorithm", on_death="continue", **settings)
     draw = random.Random(world.rank)
-    world.wire.clock.sleep(BEGIN - world.wire.clock.now())
-    for number in range(steps):
-        world.wire.clock.sleep(STEP * draw.random())
-        optimizer.zero_grad()
-        x = gradient_of(world.rank, number)
-        sum((p * x[10 * i : 10 * i + 10]).sum() for i, p in enumerate(model.parts)).backward()  # type: ignore[union-attr]
-        optimizer.step()
-        if number % 3 == 2:
+
+    def loss(trainer: Trainer) -> Any:
+        x = gradient_of(trainer.rank, trainer.step).split(10)
+        return sum((p * part).sum() for p, part in zip(trainer.model, x, strict=True))
+
+    def after(trainer: Trainer) -> None:
+        if trainer.step % 3 == 0:
             with world.evaluate():
-                assert len(set(world.gather(float(model.whole().sum())))) == 1
-                world.wire.clock.sleep(STEP * (world.rank == 1))
-    optimizer.finish()
-    return model.whole()
+                assert len(set(world.gather(float(trainer.parameters.sum())))) == 1
+                trainer.clock.sleep(STEP * (trainer.rank == 1))
+
+    fields: Any = {"model": numbers, "rate": 1.0, "loss": loss, "after": after, "begin": wait_for_begin}
+    scene = Scene(name, pause=lambda *_: STEP * draw.random(), on_death="continue", **fields, **settings)
+    return scene.trainer(world).train(steps).finish().parameters
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -162,32 +161,18 @@ def test_of_a_worker_that_dies_with_its_server_some_first_gradients_count(mode: 
 
 def trained(world: World, kind: str, **settings: Any) -> tuple[Tensor, ...]:
     """The parameters at an evaluation, which changes them, and at the end."""
-    torch.manual_seed(world.rank)
-    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3), nn.Linear(3, 1))
-    plain: Any = torch.optim.Adam(model.parameters(), lr=0.01)
+    make: Any = partial(torch.optim.Adam, lr=0.01)
     if kind == "momentum":
-        plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    given = {"with_one_worker": "algorithm", "servers": "own", "replication": 2, "on_death": "continue", **settings}
-    optimizer = quorate.distribute(plain, model, "parameter-server", **given)
-
-    def step(number: int) -> None:
-        x = torch.randn(6, 5, generator=torch.Generator().manual_seed(1000 * world.rank + number))
-        world.wire.clock.sleep(STEP * (1 + (world.rank + number) % 3))
-        optimizer.zero_grad()
-        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        optimizer.step()
-
-    world.wire.clock.sleep(BEGIN - world.wire.clock.now())
-    for number in range(6):
-        step(number)
+        make = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    chosen: Any = {"servers": "own", "replication": 2, "on_death": "continue", **settings}
+    fields: Any = {"make": make, "seed": "rank", "pause": lambda rank, step: STEP * (1 + (rank + step) % 3)}
+    scene = Scene("parameter-server", model=(5, 4, 3, 1), begin=wait_for_begin, settings=chosen, **fields)
+    trainer = scene.trainer(world).train(6)
     with world.evaluate(), torch.no_grad():
-        seen = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        for p in model.parameters():
+        seen = trainer.parameters
+        for p in trainer.model.parameters():
             p.mul_(0.5)
-    for number in range(6 + world.rank):
-        step(6 + number)
-    optimizer.finish()
-    return seen, torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return seen, trainer.train(12 + world.rank).finish().parameters
 
 
 SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -255,9 +240,5 @@ def test_with_both_holders_of_a_part_dead_all_stop_in_a_sentence() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
-    def task(world: World) -> None:
-        model = Numbers()
-        quorate.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model, "parameter-server", **settings)
-
     with pytest.raises(ConfigurationError, match=words):
-        ends(2, 0, task, {})
+        ends(2, 0, Scene("parameter-server", model=numbers, settings=settings).trainer, {})

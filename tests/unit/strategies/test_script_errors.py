@@ -12,7 +12,7 @@ from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.strategies import strategies
 from quorate.wire import current
 from quorate.wire.virtual import Outcome, VirtualWorld
-from quorate.wire.virtual.wire import VirtualWire
+from tests.support.scene import Scene, Trainer
 
 STEPS, AT = 12, 5
 
@@ -21,35 +21,19 @@ class OfTheScript(Exception):
     """What no library knows."""
 
 
-def outcomes(strategy: str, how: str, **settings: Any) -> list[Outcome[int]]:
+def outcomes(strategy: str, how: str, **settings: Any) -> list[Outcome[Any]]:
     """What becomes of three workers when the second one raises, or is gone, after some steps."""
 
-    def train(wire: Any) -> int:
-        world = quorate.join()
-        torch.manual_seed(0)
-        model = torch.nn.Linear(3, 2)
-        plain = torch.optim.SGD(model.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, model, strategy, **settings)
-        for step in range(STEPS):
-            if step == AT and world.rank == 1:
-                if how == "is gone":
-                    assert isinstance(wire, VirtualWire)
-                    wire.crash()
-                raise SystemExit(5) if how == "exits" else OfTheScript("bad sample")
-            model(torch.randn(4, 3)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.finish()
-        return STEPS
+    def before(trainer: Trainer) -> None:
+        if trainer.step == AT and trainer.rank == 1:
+            if how == "is gone":
+                trainer.wire.crash()
+            raise SystemExit(5) if how == "exits" else OfTheScript("bad sample")
 
-    def task(wire: Any) -> int:
-        current.enter(wire, thread_only=True)
-        try:
-            return train(wire)
-        finally:
-            current.forget(thread_only=True)
-
-    return VirtualWorld(3, generators=True).outcomes(task)
+    world = {"generators": True}
+    return Scene(strategy, model=(3, 2), rate=0.01, steps=STEPS, before=before, world=world, **settings).outcomes(
+        lambda trainer: trainer.step
+    )
 
 
 def outlives(strategy: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import Counter
 from itertools import pairwise
@@ -12,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.records.records import records_of, rows
 from quorate.report.reading.rank import served_of
 from quorate.report.reading.run import read_run
 from quorate.report.topics.servers import figures_of_servers
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer
 
 SIZE, STEPS, BYTES = 4, 12, 8 * 4
 """Workers, steps of each, and bytes of the model."""
@@ -33,7 +30,6 @@ def lived(
     *,
     slow: int = SIZE - 1,
     late: float = 0.05,
-    model: Any = None,
     idle: int | None = None,
     **settings: Any,
 ) -> list[list[Any]]:
@@ -43,22 +39,12 @@ def lived(
     """
     monkeypatch.setenv("QUORATE_RUN", str(folder))
 
-    @joined
-    def live(world: quorate.World) -> None:
-        own = torch.nn.Linear(3, 2) if model is None else copy.deepcopy(model)
-        plain = torch.optim.SGD(own.parameters(), lr=0.01)
-        optimizer: Any = quorate.distribute(plain, own, "parameter-server", **settings)
-        for step in range(STEPS):
-            if step == STEPS // 2:
-                with world.evaluate():
-                    pass
-            world.wire.clock.sleep(late if world.rank == slow else 0.0)
-            if world.rank != idle:
-                sum((p * p).sum() for p in own.parameters()).backward()
-            optimizer.step()
-        optimizer.finish()
+    def loss(trainer: Trainer) -> Any:
+        return sum((p * p).sum() for p in trainer.model.parameters()) if trainer.rank != idle else None
 
-    VirtualWorld(SIZE, compute=Constant(0.030), network=STILL).run(live)
+    fields: dict[str, Any] = {"model": (3, 2), "rate": 0.01, "steps": STEPS, "rests": [STEPS // 2], **settings}
+    pause, world = (lambda rank, _: late * (rank == slow)), {"compute": Constant(0.030), "network": STILL}
+    Scene("parameter-server", SIZE, loss=loss, pause=pause, world=world, **fields).run()
     told = [[row for row in rows(records_of(folder, rank)) if row["kind"] == "served"] for rank in range(SIZE)]
     assert all(served_of(row) is not None for own in told for row in own)
     return told
@@ -140,7 +126,7 @@ def test_readers_find_those_of_the_first_optimizer(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("servers", [1, 2, SIZE])
 def test_traffic_is_as_the_formulas_say(servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With parts of equal size; see the explanation of parameter servers."""
-    model = torch.nn.ParameterList([torch.ones(3) for _ in range(SIZE)])
+    model = lambda: torch.nn.ParameterList([torch.ones(3) for _ in range(SIZE)])  # noqa: E731
     lived(tmp_path, monkeypatch, model=model, servers=servers, mode="sync", late=0.0)
     as_server = ((SIZE - 1) + (servers - 1)) / servers
     for rank in range(SIZE):

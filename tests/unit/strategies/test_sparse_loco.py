@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.codecs.chunked_top_k import ChunkedTopK
 from quorate.codecs.error_feedback import ErrorFeedback
 from quorate.codecs.top_k import TopK
 from quorate.core.codec import Draw
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
-from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_compressed import Loop
-from tests.support.joined import joined
+from tests.support.scene import Scene, zeros
 
 SMALL: dict[str, Any] = {"strategy": "sparse-loco", "sync_every": 6, "chunk": 64, "keep": 10, "dense_below": 0}
 
@@ -41,21 +39,6 @@ def test_it_equals_the_equations(size: int) -> None:
     periods, codec = 5, ChunkedTopK(chunk=64, keep=8)
     slopes = [torch.randn(20, 16, generator=torch.Generator().manual_seed(rank)) for rank in range(size)]
 
-    @joined
-    def live(world: quorate.World) -> torch.Tensor:
-        x = torch.nn.Parameter(torch.ones(20, 16))
-        model = torch.nn.ParameterDict({"x": x})
-        plain = torch.optim.SGD(model.parameters(), lr=0.1)
-        settings: Any = {"sync_every": 2, "chunk": 64, "keep": 8, "dense_below": 0}
-        optimizer: Any = quorate.distribute(plain, model, "sparse-loco", **settings)
-        for _ in range(2 * periods):
-            optimizer.zero_grad()
-            (x * slopes[world.rank]).sum().backward()
-            optimizer.step()
-        found = x.detach().clone()
-        optimizer.finish()
-        return found
-
     x, errors = torch.ones(320), [torch.zeros(320)] * size
     for _ in range(periods):
         sent = []
@@ -65,8 +48,14 @@ def test_it_equals_the_equations(size: int) -> None:
             sent.append(codec.decode(code, ((320,),), Draw()))
             errors[rank] = errors[rank] - sent[-1]
         x = x - sum(sent, torch.zeros(320))
-    for found in VirtualWorld(size).run(live):
-        torch.testing.assert_close(found.view(-1), x, rtol=1e-4, atol=1e-5)
+    settings: Any = {"sync_every": 2, "chunk": 64, "keep": 8, "dense_below": 0}
+    fields: Any = {
+        "model": zeros(16, 20, value=1.0),
+        "rate": 0.1,
+        "loss": lambda t: (t.model.weight * slopes[t.rank]).sum(),
+    }
+    for end in Scene("sparse-loco", size, **fields, **settings).act(lambda t: t.train(2 * periods).parameters):
+        torch.testing.assert_close(end, x, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_codec_it_is_local_sgd() -> None:

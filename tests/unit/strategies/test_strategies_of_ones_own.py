@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.world import World
 from quorate.strategies import strategies
-from quorate.train.distribute import distribute
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import EXAMPLES
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, note, squares
 
 RATE, NUMEL = 0.1, 10
 
@@ -36,24 +30,14 @@ def target(rank: int) -> Tensor:
     return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
 
 
-def ways(size: int, steps: int, strategy: str, **settings: object) -> list[list[Tensor]]:
+def ways(size: int, steps: int, strategy: str, **settings: Any) -> list[list[Tensor]]:
     """By worker: its parameters after every step, and at the end."""
 
-    @joined
-    def task(world: World) -> list[Tensor]:
-        model = Point()
-        plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer = distribute(plain, model, strategy, with_one_worker="algorithm", **settings)  # type: ignore[arg-type]
-        found = []
-        for _ in range(steps):
-            optimizer.zero_grad()
-            (0.5 * (model.x - target(world.rank)).square().sum()).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            found.append(model.x.detach().clone())
-        current.here().leave()
-        return [*found, model.x.detach().clone()]
+    def loss(trainer: Trainer) -> Tensor:
+        return 0.5 * (trainer.model.x - target(trainer.rank)).square().sum()
 
-    return VirtualWorld(size).run(task)
+    scene = Scene(strategy, size, model=Point, rate=RATE, loss=loss, steps=steps, after=note, **settings)
+    return scene.run(lambda trainer: [*trainer.seen, trainer.parameters])
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -73,32 +57,23 @@ def test_fedprox_is_local_steps_held_near_the_newest_mean(size: int) -> None:
 @pytest.mark.parametrize("compress", ["top-k:density=0.1", "sign", "none"])
 @pytest.mark.parametrize("size", [2, 5])
 def test_gossip_memory_has_the_numbers_of_choco_sgd(size: int, compress: str) -> None:
-    def trained(strategy: str, settings: dict[str, Any], world: World) -> list[Tensor]:
-        model = nn.Linear(12, 10, bias=False)  # the matrix is coded
-        with torch.no_grad():
-            model.weight.normal_(generator=torch.Generator().manual_seed(3))
-        optimizer: Any = distribute(torch.optim.SGD(model.parameters(), lr=RATE), model, strategy, **settings)
-        numbers, found = torch.Generator().manual_seed(world.rank), []
-        for step in range(12 + world.rank % 2):
-            if step == 5 + world.rank:
-                with world.evaluate():
+    def trained(strategy: str, **settings: Any) -> list[Tensor]:
+        """Of a matrix, which is coded."""
+
+        def before(trainer: Trainer) -> None:
+            if trainer.step == 5 + trainer.rank:
+                with trainer.world.evaluate():
                     pass
-            optimizer.zero_grad()
-            model(torch.randn(4, 12, generator=numbers)).square().mean().backward()
-            optimizer.step()
-            found.append(model.weight.detach().clone())
-        current.here().leave()
-        return [*found, model.weight.detach().clone()]
+
+        steps = [12 + rank % 2 for rank in range(size)]
+        matrix = {"model": lambda: nn.Linear(12, 10, bias=False), "rate": RATE, "loss": squares}
+        ends = Scene(strategy, size, steps=steps, before=before, after=note, **matrix, **settings).run()
+        return [x for end in ends for x in (*end.seen, end.parameters)]
 
     coding = {"compress": compress} if compress == "none" else {"compress": compress, "dense_below": 100}
-    small, full = (
-        VirtualWorld(size).run(joined(partial(trained, name, {**settings, **coding})))
-        for name, settings in (
-            ("gossip-memory", {"gamma": 0.3}),
-            ("choco-sgd", {"consensus_rate": 0.3, "overlap": False}),
-        )
-    )
-    for x, y in zip(chain(*small), chain(*full), strict=True):
+    small = trained("gossip-memory", gamma=0.3, **coding)
+    full = trained("choco-sgd", consensus_rate=0.3, overlap=False, **coding)
+    for x, y in zip(small, full, strict=True):
         torch.testing.assert_close(x, y, rtol=0, atol=1e-6 if compress == "none" else 0)
 
 

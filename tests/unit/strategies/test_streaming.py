@@ -10,7 +10,7 @@ from quorate.buckets.flat import layout_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.fragments import among, fragments_of
-from tests.support.local_trainings import SIZES, STEPS, Models, close, in_turn, net, run, train, trained
+from tests.support.local_trainings import SIZES, STEPS, Models, close, in_turn, net, trained, training
 
 
 def streamed(size: int, period: int, count: int, overlap: int, merge: float) -> Tensor:
@@ -72,14 +72,10 @@ class TestLaws:
 
     def test_where_the_periods_of_fragments_coincide_it_is_the_plain_form(self, size: int) -> None:
         def evaluating(count: int) -> list[Tensor]:
-            told = run(
-                size,
-                lambda world: train(
-                    world, "diloco", sync_every=60, fragments=count, evaluates=(3, 6, 10), overlap=3 * (count > 1)
-                ),
-            )
-            assert all(torch.equal(one.end, told[0].end) for one in told)
-            return [*told[0].evaluated, told[0].end]
+            choice = {"sync_every": 60, "fragments": count, "overlap": 3 * (count > 1)}
+            trainers = training("diloco", size, rests=(3, 6, 10), **choice).run()
+            assert all(torch.equal(one.parameters, trainers[0].parameters) for one in trainers)
+            return [*trainers[0].seen, trainers[0].parameters]
 
         plain = evaluating(1)
         for count in (2, 4):
@@ -109,17 +105,9 @@ def test_while_a_mean_is_under_way_nobody_waits() -> None:
     """One worker is late by far more than a step, once: with overlap the others go on meanwhile."""
 
     def longest(overlap: int) -> float:
-        late = [0]
-
-        def pause(rank: int) -> float:
-            late[0] += rank == 0
-            return 0.025 if rank == 0 and late[0] == 4 else 0.0
-
-        told = run(
-            3,
-            lambda world: train(world, "diloco", steps=10, sync_every=4, overlap=overlap, pause=pause, on_death="stop"),
-        )
-        return max(max(one.waited[:9]) for one in told[1:])
+        pause = lambda rank, step: 0.025 * ((rank, step) == (0, 3))  # noqa: E731
+        choice = {"sync_every": 4, "overlap": overlap, "on_death": "stop"}
+        return max(max(one.waits[:9]) for one in training("diloco", 3, steps=10, pause=pause, **choice).run()[1:])
 
     assert longest(0) > 0.02
     assert longest(3) < 0.005
@@ -134,7 +122,7 @@ def test_what_are_no_fragments_is_refused() -> None:
         ({"fragments": 5, "sync_every": 5}, "4 tensors are trained"),
     ):
         with pytest.raises(ConfigurationError, match=words):
-            run(1, lambda world, choice=choice: train(world, "diloco", **choice))  # type: ignore[misc]
+            training("diloco", 1, **choice).run()
 
 
 @pytest.mark.parametrize("count", range(1, 8))

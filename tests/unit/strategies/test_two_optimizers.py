@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
-from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.local_trainings import flat, loss, net
+from tests.support.joined import joined
+from tests.support.local_trainings import loss, net
+from tests.support.scene import flat
 
 STEPS = 12
 GOSSIP: list[tuple[str, dict[str, Any]]] = [
@@ -63,16 +63,9 @@ def train(world: World, both: Both, seed: int) -> list[torch.Tensor]:
 def run(size: int, both: Both, seed: int, deaths: dict[int, int] | None = None) -> list[list[torch.Tensor]]:
     faults = [Fault(kind="stop", rank=rank, at=at) for rank, at in (deaths or {}).items()]
 
-    def live(wire: Wire) -> list[torch.Tensor]:
-        place = current.enter(Faulty(wire, faults) if faults else wire, thread_only=True)
-        try:
-            told = train(quorate.join(), both, seed)
-            place.leave()
-            return told
-        finally:
-            current.forget(thread_only=True)
-
-    outcomes = VirtualWorld(size, seed=seed, timeout=20.0).outcomes(live)
+    live = joined(lambda world: train(world, both, seed))
+    world = VirtualWorld(size, seed=seed, timeout=20.0)
+    outcomes = world.outcomes(lambda wire: live(Faulty(wire, faults) if faults else wire))
     dead = {fault.rank for fault in faults if fault.fired}
     for one in outcomes:
         if one.error is not None and one.rank not in dead:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, squares
 
 
 class Posing:
@@ -30,30 +29,22 @@ class Posing:
         return getattr(self.optimizer, name)
 
 
-def train(world: quorate.World, wrap: Callable[[Any], Any]) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
-    plain = torch.optim.SGD(model[0].parameters(), lr=0.1)
-    optimizer = wrap(quorate.distribute(plain, model))
-    assert isinstance(optimizer, torch.optim.SGD)
-    for step in range(6):
-        if step == 2:
-            optimizer.add_param_group({"params": model[1].parameters()})
-        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step + 10 * world.rank))
-        with optimizer.accumulate():
-            model(x).square().mean().backward()
-        model(x + 1).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    optimizer.finish()
-    return [p.detach() for p in model.parameters()]
+def train(wrap: Callable[[Any], Any]) -> list[torch.Tensor]:
+    def begin(trainer: Trainer) -> None:
+        trainer.optimizer = wrap(trainer.optimizer)
+        assert isinstance(trainer.optimizer, torch.optim.SGD)
+
+    def before(trainer: Trainer) -> None:
+        if trainer.step == 2:
+            trainer.optimizer.add_param_group({"params": trainer.model[1].parameters()})
+
+    fields: Any = {"model": lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), "passes": 2}
+    make = lambda ps: torch.optim.SGD([*ps][:2], lr=0.1)  # noqa: E731
+    return Scene(size=2, make=make, loss=squares, begin=begin, before=before, **fields).ends()
 
 
 def test_what_a_distributed_optimizer_has_works_through_one_that_poses_as_it() -> None:
-    plain = VirtualWorld(2).run(joined(lambda world: train(world, lambda optimizer: optimizer)))
-    results = VirtualWorld(2).run(joined(lambda world: train(world, Posing)))
-    for parameters, expected in zip(results, plain, strict=True):
-        assert all(map(torch.equal, parameters, expected))
+    assert all(map(torch.equal, train(Posing), train(lambda optimizer: optimizer)))
 
 
 class Wrapper(torch.optim.SGD):
@@ -78,13 +69,8 @@ def test_what_libraries_put_around_an_optimizer_is_refused(
 ) -> None:
     monkeypatch.setattr(Wrapper, "__module__", package)
 
-    @joined
-    def live(world: quorate.World) -> None:
-        model = nn.Linear(3, 1)
-        quorate.distribute(Wrapper(model.parameters(), lr=0.1), model)
-
     with pytest.raises(ConfigurationError, match=f"^Wrapper is what {name} puts around an optimizer; give quorate"):
-        VirtualWorld(1).run(live)
+        Scene(size=1, make=partial(Wrapper, lr=0.1)).run()
 
 
 @pytest.mark.parametrize(
@@ -97,10 +83,5 @@ def test_what_libraries_put_around_an_optimizer_is_refused(
 def test_what_is_none_of_torchs_is_refused(package: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OfKeras, "__module__", package)
 
-    @joined
-    def live(world: quorate.World) -> None:
-        optimizer: Any = OfKeras()
-        quorate.distribute(optimizer, nn.Linear(3, 1))
-
     with pytest.raises(ConfigurationError, match=words):
-        VirtualWorld(1).run(live)
+        Scene(size=1, make=lambda ps: OfKeras()).run()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
+from tests.support.scene import Scene, Trainer, pause, virtual
 from tests.unit.rounds.test_joining import EPOCHS, IN_SUMS, Plan, check
 
 LATE: dict[str, dict[str, Any]] = {
@@ -60,105 +59,84 @@ def test_a_layer_freezes_where_one_has_joined(name: str) -> None:
 
 
 def trained(
-    wire: Wire,
+    size: int,
     name: str,
     trains: dict[int, bool],
     *,
     steps: int = 24,
     adds: int = -1,
-    layer: int = 0,
+    layer: Callable[[int], int] = lambda rank: 0,
     rests: bool = False,
-    tells: str = "is_local",
-    values: list[Any] | None = None,
-) -> list[torch.Tensor]:
-    """A layer's weights after each step and at the end, where it freezes and thaws before these steps.
+) -> Scene:
+    """A layer freezes and thaws before these steps; where it `rests`, rank 1 makes half of the steps.
 
-    Where it `rests`, rank 1 makes half of the steps; `values` gets a number of the strategy's state.
+    Noted are its weights and the strategy's state after each step.
     """
-    values = [] if values is None else values
-    current.enter(wire, thread_only=True)
-    try:
-        world = quorate.join(records=False)
-        torch.manual_seed(3)
-        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1), torch.nn.Linear(1, 2))
-        parameters = [*model[0].parameters(), *model[1].parameters()]
-        plain = torch.optim.SGD(parameters, lr=0.05, momentum=0.5)
-        optimizer: Any = quorate.distribute(plain, model, name.partition("-overlap")[0], **LATE[name])
-        seen = []
-        for step in range(steps // 2 if rests and world.rank == 1 else steps):
-            wire.clock.sleep(0.01 * (1 + world.rank))
-            if step in trains:
-                model[layer].requires_grad_(trains[step])
-            if step == adds:
-                with torch.no_grad():
-                    model[2].weight += world.rank  # rank 0's is what all get
-                optimizer.add_param_group({"params": list(model[2].parameters())})
-            optimizer.zero_grad()
-            x = torch.randn(5, 3, generator=torch.Generator().manual_seed(100 * step + world.rank))
-            (model(x) - 1).square().mean().backward()
-            optimizer.step()
-            seen.append(model[0].weight.detach().clone())
-            values.append(getattr(optimizer.__dict__["_quorate_worker"].state, tells, None))
+
+    def before(trainer: Trainer) -> None:
+        if trainer.step in trains:
+            trainer.model[layer(trainer.rank)].requires_grad_(trains[trainer.step])
+        if trainer.step == adds:
+            with torch.no_grad():
+                trainer.model[2].weight += trainer.rank  # rank 0's is what all get
+            trainer.optimizer.add_param_group({"params": list(trainer.model[2].parameters())})
+
+    def last(trainer: Trainer) -> None:
         if rests:
-            model[layer].requires_grad_(trains[max(trains)])
-            with world.evaluate():
-                pass
-        optimizer.finish()
-        return [*seen, torch.cat([p.detach().reshape(-1) for p in model.parameters()])]
-    finally:
-        current.forget(thread_only=True)
+            trainer.model[layer(trainer.rank)].requires_grad_(trains[max(trains)])
+            pause(trainer)
+
+    def after(trainer: Trainer) -> None:
+        state = trainer.worker.state
+        told = {key: getattr(state, key, None) for key in ("is_local", "period")}
+        trainer.seen.append((trainer.model[0].weight.detach().clone(), told))
+
+    model = lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1), torch.nn.Linear(1, 2))  # noqa: E731
+    make = lambda ps: torch.optim.SGD([*ps][:4], lr=0.05, momentum=0.5)  # noqa: E731
+    loss = lambda t: (t.model(t.draw()) - 1).square().mean()  # noqa: E731
+    fields: Any = {"model": model, "make": make, "loss": loss, "pause": lambda rank, _: 0.01 * (1 + rank)}
+    fields["steps"] = [steps // 2 if rests and rank == 1 else steps for rank in range(size)]
+    hooks: Any = {"before": before, "after": after, "last": last}
+    return Scene(name.partition("-overlap")[0], size, settings=LATE[name], **hooks, **fields)
 
 
 @pytest.mark.parametrize("name", LATE)
 def test_it_stands_still_while_frozen_and_moves_again(name: str) -> None:
     """And another layer comes."""
-    results = VirtualWorld(3).run(lambda wire: trained(wire, name, {7: False, 15: True}, adds=19))
-    assert all(torch.equal(seen[-1], results[0][-1]) for seen in results)
-    assert bool(torch.isfinite(results[0][-1]).all())
-    for seen in results:
+    trainers = trained(3, name, {7: False, 15: True}, adds=19).run()
+    end = trainers[0].parameters
+    assert all(torch.equal(trainer.parameters, end) for trainer in trainers) and bool(end.isfinite().all())
+    for trainer in trainers:
+        seen = [weight for weight, _ in trainer.seen]
         assert all(torch.equal(x, seen[7]) for x in seen[7:15])
-        assert torch.equal(seen[14], results[0][14]), "what is frozen is equal on all workers"
+        assert torch.equal(seen[14], trainers[0].seen[14][0]), "what is frozen is equal on all workers"
         assert not torch.equal(seen[14], seen[23])
 
 
 @pytest.mark.parametrize("name", IN_EACH_WAY)
 def test_groups_may_come(name: str) -> None:
-    results = VirtualWorld(3).run(lambda wire: trained(wire, name, {}, adds=9))
-    assert all(torch.equal(seen[-1], results[0][-1]) for seen in results)
-    assert bool(torch.isfinite(results[0][-1]).all())
+    assert trained(3, name, {}, adds=9).end().isfinite().all()
 
 
 @pytest.mark.parametrize(("step", "turns"), [(2, 4), (9, 4)])
 def test_what_was_synchronous_turns_when_it_would_have_and_what_was_local_stays_so(step: int, turns: int) -> None:
-    values: list[bool] = []
-    VirtualWorld(2).run(
-        lambda wire: trained(wire, "post-local-sgd", {step: False}, values=values if wire.rank == 0 else None)
-    )
+    values = [told["is_local"] for _, told in trained(2, "post-local-sgd", {step: False}).run()[0].seen]
     assert values == [False] * (turns - 1) + [True] * (24 - turns + 1)
 
 
 def test_what_a_strategy_has_found_it_still_knows() -> None:
-    values: list[int] = []
-    tells: dict[str, Any] = {"tells": "period", "steps": 60}
-    VirtualWorld(2).run(
-        lambda wire: trained(
-            wire, "adaptive-local-sgd", {40: False}, values=values if wire.rank == 0 else None, **tells
-        )
-    )
+    seen = trained(2, "adaptive-local-sgd", {40: False}, steps=60).run()[0].seen
+    values = [told["period"] for _, told in seen]
     assert values[0] == 2 and values[39] >= 8 and values[40] >= values[39] / 2
 
 
 @pytest.mark.parametrize("name", sorted(LATE.keys() - {"all-reduce"}))
 def test_one_that_makes_no_step_any_more_takes_part_in_it(name: str) -> None:
-    results = VirtualWorld(3).run(lambda wire: trained(wire, name, {18: False}, rests=True))
-    assert all(torch.equal(seen[-1], results[0][-1]) for seen in results)
+    trained(3, name, {18: False}, rests=True).end()
 
 
 def test_a_layer_that_freezes_on_some_workers_only_is_refused() -> None:
-    outcomes = VirtualWorld(2, timeout=20.0).outcomes(
-        lambda wire: trained(wire, "local-sgd", {7: False}, layer=wire.rank)
-    )
-    for outcome in outcomes:
+    for outcome in trained(2, "local-sgd", {7: False}, layer=int).outcomes():
         assert isinstance(outcome.error, ConfigurationError)
         assert f"other parameters are trained on rank {outcome.rank} than on rank {1 - outcome.rank}" in str(
             outcome.error
@@ -168,25 +146,18 @@ def test_a_layer_that_freezes_on_some_workers_only_is_refused() -> None:
 def test_what_is_frozen_for_another_optimizers_pass_only_stays_where_it_lies() -> None:
     """A discriminator freezes so while its generator learns."""
 
-    def task(wire: Wire) -> None:
-        current.enter(wire, thread_only=True)
-        try:
-            quorate.join(records=False)
-            first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
-            makes: Any = quorate.distribute(torch.optim.SGD(first.parameters(), lr=0.1), first, name="makes")
-            tells: Any = quorate.distribute(torch.optim.SGD(second.parameters(), lr=0.1), second, name="tells")
-            laid_out = tells.__dict__["_quorate_worker"].means
-            for _ in range(3):
-                second(first(torch.ones(1, 2)).detach()).sum().backward()
-                tells.step()
-                second.requires_grad_(False)
-                second(first(torch.ones(1, 2))).sum().backward()
-                second.requires_grad_(True)
-                makes.step()
-            assert tells.__dict__["_quorate_worker"].means is laid_out
-            makes.finish()
-            tells.finish()
-        finally:
-            current.forget(thread_only=True)
+    def task(world: quorate.World) -> None:
+        makes, tells = (Scene(model=(2, n), settings={"name": f"{n}"}).trainer(world) for n in (2, 1))
+        first, second, laid_out = makes.model, tells.model, tells.worker.means
+        for _ in range(3):
+            second(first(torch.ones(1, 2)).detach()).sum().backward()
+            tells.optimizer.step()
+            second.requires_grad_(False)
+            second(first(torch.ones(1, 2))).sum().backward()
+            second.requires_grad_(True)
+            makes.optimizer.step()
+        assert tells.worker.means is laid_out
+        makes.finish()
+        tells.finish()
 
-    VirtualWorld(2).run(task)
+    virtual(2, task)

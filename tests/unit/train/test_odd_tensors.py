@@ -13,9 +13,8 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
 from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, flat, pause, virtual
 
 EXCHANGES_GRADIENTS = [
     name
@@ -26,17 +25,13 @@ EXCHANGES_GRADIENTS = [
 ]  # one begins with synchronous steps, the others add something dense to each gradient
 
 
-def run(task: Callable[[quorate.World], Any], size: int = 2) -> list[Any]:
-    return VirtualWorld(size, timeout=5.0).run(joined(task))
-
-
 def refused(task: Callable[[quorate.World], Any], words: str) -> None:
     def caught(world: quorate.World) -> None:
         with pytest.raises(ConfigurationError, match=words):
             task(world)
         current.here().leaving.clear()
 
-    run(caught)
+    virtual(2, caught, timeout=5.0)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -55,9 +50,8 @@ def test_an_optimizer_that_needs_a_closure_is_refused_by_distribute(name: str) -
         def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
             return closure()
 
-    def task(kind: Callable[[Any], torch.optim.Optimizer]) -> Callable[[quorate.World], Any]:
-        model = nn.Linear(3, 1)
-        return lambda world: quorate.distribute(kind(model.parameters()), model, name)
+    def task(kind: Any) -> Callable[[quorate.World], Any]:
+        return Scene(name, model=(3, 1), make=kind).trainer
 
     refused(task(torch.optim.LBFGS), "^LBFGS asks for the loss several times a step, in a closure, and .* all-reduce$")
     refused(task(Searches), "^Searches asks for the loss several times a step")
@@ -69,43 +63,22 @@ def test_sparse_gradients_are_refused_where_gradients_are_exchanged_and_work_els
         sgd if name in ("all-reduce", "d2", "dana") else lambda parameters: torch.optim.SparseAdam(list(parameters))
     )
 
-    def task(world: quorate.World) -> torch.Tensor:
-        model = nn.Embedding(6, 3, sparse=True)
-        with torch.no_grad():
-            model.weight.fill_(1.0)
-        is_elastic = name in ("eamsgd", "easgd", "symmetric-easgd")  # else their centre has not moved yet
-        often = {"sync_every": 1} if is_elastic else OF_ONE_TENSOR.get(name, {})
-        optimizer: Any = quorate.distribute(kind(model.parameters()), model, name, **often)
-        for _ in range(4):
-            model(torch.tensor([1, 2, world.rank])).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.finish()
-        return model.weight.detach()
-
+    is_elastic = name in ("eamsgd", "easgd", "symmetric-easgd")  # else their centre has not moved yet
+    often = {"sync_every": 1} if is_elastic else OF_ONE_TENSOR.get(name, {})
+    model = lambda: nn.Embedding(6, 3, sparse=True, _weight=torch.ones(6, 3))  # noqa: E731
+    loss = lambda t: t.model(torch.tensor([1, 2, t.rank])).square().mean()  # noqa: E731
+    scene = Scene(name, 2, model=model, make=kind, steps=4, loss=loss, settings=often)
     if name in EXCHANGES_GRADIENTS:
-        refused(task, "^the gradient of weight is sparse; only dense gradients can be exchanged, so build the layer")
+        refused(
+            scene.play, "^the gradient of weight is sparse; only dense gradients can be exchanged, so build the layer"
+        )
         return
-    ends = run(task)
-    assert torch.equal(ends[0], ends[1])
-    assert bool((ends[0][:3] < 1).all())
-    assert bool((ends[0][3:] == 1).all())
+    end = scene.end().view(6, 3)
+    assert bool((end[:3] < 1).all())
+    assert bool((end[3:] == 1).all())
 
 
 # -- parameters
-
-
-def complex_training(world: quorate.World, name: str, dtype: torch.dtype) -> torch.Tensor:
-    model = complex_net(dtype)
-    optimizer: Any = quorate.distribute(sgd(model.parameters()), model, name)
-    for step in range(4):
-        complex_loss(model, dtype, world.rank, step).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    with world.evaluate():
-        pass
-    optimizer.finish()
-    return model.weight.detach()
 
 
 def complex_net(dtype: torch.dtype) -> nn.Linear:
@@ -126,9 +99,9 @@ def complex_loss(model: nn.Linear, dtype: torch.dtype, rank: int, step: int) -> 
     ("name", "dtype"), [("all-reduce", torch.complex128), *((name, torch.complex64) for name in NAMES)]
 )
 def test_complex_parameters_are_trained(name: str, dtype: torch.dtype) -> None:
-    ends = run(lambda world: complex_training(world, name, dtype))
-    assert torch.equal(ends[0], ends[1])
-    assert bool(torch.isfinite(ends[0].abs()).all())
+    model, loss = (lambda: complex_net(dtype)), (lambda t: complex_loss(t.model, dtype, t.rank, t.step))
+    end = Scene(name, 2, model=model, make=sgd, steps=4, loss=loss, last=pause).end()
+    assert bool(torch.isfinite(end.abs()).all())
     if name == "all-reduce":
         model = complex_net(dtype)
         optimizer = sgd(model.parameters())
@@ -136,7 +109,7 @@ def test_complex_parameters_are_trained(name: str, dtype: torch.dtype) -> None:
             optimizer.zero_grad()
             (sum(complex_loss(model, dtype, rank, step) for rank in (0, 1)) / 2).backward()  # type: ignore[union-attr]
             optimizer.step()
-        torch.testing.assert_close(ends[0], model.weight.detach())
+        torch.testing.assert_close(end, flat(model))
 
 
 PARAMETERS = {
@@ -154,21 +127,13 @@ PARAMETERS = {
 def test_parameters_without_numbers_of_their_own_are_refused_by_distribute(kind: str, name: str) -> None:
     make, words = PARAMETERS[kind]
 
-    def task(world: quorate.World) -> None:
-        model = nn.Module()
-        model.p = nn.Parameter(make())
-        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, name)
-
-    refused(task, words)
+    refused(Scene(name, model=lambda: nn.ParameterDict({"p": nn.Parameter(make())})).trainer, words)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_parameters_of_lazy_modules_are_refused_before_they_have_a_shape() -> None:
-    def task(world: quorate.World) -> None:
-        model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))
-        quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-
-    refused(task, "^1.bias has no shape yet; run its lazy module once before")
+    model = lambda: nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))  # noqa: E731
+    refused(Scene(model=model).trainer, "^1.bias has no shape yet; run its lazy module once before")
 
 
 # -- buffers
@@ -186,20 +151,19 @@ BUFFERS = {
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("name", NAMES)
 def test_buffers_are_the_mean_or_rank_0s_where_they_have_none(name: str) -> None:
-    def task(world: quorate.World) -> dict[str, torch.Tensor]:
-        model = nn.Linear(3, 1)
+    def model() -> nn.Module:
+        layer = nn.Linear(3, 1)
         for kind, make in BUFFERS.items():
-            model.register_buffer(kind, make(0))
-        optimizer: Any = quorate.distribute(sgd(model.parameters()), model, name)
+            layer.register_buffer(kind, make(0))
+        return layer
+
+    def begin(trainer: Trainer) -> None:
         for kind, make in BUFFERS.items():
-            setattr(model, kind, make(2 * world.rank))
-        model(torch.randn(2, 3)).square().mean().backward()
-        optimizer.step()
-        optimizer.finish()
-        return dict(model.named_buffers())
+            setattr(trainer.model, kind, make(2 * trainer.rank))
 
     has_mean = strategies.get(name)().buffers == "mean"
-    for buffers in run(task):
+    scene = Scene(name, 2, model=model, make=sgd, steps=1, begin=begin)
+    for buffers in scene.run(lambda trainer: dict(trainer.model.named_buffers())):
         for kind, make in BUFFERS.items():
             wanted = make(1 if has_mean and kind != "integers" else 0)
             assert buffers[kind].dtype == wanted.dtype

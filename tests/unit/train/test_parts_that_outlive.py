@@ -21,6 +21,8 @@ from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.by_messages import ByMessages
+from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, flat, ones
 
 DEPTH, STEPS, NEVER = 5, 4, 1 << 40
 SECONDS = 2.0
@@ -80,18 +82,13 @@ class Plan:
     deaths: dict[int, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
-    def train(self, wire: Wire, faulty: Faulty) -> Result:
-        world, result = quorate.join(), Result()
-        model = Net(is_tied=self.is_tied)
+    def train(self, faulty: Faulty, world: quorate.World) -> Result:
+        result, model = Result(), Net(is_tied=self.is_tied)
         halves = [model.layers[:2], model.layers[2:]] if self.both else [model]
+        chosen: Any = {"on_death": self.on_death, "with_one_worker": "algorithm"}
         made: list[Any] = [
             quorate.distribute(
-                torch.optim.SGD(half.parameters(), lr=0.1, momentum=0.9),
-                half,
-                "all-reduce",
-                on_death=self.on_death,
-                with_one_worker="algorithm",
-                name=f"of {i}",
+                torch.optim.SGD(half.parameters(), lr=0.1, momentum=0.9), half, "all-reduce", name=f"of {i}", **chosen
             )
             for i, half in enumerate(halves)
         ]
@@ -106,14 +103,13 @@ class Plan:
             for _ in range(self.accumulates):
                 with made[0].accumulate():
                     self.loss(model, draw).backward()
-            wire.clock.sleep(pauses.choice([0.0, 0.001, 0.03]))
+            world.wire.clock.sleep(pauses.choice([0.0, 0.001, 0.03]))
             self.loss(model, draw).backward()
-            worker = made[0].__dict__["_quorate_worker"]
-            result.counts.append(worker.means.reducer.counted)
-            result.means.append(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).clone())  # type: ignore[union-attr]
+            result.counts.append(made[0].__dict__["_quorate_worker"].means.reducer.counted)
+            result.means.append(flat(p.grad for p in model.parameters()).clone())
             for optimizer in made:
                 optimizer.step()
-            result.replicas.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+            result.replicas.append(flat(model))
         for optimizer in made:
             optimizer.finish()
         return result
@@ -129,13 +125,7 @@ class Plan:
 
         def live(wire: Wire) -> Result:
             faulty = Faulty(wire, self.faults)
-            place = current.enter(ByMessages(faulty) if self.by_messages else faulty, thread_only=True)
-            try:
-                result = self.train(wire, faulty)
-                place.leave()
-                return result
-            finally:
-                current.forget(thread_only=True)
+            return joined(partial(self.train, faulty))(ByMessages(faulty) if self.by_messages else faulty)
 
         world = VirtualWorld(self.size, seed=self.seed, timeout=60.0, **settings)
         outcomes = world.outcomes(live)
@@ -153,24 +143,15 @@ def test_parts_are_under_way_before_backward_ends() -> None:
     """The wire of rank 0 tells how many sums were called, and the listener when backward had ended."""
     counts: list[int] = []
 
-    def live(wire: Wire) -> int:
-        current.enter(wire, thread_only=True)
-        quorate.join()
-        model = Net(is_tied=False)
-        optimizer: Any = quorate.distribute(
-            torch.optim.SGD(model.parameters()), model, "all-reduce", on_death="continue"
-        )
-        worker = optimizer.__dict__["_quorate_worker"]
-        loop = optimizer.__dict__["_quorate_loop"]
+    def play(trainer: Trainer) -> int:
+        worker, loop = trainer.worker, trainer.optimizer.__dict__["_quorate_loop"]
         called, ended = worker.wire.meter.messages_out, loop.backward_ended
         listed = called["all_reduce"]
         loop.backward_ended = lambda: (counts.append(called["all_reduce"] - listed), ended())
-        model(torch.ones(1, 4)).sum().backward()
-        optimizer.step()
-        optimizer.finish()
+        trainer.train(1).finish()
         return len(worker.means.layout.parts)
 
-    parts = VirtualWorld(2, timeout=30.0).run(live)
+    parts = Scene(size=2, model=partial(Net, is_tied=False), loss=ones, on_death="continue").act(play)
     assert counts == [2 * (parts[0] - 1)] * 2, "each sum is two messages, and the last part carries the header"
     assert parts[0] > DEPTH / 2
 
@@ -251,4 +232,4 @@ def own_gradient(rank: int) -> Tensor:
     model = Net(is_tied=False)
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(100 + rank))
     model(x).square().mean().backward()
-    return torch.cat([p.grad.reshape(-1) for p in model.parameters()])  # type: ignore[union-attr]
+    return flat(p.grad for p in model.parameters())

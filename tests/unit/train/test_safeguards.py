@@ -2,91 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Diverged, NotFinite, Stopped
 from quorate.observe.digests import digest
 from quorate.observe.finite import is_finite, seems_finite
 from quorate.observe.stopping import INTERRUPTED, RETRY, stop_of
 from quorate.wire import current
-from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.scene import Hook, Scene, Trainer, nothing, ones, squares, virtual, zeros
 
 STRATEGIES = ["all-reduce", "quorum"]
-Tamper = Callable[[int, int, torch.nn.Module], None]
 
 
-def nothing(rank: int, step: int, model: torch.nn.Module) -> None:
-    """Leave it as it is."""
+def scene(size: int, in_hook: Hook = nothing, **settings: Any) -> Scene:
+    """Workers that keep what their training raised: see `seen`."""
+
+    def begin(trainer: Trainer) -> None:
+        stop_of(current.here()).before = [lambda: trainer.seen.append("saved")]
+        trainer.optimizer.register_step_post_hook(lambda *_: in_hook(trainer))
+
+    fields: dict[str, Any] = {"model": (4, 3, 1), "rate": 0.1, "seed": 3, "loss": squares, **settings}
+    return Scene(size=size, begin=begin, **{"strategy": "all-reduce", **fields})
 
 
+@dataclass
 class Seen:
     """The training of one worker."""
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.saved = 0
-        self.error: BaseException | None = None
-        self.numbers = torch.zeros(0)
+    steps: int
+    saved: int
+    error: BaseException | None
+    numbers: torch.Tensor
 
 
-def train(
-    wire: Wire,
-    *,
-    steps: int = 12,
-    before_step: Tamper = nothing,
-    between: Tamper = nothing,
-    in_hook: Tamper = nothing,
-    **settings: Any,
-) -> Seen:
-    """A training that keeps what it raised."""
-    seen = Seen()
-    place = current.enter(wire, thread_only=True)
-    world = quorate.join()
-    stop_of(place).before = [lambda: setattr(seen, "saved", seen.saved + 1)]
-    torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
-    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+def seen(trainer: Trainer) -> Seen:
+    error: BaseException | None = None
     try:
-        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
-        optimizer.register_step_post_hook(lambda *_: in_hook(world.rank, seen.steps, model))
-        for step in range(steps):
-            between(world.rank, step, model)
-            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + world.rank))
-            model(x).square().mean().backward()
-            before_step(world.rank, step, model)
-            optimizer.step()
-            optimizer.zero_grad()
-            seen.steps += 1
-        place.leave()
-    except (NotFinite, Diverged, Stopped) as error:
-        seen.error = error
-    seen.numbers = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-    return seen
+        trainer.train(trainer.scene.steps)
+        current.here().leave()
+    except (NotFinite, Diverged, Stopped) as raised:
+        error = raised
+        current.here().leaving.clear()
+    return Seen(trainer.step, len(trainer.seen), error, trainer.parameters)
 
 
 def run(size: int, seed: int = 0, **settings: Any) -> list[Seen]:
-    outcomes: list[Outcome[Seen]] = VirtualWorld(size, seed=seed).outcomes(lambda wire: train(wire, **settings))
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    return [outcome.result for outcome in outcomes if outcome.result is not None]
+    return scene(size, world={"seed": seed}, **{"steps": 12, **settings}).act(seen)
 
 
-def spoils(rank: int, at: int, value: float) -> dict[str, Tamper]:
+def spoils(rank: int, at: int, value: float) -> dict[str, Hook]:
     """One worker's gradient is not finite in one step; seen by a hook, as it would be in a model."""
 
-    def spoil(own_rank: int, step: int, model: torch.nn.Module) -> None:
-        if own_rank == rank and step == at:
-            weight = next(model[2].parameters())  # type: ignore[index]
+    def spoil(trainer: Trainer) -> None:
+        if trainer.rank == rank and trainer.step == at:
+            weight = next(trainer.model[2].parameters())
             handle: Any = weight.register_hook(lambda grad: (handle.remove(), grad * value)[1])
 
-    return {"between": spoil}
+    return {"before": spoil}
 
 
 # -- gradients that are not finite
@@ -154,38 +131,34 @@ def test_of_what_is_large_a_sample_is_looked_at() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_who_is_to_answer_for_it_looks_at_every_number(strategy: str) -> None:
-    def task(wire: Wire) -> str:
-        current.enter(wire, thread_only=True)
-        world = quorate.join()
-        model = torch.nn.Linear(400, 400, bias=False)
-        plain = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer: Any = quorate.distribute(plain, model, strategy=strategy, on_nonfinite="raise")
-        model(torch.ones(1, 400)).sum().backward()
+    def script(trainer: Trainer) -> str:
+        model = trainer.model
+        ones(trainer).backward()
         try:
             for _ in range(2):
-                if world.rank == 1:
-                    assert model.weight.grad is not None
+                if trainer.rank == 1:
                     model.weight.grad[201, 7] = float("inf")
                 if strategy == "all-reduce":
                     model(torch.zeros(1, 400)).sum().backward()
-                optimizer.step()
+                trainer.optimizer.step()
         except NotFinite as error:
+            current.here().leaving.clear()
             return str(error.ranks)
         return "unseen"
 
-    assert VirtualWorld(2).run(task) == ["(1,)", "(1,)"]
+    assert Scene(strategy, 2, model=zeros(400, 400), on_nonfinite="raise").act(script) == ["(1,)", "(1,)"]
 
 
 # -- replicas that part
 
 
-def parts(rank: int, at: int) -> dict[str, Tamper]:
+def parts(rank: int, at: int) -> dict[str, Hook]:
     """One worker changes one parameter by one bit, on its own."""
 
-    def change(own_rank: int, step: int, model: torch.nn.Module) -> None:
-        if own_rank == rank and step == at:
+    def change(trainer: Trainer) -> None:
+        if trainer.rank == rank and trainer.step == at:
             with torch.no_grad():
-                bias = model[0].bias  # type: ignore[index]
+                bias = trainer.model[0].bias
                 bias[1] = torch.nextafter(bias[1], torch.tensor(10.0))
 
     return {"in_hook": change}
@@ -194,10 +167,7 @@ def parts(rank: int, at: int) -> dict[str, Tamper]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("odd", [0, 2])
 def test_the_replica_that_has_parted_is_named_with_the_parameter(strategy: str, odd: int) -> None:
-    outcomes = VirtualWorld(3).outcomes(
-        lambda wire: train(wire, strategy=strategy, compare_every=4, steps=30, **parts(odd, 5))
-    )
-    errors = [worker.result.error if worker.result is not None else worker.error for worker in outcomes]
+    errors = [worker.error for worker in run(3, strategy=strategy, compare_every=4, steps=30, **parts(odd, 5))]
     raised = [error for error in errors if isinstance(error, Diverged)]
     assert len(raised) == 3, errors
     for error in raised:
@@ -207,17 +177,13 @@ def test_the_replica_that_has_parted_is_named_with_the_parameter(strategy: str, 
 
 
 def test_of_two_replicas_neither_is_the_right_one() -> None:
-    outcomes = VirtualWorld(2).outcomes(lambda wire: train(wire, compare_every=4, **parts(1, 5)))
-    (error,) = {str(worker.result.error) for worker in outcomes if worker.result is not None}
+    (error,) = {str(worker.error) for worker in run(2, compare_every=4, **parts(1, 5))}
     assert error.startswith("the replicas of ranks 0 and 1 differ from each other by round 8 of all-reduce")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_end_of_a_training_is_compared_too(strategy: str) -> None:
-    outcomes = VirtualWorld(3).outcomes(lambda wire: train(wire, strategy=strategy, **parts(1, 5)))
-    raised = [
-        worker.result.error for worker in outcomes if worker.result is not None and worker.result.error is not None
-    ]
+    raised = [worker.error for worker in run(3, strategy=strategy, **parts(1, 5)) if worker.error is not None]
     assert raised
     assert all(isinstance(error, Diverged) and error.ranks == (1,) for error in raised)
     assert all(worker.error is None for worker in run(3, strategy=strategy, compare_every=0, **parts(1, 5)))
@@ -243,14 +209,14 @@ def test_a_digest_sees_every_bit_and_no_layout(dtype: torch.dtype) -> None:
 # -- requests to leave
 
 
-def asks(rank: int, at: int, status: int) -> dict[str, Tamper]:
+def asks(rank: int, at: int, status: int) -> dict[str, Hook]:
     """One worker is asked to leave while it computes."""
 
-    def ask(own_rank: int, step: int, model: torch.nn.Module) -> None:
-        if own_rank == rank and step == at:
+    def ask(trainer: Trainer) -> None:
+        if trainer.rank == rank and trainer.step == at:
             stop_of(current.here()).ask(status)
 
-    return {"before_step": ask}
+    return {"between": ask}
 
 
 @pytest.mark.parametrize("status", [INTERRUPTED, RETRY])
@@ -266,50 +232,41 @@ def test_one_is_asked_and_all_leave_after_the_same_step(size: int, status: int, 
 
 @pytest.mark.seeds(2, 5)
 def test_under_rounds_all_that_are_asked_settle(seed: int) -> None:
-    def ask(own_rank: int, step: int, model: torch.nn.Module) -> None:
-        if step == (3, 5, 4)[own_rank]:
+    def ask(trainer: Trainer) -> None:
+        if trainer.step == (3, 5, 4)[trainer.rank]:
             stop_of(current.here()).ask(RETRY)
 
-    seen = run(3, seed=seed, strategy="eager-solo", before_step=ask)
-    assert [worker.error.code for worker in seen if isinstance(worker.error, Stopped)] == [RETRY] * 3
-    assert all(worker.saved == 1 and torch.equal(worker.numbers, seen[0].numbers) for worker in seen)
+    workers = run(3, seed=seed, strategy="eager-solo", between=ask)
+    assert [worker.error.code for worker in workers if isinstance(worker.error, Stopped)] == [RETRY] * 3
+    assert all(worker.saved == 1 and torch.equal(worker.numbers, workers[0].numbers) for worker in workers)
 
 
 def test_who_was_told_to_make_room_is_to_be_started_again() -> None:
-    def ask(own_rank: int, step: int, model: torch.nn.Module) -> None:
-        if step == 3 and own_rank < 2:
-            stop_of(current.here()).ask((INTERRUPTED, RETRY)[own_rank])
+    def ask(trainer: Trainer) -> None:
+        if trainer.step == 3 and trainer.rank < 2:
+            stop_of(current.here()).ask((INTERRUPTED, RETRY)[trainer.rank])
 
-    assert {worker.error.code for worker in run(3, before_step=ask) if isinstance(worker.error, Stopped)} <= {
-        INTERRUPTED,
-        RETRY,
-    }
+    codes = {worker.error.code for worker in run(3, between=ask) if isinstance(worker.error, Stopped)}
+    assert codes <= {INTERRUPTED, RETRY}
 
 
 @pytest.mark.parametrize("critic", [1, 3])
 def test_several_optimizers_leave_together(critic: int) -> None:
-    def task(wire: Wire) -> tuple[int, int, object]:
-        place = current.enter(wire, thread_only=True)
-        world = quorate.join()
-        models = [torch.nn.Linear(3, 1) for _ in range(2)]
-        both: list[Any] = [
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, with_one_worker="algorithm")
-            for model in models
-        ]
-        made = [0, 0]
+    def task(world: quorate.World) -> tuple[int, int, object]:
+        both = [Scene(model=(3, 1), loss=ones).trainer(world) for _ in range(2)]
+        code: object = "went on"
         try:
             for iteration in range(40):
                 for which in [0] * critic + [1]:
                     if (iteration, which, world.rank) == (4, 0, 1):
-                        stop_of(place).ask(RETRY)
-                    models[which](torch.ones(2, 3)).sum().backward()
-                    both[which].step()
-                    made[which] += 1
+                        stop_of(current.here()).ask(RETRY)
+                    both[which].make_step()
         except Stopped as error:
-            return made[0], made[1], error.code
-        return made[0], made[1], "went on"
+            code = error.code
+            current.here().leaving.clear()
+        return both[0].step, both[1].step, code
 
-    ends = VirtualWorld(3).run(task)
+    ends = virtual(3, task)
     assert len(set(ends)) == 1, "all at the same place"
     assert ends[0][2] == RETRY
     if critic == 1:

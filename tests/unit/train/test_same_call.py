@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES
+from tests.support.scene import Scene, virtual
 
 Make = Callable[[nn.Sequential, bool], torch.optim.Optimizer]
 
@@ -23,15 +21,13 @@ Make = Callable[[nn.Sequential, bool], torch.optim.Optimizer]
 def refusals(make: Make, choice: Callable[[bool], dict[str, Any]], model: Callable[[bool], nn.Sequential]) -> list[str]:
     """Return the error of every worker of three, of which rank 2 calls `distribute` differently."""
 
-    def live(wire: Wire) -> str:
-        current.enter(wire, thread_only=True)
-        world = quorate.join()
+    def live(world: quorate.World) -> str:
         built = model(world.rank == 2)
         with pytest.raises(ConfigurationError) as raised:
             quorate.distribute(make(built, world.rank == 2), built, **choice(world.rank == 2))
         return str(raised.value)
 
-    return VirtualWorld(3, timeout=5.0).run(live)
+    return virtual(3, live, timeout=5.0)
 
 
 def net(is_other: bool) -> nn.Sequential:
@@ -124,13 +120,8 @@ def test_other_models_are_named_down_to_their_buffers() -> None:
 
 
 def test_a_strategy_is_the_same_by_name_and_as_an_object() -> None:
-    def live(wire: Wire) -> float:
-        current.enter(wire, thread_only=True)
-        world = quorate.join()
-        model = net(False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def live(world: quorate.World) -> float:
         chosen = "local-sgd" if world.rank else strategies.get("local-sgd")()
-        quorate.distribute(optimizer, model, chosen)
-        return float(optimizer.param_groups[0]["lr"])
+        return Scene(chosen, model=lambda: net(False), rate=0.1).trainer(world).rate
 
-    assert VirtualWorld(3).run(live) == [0.1] * 3
+    assert virtual(3, live) == [0.1] * 3

@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import quorate
-from quorate.wire import current
-from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "diloco": {"sync_every": 3, "outer": "adam"},
@@ -32,21 +28,19 @@ def test_global_hooks_see_each_update_of_the_users_optimizer_once(name: str) -> 
         register_optimizer_step_post_hook(lambda optimizer, *_: after.update([type(optimizer).__name__])),
     ]
 
-    @joined
-    def live(world: quorate.World) -> tuple[int, int]:
-        model, own = nn.Linear(3, 1), [0]
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        optimizer.register_step_post_hook(lambda *_: own.append(1))
-        quorate.distribute(optimizer, model, name, **SETTINGS.get(name, {}))
-        worker = optimizer.__dict__["_quorate_worker"]
-        for _ in range(STEPS):
-            model(torch.randn(2, 3)).square().mean().backward()
-            optimizer.step()
-        current.here().leave()
-        return sum(own), worker.timer.rounds if worker.has_rounds and not worker.differs else STEPS
+    def make(ps: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(ps, lr=0.1, momentum=0.9)
+        optimizer.own = []
+        optimizer.register_step_post_hook(lambda *_: optimizer.own.append(1))
+        return optimizer
+
+    def updates(trainer: Trainer) -> tuple[int, int]:
+        worker = trainer.worker
+        rounds = worker.timer.rounds if worker.has_rounds and not worker.differs else STEPS
+        return len(trainer.optimizer.own), rounds
 
     try:
-        results = VirtualWorld(2).run(live)
+        results = Scene(name, 2, model=(3, 1), make=make, steps=STEPS, settings=SETTINGS.get(name, {})).run(updates)
     finally:
         for handle in handles:
             handle.remove()

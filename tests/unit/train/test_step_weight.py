@@ -11,8 +11,7 @@ import torch
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, Trainer, zeros
 
 SIZE, RATE = 2, 0.3
 DATA = torch.arange(10, dtype=torch.float64)
@@ -33,27 +32,29 @@ def ends(
     """The parameter of a model of one number that learns the mean of `data`, and what every worker had in each step:
     the batches, unless `steps` makes something else of them."""
 
-    @joined
-    def live(world: quorate.World) -> tuple[float, list[list[float]]]:
-        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
-        torch.nn.init.zeros_(model.weight)
-        plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, with_one_worker="algorithm", **settings)
-        whole = torch.utils.data.TensorDataset(data)
-        loader: Any = quorate.shard(whole, batch_size, shuffle=False, share=share) if loads else [[data[:1]]]  # type: ignore[arg-type]
-        batches = []
+    def script(trainer: Trainer) -> tuple[float, list[list[float]]]:
+        whole: Any = torch.utils.data.TensorDataset(data)
+        shard: Any = {"batch_size": batch_size, "shuffle": False, "share": share}
+        loader = quorate.shard(whole, **shard) if loads else [[data[:1]]]
         for _ in range(epochs):
             for numbers in steps(x.tolist() for (x,) in loader):
-                batches.append(numbers)
-                x = torch.tensor(numbers, dtype=data.dtype)
-                optimizer.zero_grad()
-                ((model.weight - x) ** 2).mean().backward()
-                world.wire.clock.sleep(0.01 * (1 + world.rank))
-                optimizer.step()
-        optimizer.finish()
-        return model.weight.item(), batches
+                learn(trainer, numbers)
+        return trainer.finish().model.weight.item(), trainer.seen
 
-    return VirtualWorld(size).run(live)
+    return number(size, pause=lambda rank, _: 0.01 * (1 + rank), **settings).act(script)
+
+
+def number(size: int = 2, pause: Any = 0.0, strategy: str = "all-reduce", **settings: Any) -> Scene:
+    loss = lambda t: ((t.model.weight - t.batch) ** 2).mean()  # noqa: E731
+    fields: Any = {"model": lambda: zeros()().double(), "rate": RATE, "loss": loss, "pause": pause}
+    return Scene(strategy, size, settings=settings, **fields)
+
+
+def learn(trainer: Trainer, numbers: list[float]) -> None:
+    """Make a step on these numbers."""
+    trainer.seen.append(numbers)
+    trainer.batch = torch.tensor(numbers, dtype=DATA.dtype)
+    trainer.make_step()
 
 
 def recursion(batches: list[list[list[float]]], *, by_examples: bool, by_world: bool = False) -> float:
@@ -165,28 +166,15 @@ class Text(NamedTuple):
 
 def by_tokens(strategy: str, **settings: Any) -> list[Any]:
     """The parameter of each of two workers, whose batches have 1 to 6 numbers, and the batches it had."""
-    texts = [torch.arange(float(n), n + n % 3 + 1.0, dtype=torch.float64) for n in range(12)]
+    texts: Any = [torch.arange(float(n), n + n % 3 + 1.0, dtype=torch.float64) for n in range(12)]
+    collate = lambda some: Text(torch.cat(some), sum(map(len, some)))  # noqa: E731
 
-    @joined
-    def live(world: quorate.World) -> tuple[float, list[list[float]]]:
-        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
-        torch.nn.init.zeros_(model.weight)
-        plain = torch.optim.SGD(model.parameters(), lr=RATE)
-        optimizer: Any = quorate.distribute(plain, model, strategy, weight="tokens", **settings)
-        whole: Any = texts
-        loader: Any = quorate.shard(
-            whole, 2, shuffle=False, collate_fn=lambda some: Text(torch.cat(some), sum(map(len, some)))
-        )
-        batches = []
-        for batch in loader:
-            batches.append(batch.numbers.tolist())
-            optimizer.zero_grad()
-            ((model.weight - batch.numbers) ** 2).mean().backward()
-            optimizer.step()
-        optimizer.finish()
-        return model.weight.item(), batches
+    def script(trainer: Trainer) -> tuple[float, list[list[float]]]:
+        for batch in quorate.shard(texts, 2, shuffle=False, collate_fn=collate):
+            learn(trainer, batch.numbers.tolist())
+        return trainer.finish().model.weight.item(), trainer.seen
 
-    return VirtualWorld(2).run(live)
+    return number(strategy=strategy, weight="tokens", **settings).act(script)
 
 
 @pytest.mark.parametrize(("name", "settings"), [("all-reduce", {}), ("local-sgd", {"sync_every": 1})])

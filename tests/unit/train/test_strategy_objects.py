@@ -14,8 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.strategies import EagerSolo, LocalSGD
 from quorate.train.chosen import chosen_in
 from quorate.wire.current import here
-from quorate.wire.virtual.world import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, virtual
 
 
 def distributed(*strategy: Any, **more: Any) -> Any:
@@ -26,56 +25,40 @@ def distributed(*strategy: Any, **more: Any) -> Any:
 
 
 def test_an_object_is_its_name_with_its_settings() -> None:
-    @joined
-    def by_object(world: quorate.World) -> Any:
-        return distributed(EagerSolo(max_staleness=4), compress="half")
-
-    @joined
-    def by_name(world: quorate.World) -> Any:
-        return distributed("eager-solo", max_staleness=4, compress="half")
-
-    named = VirtualWorld(2).run(by_name)
-    assert VirtualWorld(2).run(by_object) == named
+    named = virtual(2, lambda world: distributed("eager-solo", max_staleness=4, compress="half"))
+    assert virtual(2, lambda world: distributed(EagerSolo(max_staleness=4), compress="half")) == named
     assert named[0][0] == "eager-solo"
     assert named[0][1]["max_staleness"] == 4
 
 
 def test_the_command_line_overrides_the_settings_of_an_object() -> None:
-    @joined
     def task(world: quorate.World) -> Any:
         chosen_in(here()).settings = {"sync_every": 3}
         return distributed(LocalSGD(sync_every=2))[1]["sync_every"]
 
-    assert VirtualWorld(2).run(task) == [3, 3]
+    assert virtual(2, task) == [3, 3]
 
 
 def test_values_of_an_object_are_checked_as_those_beside_a_name_are() -> None:
     wrong: Any = "5s"
 
-    @joined
     def task(world: quorate.World) -> None:
         with pytest.raises(ConfigurationError, match="grace of eager-solo is '5s'; it should be a number"):
             distributed(EagerSolo(grace=wrong))
         with pytest.raises(ConfigurationError, match=r"settings \['grace'\] stand beside a strategy object"):
             distributed(EagerSolo(), grace=1.0)
 
-    VirtualWorld(1).run(task)
+    virtual(1, task)
 
 
 def test_an_unknown_value_of_with_one_worker_lists_the_known_ones() -> None:
-    @joined
-    def task(world: quorate.World) -> None:
-        model = nn.Linear(2, 1)
-        with pytest.raises(ConfigurationError, match='with_one_worker="x" is unknown; known: algorithm, bypass'):
-            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, with_one_worker="x")  # type: ignore[call-overload]
-
-    VirtualWorld(1).run(task)
+    sentence = 'with_one_worker="x" is unknown; known: algorithm, bypass'
+    assert sentence in Scene(size=1, with_one_worker="x").refusal()
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "quorum"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_distribute_returns_is_a_distributed_optimizer_of_the_users_class(size: int, strategy: str) -> None:
-    @joined
     def task(world: quorate.World) -> None:
         model = nn.Linear(2, 1)
         optimizer: torch.optim.SGD = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -89,4 +72,4 @@ def test_what_distribute_returns_is_a_distributed_optimizer_of_the_users_class(s
         optimizer.step()
         optimizer.finish()
 
-    VirtualWorld(size).run(task)
+    virtual(size, task)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy, Worker
-from quorate.wire.virtual import VirtualWorld
-from tests.support.joined import joined
+from tests.support.scene import Scene, squares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,26 +41,16 @@ class Late(Strategy):
         worker.update(mean)
 
 
-def trained(world: quorate.World, strategy: Strategy, steps: int = 3) -> torch.Tensor:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(700, 700), nn.Tanh(), nn.Linear(700, 700))  # parts of several sizes
-    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model, strategy)
-    draw = torch.Generator().manual_seed(world.rank)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(2, 700, generator=draw)).square().mean().backward()
-        optimizer.step()
-    optimizer.finish()
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+def scene(strategy: Strategy) -> Scene:
+    """Of parts of several sizes."""
+    fields: Any = {"model": (700, 700, 700), "rate": 0.1, "heavy": 0.9, "steps": 3, "loss": squares}
+    return Scene(strategy, 2, settings={"with_one_worker": "bypass"}, **fields)
 
 
 def test_a_copy_of_the_gradient_has_the_same_mean() -> None:
-    early, late = (
-        VirtualWorld(2).run(joined(partial(trained, strategy=strategy)))[0] for strategy in (Early(), Late())
-    )
-    torch.testing.assert_close(early, late, rtol=0, atol=1e-7)
+    torch.testing.assert_close(scene(Early()).end(), scene(Late()).end(), rtol=0, atol=1e-7)
 
 
 def test_another_mean_while_the_gradient_is_on_its_way_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"calls worker.means.of_gradient\(\) in it, before it forms other"):
-        VirtualWorld(2).run(joined(partial(trained, strategy=Wrong())))
+        scene(Wrong()).run()

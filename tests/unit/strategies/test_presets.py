@@ -1,0 +1,58 @@
+"""A preset is its strategy with these settings: the same bits and times, on late and unequal workers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.sampled import PRESETS, STEPS, sampled
+from tests.support.scene import Scene
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "backup-workers": ("quorum", {"wait_for": 0.9, "late": "drop", "divide_by": "arrived"}),
+    "bounded-staleness": ("quorum", {"wait_for": 1, "max_staleness": 4}),
+    "dana": ("parameter-server", {"mode": "async", "momentum": "worker"}),
+    "dc-asgd": ("parameter-server", {"mode": "async", "delay_compensation": "adaptive", "compensation": 2.0}),
+    "downpour": ("parameter-server", {"mode": "async", "consistent": False}),
+    "eager-majority": ("quorum", {"wait_for": "designated"}),
+    "eager-solo": ("quorum", {"wait_for": 1}),
+    "eamsgd": ("easgd", {}),
+    "sparse-loco": (
+        "diloco",
+        {"outer_rate": 1.0, "outer_momentum": 0.0, "sync_every": 50, "compress": "chunked-top-k", "error_decay": 0.95},
+    ),
+    "ssp": ("parameter-server", {"mode": "bounded"}),
+    "streaming-diloco": ("diloco", {"fragments": 2, "overlap": 1, "sync_every": 100}),
+    "sync-backup": ("parameter-server", {"backup": 1}),
+}
+
+
+def test_every_preset_has_its_settings_here() -> None:
+    assert SETTINGS.keys() == PRESETS
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_preset_is_its_strategy_with_these_settings(name: str) -> None:
+    whole, settings = SETTINGS[name]
+
+    def trained(strategy: str, **chosen: Any) -> list[tuple[torch.Tensor, list[float]]]:
+        fields: dict[str, Any] = {"model": (6, 12, 1), "heavy": 0.9, "steps": [12, 14, 13], "rests": (5,)}
+        pause = lambda rank, step: 0.01 + 0.001 * ((7 * rank + 5 * step) % 11) + 0.0001 * rank  # noqa: E731
+        return Scene(strategy, pause=pause, settings=chosen, **fields).run(lambda t: (t.parameters, t.times))
+
+    for (end, times), (expected, their_times) in zip(trained(name), trained(whole, **settings), strict=True):
+        assert torch.equal(end, expected)
+        assert times == pytest.approx(their_times, abs=1e-6), "names are of different lengths on the wire"
+
+
+def test_where_one_case_of_a_law_is_run_it_is_of_no_preset() -> None:
+    def item(law: str, name: str) -> Any:
+        return SimpleNamespace(nodeid=f"{law}[{name}]", callspec=SimpleNamespace(params={"name": name}))
+
+    items = [item(f"law {n}", name) for n in range(30) for name in ("eager-solo", "quorum", "ssp")]
+    run, others = sampled([*items, item("of one", "ssp")], STEPS["one"])
+    assert [one.nodeid for one in run] == [*(f"law {n}[quorum]" for n in range(30)), "of one[ssp]"]
+    assert len(others) == 60
