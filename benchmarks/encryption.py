@@ -23,8 +23,8 @@ LABELS = {True: "TLS 1.3", False: "plain"}
 
 def end(rank: int, *, is_encrypted: bool, pipe: Connection) -> Any:
     """A mailbox, and its inbox; addresses are exchanged through the pipe."""
+    from quorate.wire.boxes import Inbox
     from quorate.wire.real.encryption import Encryption
-    from quorate.wire.real.inbox import Inbox
     from quorate.wire.real.mailbox import Mailbox
 
     inbox = Inbox()

@@ -23,7 +23,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.observe.step_times import timing
 from quorate.records.records import Recorder, records_of
-from quorate.rounds.ledger import Ledger
+from quorate.rounds.buffer import Ledger
 from quorate.rounds.log import Round
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty

@@ -18,8 +18,7 @@ from quorate.core.vectors import Flat, header_in, vector_on_cpu
 from quorate.means.headers import COUNTS
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import kept_moments, restore_moments
-from quorate.rounds.buffer import Entry, Kept
-from quorate.rounds.ledger import Ledger
+from quorate.rounds.buffer import Entry, Kept, Ledger
 
 if TYPE_CHECKING:
     from quorate.rounds.of_worker import AnyRounds

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -33,7 +34,6 @@ from quorate.core.vectors import (
 )
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_times import StepTimer, Timed
-from quorate.quorums.in_rounds import InRounds
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
@@ -48,6 +48,27 @@ from quorate.rounds.log import Round
 from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
 from quorate.wire.survivors import DeathTolerance
+
+
+class Copies(Protocol):
+    """Copies of whole replicas; see `train.replica_copy.ReplicaCopy`."""
+
+    def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]: ...
+
+    def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None: ...
+
+
+@dataclass(frozen=True)
+class InRounds:
+    """Functions of the worker that its rounds call."""
+
+    step: Callable[[], int]
+    """Returns the number of steps that the worker has made."""
+    share: Callable[[float | None], float]
+    """Returns the weight of a contribution, 1 for a step of full batches; None stands for the weight of its step."""
+    apply: Callable[[Mean], None]
+    """Applies the mean of a round that was formed while the worker did not step."""
+    copies: Copies
 
 
 class WorkerRounds:

@@ -15,10 +15,9 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from quorate.core.gradient_noise import scale_of
-from quorate.records.merges import merged_in
 
 _RECENT = 256
 """Number of steps of which the median is taken."""
@@ -133,3 +132,36 @@ _TAKES = {
     "step": LiveFigures._step,
     "round": LiveFigures._round,
 }
+
+
+class Merged(NamedTuple):
+    """The learners in a merge."""
+
+    shares: tuple[tuple[int, float, int], ...]
+    """Triples of rank, share of the weight, and age."""
+    fragment: int | None
+    """Number of the fragment; None where all are merged."""
+
+
+def merged_in(
+    number: int, payloads: Mapping[int, Sequence[Any]], taken: Mapping[int, Sequence[Sequence[int]]], *, settles: bool
+) -> Merged | None:
+    """Return the merge of round `number`; None if nothing was merged, or weights are not those of learners.
+
+    `payloads`, `taken` and `settles` are `told`, `contributors` and `settles` of the `round` row.
+    """
+    weights: dict[int, float] = {}
+    fragments = 1
+    for rank, listed_payloads in payloads.items():
+        newest = listed_payloads[-1] if listed_payloads else None
+        listed = newest.get("weights") if isinstance(newest, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(weight, int | float) for weight in listed) or not listed:
+            return None
+        fragments = len(listed)
+        weights[rank] = sum(listed) / fragments if settles else listed[(number - 1) % fragments]
+    total = sum(weights.values())
+    if not total > 0:
+        return None
+    ages = {rank: gradients[-1][0] // fragments if gradients else 0 for rank, gradients in taken.items()}
+    shares = tuple((rank, weight / total, ages.get(rank, 0)) for rank, weight in sorted(weights.items()) if weight)
+    return Merged(shares, None if settles else (number - 1) % fragments)

@@ -9,8 +9,23 @@ from typing import Any, Protocol
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, nbytes_of
 from quorate.rounds.coding import Encoded
-from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
+
+
+@dataclass
+class Ledger:
+    """Weights of contributions, by their fate."""
+
+    produced: float = 0.0
+    taken: float = 0.0
+    dropped: float = 0.0
+    replaced: float = 0.0
+    expired: float = 0.0
+
+    @property
+    def lost(self) -> float:
+        """The weight that no round has taken and none will."""
+        return self.dropped + self.replaced + self.expired
 
 
 @dataclass

@@ -19,9 +19,8 @@ from typing import Any
 from torch import Tensor
 
 from quorate.core.vectors import Flat, Layout, Part, bare_layout, empty_vector
-from quorate.rounds.buffer import Entry, Kept, Snapshot
+from quorate.rounds.buffer import Entry, Kept, Ledger, Snapshot
 from quorate.rounds.coding import Coding, Encoded
-from quorate.rounds.ledger import Ledger
 from quorate.rounds.terms import Agreed
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout, add_into, empty_vector, scale_into
-from quorate.rounds.buffer import Buffer, Entry, Kept, Snapshot
+from quorate.rounds.buffer import Buffer, Entry, Kept, Ledger, Snapshot
+from quorate.rounds.calls import Learners
 from quorate.rounds.coding import Coding
-from quorate.rounds.learners import Learners
-from quorate.rounds.ledger import Ledger
 from quorate.rounds.log import HISTORY, Log, LogState, Marks
 from quorate.rounds.terms import Agreed
 

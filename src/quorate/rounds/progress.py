@@ -22,7 +22,7 @@ from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.coding import Coding
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
-from quorate.rounds.hosts.pieces import layout_of_piece
+from quorate.rounds.hosts.exchange import layout_of_piece
 from quorate.rounds.hosts.sparse import read, written
 from quorate.rounds.log import Jump, at_once
 from quorate.rounds.member import Member

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from quorate.core.contracts import Wire, Work
+from quorate.core.errors import WireTimeout
 from quorate.core.vectors import Flat, Layout
 from quorate.records.tape import Position
-from quorate.rounds.arrival import Arrival, OtherRounds, Wait
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
-from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, Watching, give_copy
+from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, Watching, give_copy, say_over
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import Round
-from quorate.rounds.meeting import Meeting
 from quorate.rounds.messages import Note, Wish
-from quorate.rounds.pace import Called, Copied
+from quorate.rounds.pace import Arrival, Called, Copied, OtherRounds, Wait
 from quorate.rounds.pieces.row_paces import pace_in
 from quorate.rounds.pieces.row_tasks import row_task
 from quorate.rounds.progress import RoundTask
 from quorate.rounds.terms import Agreed, check, check_change
+from quorate.wire.survivors import Survivors
 
 
 class Rounds:
@@ -81,7 +81,7 @@ class Rounds:
 
     @property
     def ledger(self) -> Any:
-        """The ledger of this worker's contributions; see `rounds.ledger.Ledger`."""
+        """The ledger of this worker's contributions; see `rounds.buffer.Ledger`."""
         return self._member.pending.ledger
 
     def contribute(
@@ -349,3 +349,29 @@ class Standing:
         if self._handed is not None:
             with self._task.lock:
                 self._handed.withdraw()
+
+
+_SECONDS = 0.02
+
+
+class Meeting:
+    """The barrier of one worker; `wire` is that of its rounds."""
+
+    def __init__(self, wire: Wire, agreed: Agreed, replica: Replica) -> None:
+        self._wire, self._size, self._replica = wire, agreed.size, replica
+        self._among: Survivors | Wire = Survivors(wire.channel("meeting")) if agreed.tolerates_death else wire
+
+    def meet(self, number: int, joined: Sequence[int], *, is_over: bool, meanwhile: Callable[[], None]) -> None:
+        """Wait for all workers that paused in round `number`; call `meanwhile` now and then."""
+        if joined:
+            self._replica.met(number, joined)
+            if isinstance(self._among, Survivors):
+                self._among.among([*range(self._size), *joined], number)
+        if is_over:
+            say_over(self._wire)
+        met: Work[Any] = self._among.barrier()
+        while not met.done():
+            meanwhile()
+            with suppress(WireTimeout):
+                met.wait(_SECONDS)
+        met.wait()

@@ -28,7 +28,7 @@ class TrainingInRounds(Protocol):
 
 
 class Beside:
-    """The rounds of the other optimizers of the worker of `loop`. Implements `rounds.arrival.OtherRounds`.
+    """The rounds of the other optimizers of the worker of `loop`. Implements `rounds.pace.OtherRounds`.
 
     Cost: two short messages to each leader where a worker waits longer than `seconds`.
     """

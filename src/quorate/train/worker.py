@@ -37,9 +37,8 @@ from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
-from quorate.quorums.in_rounds import InRounds
 from quorate.quorums.round_watch import RoundWatch
-from quorate.quorums.rounds import WorkerRounds
+from quorate.quorums.rounds import InRounds, WorkerRounds
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.quorums.worker_group import WorkerGroup
 from quorate.records.tape import Replaying

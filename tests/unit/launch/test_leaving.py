@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 import time
@@ -44,7 +45,7 @@ def _run(server: RunServer, folder: Path, text: str, size: int) -> tuple[Conclus
 
 
 STUCK = {
-    "computes": ("time.sleep(5)", "rank 1 computes in {script}:{line} in <module>, while ranks 0 and 2 wait"),
+    "computes": ("time.sleep(60)", "rank 1 computes in {script}:{line} in <module>, while ranks 0 and 2 wait"),
     "locked": (
         "re.match('(a+)+$', 'a' * 29 + 'b')",
         "rank 1 does not answer: it is in a call that keeps Python locked; its stack is in its log",
@@ -75,7 +76,7 @@ def test_a_wait_that_takes_too_long_tells_where_everyone_is(server: RunServer, t
     sentence = expected.format(script=tmp_path / "script.py", line=line)
     assert f"quorate: a wait took too long: {sentence}" in report
     for rank in (0, 2):
-        assert f"  rank {rank} has waited 1." in report
+        assert re.search(rf"  rank {rank} has waited \d+\.", report)
     assert "last collectives: main/world #1 barrier; main/world #2 barrier; main/world #3 barrier" in report
     assert f"{tmp_path / 'script.py'}:{line + 1} in <module>" in report, "where the others are"
     if how == "locked":

@@ -17,8 +17,8 @@ from quorate.launch.worker import record_transfer
 from quorate.launch.worker.record_transfer import RecordTransfer
 from quorate.records.records import records_of
 from quorate.wire.board import MemoryBoard
+from quorate.wire.boxes import Inbox
 from quorate.wire.members import GONE
-from quorate.wire.real.inbox import Inbox
 
 
 class World:

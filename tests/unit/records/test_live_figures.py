@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorate.records.live_figures import SHARES, LiveFigures
-from quorate.records.merges import merged_in
+from quorate.records.live_figures import SHARES, LiveFigures, merged_in
 from quorate.report.figures.goodput import goodput_of
 from quorate.report.reading.run import read_run
 from tests.unit.report.test_goodput import GONE, every_second, made, start

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Stopped
-from quorate.rounds.ledger import Ledger
+from quorate.rounds.buffer import Ledger
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld

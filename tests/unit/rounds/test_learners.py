@@ -9,9 +9,8 @@ import torch
 
 from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds.buffer import Contribution
-from quorate.rounds.calls import Calls, Workers
+from quorate.rounds.calls import Calls, Learners, Workers
 from quorate.rounds.fragments import Fragments, PendingFragments
-from quorate.rounds.learners import Learners
 from quorate.rounds.log import Log, Round
 from quorate.rounds.pending import Giving
 from quorate.rounds.terms import Agreed

@@ -22,7 +22,7 @@ from quorate.checkpoint.participants import checkpoint_context
 from quorate.checkpoint.parts import rank_file
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.launch.worker.world import World
-from quorate.rounds.ledger import Ledger
+from quorate.rounds.buffer import Ledger
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.vectors import Flat, Layout, Part, Segment
-from quorate.rounds.ledger import Ledger
+from quorate.rounds.buffer import Ledger
 from quorate.rounds.log import Round
 from quorate.rounds.pieces.row_tasks import FirstTask, FollowingTask
 from quorate.rounds.progress import TAG

@@ -13,8 +13,8 @@ import torch
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.wire.boxes import Inbox
 from quorate.wire.real.encryption import CANNOT, ENCRYPTED, PLAIN, Encryption, check_wishes, split
-from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
 from quorate.wire.real.trust import key_of
 from tests.support.kept_boards import kept_boards

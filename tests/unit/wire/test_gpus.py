@@ -11,7 +11,7 @@ import torch
 
 from quorate.core.errors import WireTimeout
 from quorate.wire.board import MemoryBoard
-from quorate.wire.real import gpus, pinning
+from quorate.wire.real import gpus, shared
 from quorate.wire.real.gpus import gpu_backend
 from quorate.wire.real.shared import Arena, is_possible
 
@@ -68,7 +68,7 @@ def test_blocks_are_pinned_once_and_let_go_before_their_memory_is(monkeypatch: p
     assert calls == [] and x.numel() == 1 << 18  # there is no GPU
     del x
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(pinning, "_runtime", Runtime)
+    monkeypatch.setattr(shared, "_runtime", Runtime)
     for _ in range(2):
         x = arena.empty(1 << 18, torch.float32)
         del x

@@ -12,10 +12,10 @@ import pytest
 
 from quorate.core.contracts import Message
 from quorate.core.errors import PeerFailed
+from quorate.wire.boxes import Inbox
 from quorate.wire.failure import allow_going_on, report_failure
 from quorate.wire.members import read_deaths
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.kept_board import KeptBoard
 from quorate.wire.real.works import ReceiveWork
 from tests.support.kept_boards import kept_boards

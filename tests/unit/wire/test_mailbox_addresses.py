@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from quorate.core.contracts import Message
-from quorate.wire.real.inbox import Inbox
+from quorate.wire.boxes import Inbox
 from quorate.wire.real.mailbox import Mailbox, address_for
 from quorate.wire.real.shared import LEAST_BYTES, is_possible
 from quorate.wire.real.trust import key_of

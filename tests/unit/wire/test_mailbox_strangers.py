@@ -14,10 +14,10 @@ import torch
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.wire.boxes import Inbox
 from quorate.wire.frames import BYTES_LIMIT, HEADER_LIMIT
 from quorate.wire.real import arriving
 from quorate.wire.real.arriving import MAC, NONCE, proof
-from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.mailbox import Mailbox
 from quorate.wire.real.trust import check_token, is_signed, key_of, sign, signed
 

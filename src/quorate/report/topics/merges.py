@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quorate.records.merges import merged_in
+from quorate.records.live_figures import merged_in
 from quorate.report.charts.markup import Markup
 from quorate.report.charts.merges import MergeDots, merge_chart
 from quorate.report.figures.run import MeasuredRun

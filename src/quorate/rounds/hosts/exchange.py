@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quorate.core.fields import Fields, Header
-from quorate.core.vectors import Flat, Layout, add_into
+from quorate.core.vectors import Flat, Layout, Part, add_into
 from quorate.rounds.forming import Plan
 from quorate.rounds.gathering import sum_of
-from quorate.rounds.hosts.pieces import piece_of
 from quorate.rounds.messages import Whole
 
 Send = Callable[[int | None, Header, Flat | None], None]
@@ -220,3 +219,19 @@ class Exchange:
     def _share(self, kind: ShareKind, **about: Any) -> Share:
         assert self.plan is not None
         return Share(kind, self.plan.number, self.plan.settles, self.plan.attempt, **about)
+
+
+def _cut(numel: int, piece: int, of: int) -> tuple[int, int]:
+    return piece * numel // of, (piece + 1) * numel // of
+
+
+def layout_of_piece(layout: Layout, piece: int, of: int) -> Layout:
+    """Return the layout of piece `piece`, one of `of`, of vectors laid out as `layout`."""
+    cuts = [(_cut(part.numel, piece, of), part) for part in layout.parts]
+    return Layout((), tuple(Part(end - begin, part.dtype, part.device) for (begin, end), part in cuts), 0)
+
+
+def piece_of(vector: Flat, piece: int, of: int) -> Flat:
+    """Return piece `piece`, one of `of`: views."""
+    views = [part[slice(*_cut(part.numel(), piece, of))] for part in vector.parts]
+    return Flat(views, layout_of_piece(vector.layout, piece, of))

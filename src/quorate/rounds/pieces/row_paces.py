@@ -14,9 +14,8 @@ from typing import Any, Literal
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
-from quorate.rounds.arrival import Arrival
 from quorate.rounds.log import Round
-from quorate.rounds.pace import Called, Copied, Give, OwnPace, Pace
+from quorate.rounds.pace import Arrival, Called, Copied, Give, OwnPace, Pace
 from quorate.rounds.pieces.row_tasks import FollowingTask
 from quorate.rounds.progress import RoundTask
 

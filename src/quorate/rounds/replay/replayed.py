@@ -22,15 +22,15 @@ from quorate.core.fields import Fields
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.records.rows import RoundRow
 from quorate.records.tape import Look, OptimizerTape, Position
-from quorate.rounds.arrival import OtherRounds
 from quorate.rounds.buffer import Contribution, Kept, Snapshot
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import Replica, Watching
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.gathering import furthest, total_of
 from quorate.rounds.log import Round
-from quorate.rounds.meeting import Meeting
+from quorate.rounds.pace import OtherRounds
 from quorate.rounds.pending import PendingGradients
+from quorate.rounds.rounds import Meeting
 from quorate.rounds.terms import Agreed, check
 
 

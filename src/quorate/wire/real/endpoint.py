@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
-from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
+from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
 from quorate.core.members import Members
+from quorate.wire.boxes import Inbox
 from quorate.wire.failure import ended, read_failure, report_failure
 from quorate.wire.members import GONE, members_in
 from quorate.wire.naming import named
 from quorate.wire.real.clock_exchange import ClockExchange
-from quorate.wire.real.encryption import Encryption
-from quorate.wire.real.inbox import Inbox
-from quorate.wire.real.introduction import introduce
+from quorate.wire.real.encryption import Encryption, check_wishes, wish
 from quorate.wire.real.kept_board import KeptBoard
 from quorate.wire.real.mailbox import Mailbox, address_for
-from quorate.wire.real.places import Places
-from quorate.wire.real.several_hosts import leave_meeting_place
+from quorate.wire.real.places import Places, are_here, part_from
 from quorate.wire.real.shared import is_possible
-from quorate.wire.real.trust import is_signed, machine, sign, signed
+from quorate.wire.real.trust import check_token, is_signed, key_of, machine, sign, signed
 from quorate.wire.real.wall_clock import WallClock
 from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
@@ -295,3 +295,73 @@ class Endpoint:
         self.leave_board()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Introduced:
+    """The result of an introduction on one worker."""
+
+    token: bytes
+    """The run's token, drawn by rank 0."""
+    key: bytes
+    """The key for signatures between hosts; empty on one host."""
+    places: dict[int, str]
+    """The machine of each rank."""
+    is_local: bool
+    """Whether all workers are on this machine."""
+
+
+def introduce(
+    board: Board, prefix: str, rank: int, size: int, host: str, secret: str, *, is_encrypted: bool, timeout: float
+) -> Introduced:
+    """Write the place and the wish of this worker, and wait for those of the others; `secret` is the common token.
+
+    Raises `ConfigurationError`, on all workers, where they are on several machines and do not match.
+    """
+    board.set(f"{prefix}/host/{rank}", host.encode())
+    board.set(f"{prefix}/wish/{rank}", wish(is_encrypted=is_encrypted))
+    if rank == 0:
+        board.set(f"{prefix}/token", secrets.token_hex(32).encode())
+    everyone = range(size)
+    board.wait([f"{prefix}/token"], timeout)
+    token = board.get(f"{prefix}/token") or b""
+    nonce = token + b" tls" if is_encrypted else token  # signatures without TLS are invalid with it
+    board.set(f"{prefix}/place/{rank}", sign(key_of(secret, nonce) if secret else b"", "place", rank, machine()))
+    board.wait([f"{prefix}/place/{peer}" for peer in everyone], timeout)
+    written = [board.get(f"{prefix}/place/{peer}") or b"" for peer in everyone]
+    places = {peer: signed(place) for peer, place in zip(everyone, written, strict=True)}
+    if are_here(places, joins=rank >= size):
+        return Introduced(token, b"", places, is_local=True)
+    hosts = {peer: (board.get(f"{prefix}/host/{peer}") or b"").decode() for peer in everyone}
+    wishes = {peer: board.get(f"{prefix}/wish/{peer}") or b"" for peer in {*everyone, rank}}
+    try:
+        check_wishes(wishes, hosts | {rank: host})
+        key = check_token(secret, nonce, rank, written, hosts)
+    except ConfigurationError:
+        part_from(board, prefix, rank, everyone)
+        raise
+    return Introduced(token, key, places, is_local=False)
+
+
+def leave_meeting_place(
+    board: Board, kept: KeptBoard, rank: int, size: int, key: bytes, timeout: float, *, prefix: str
+) -> None:
+    """Move all `size` workers, and one that joins them, to `kept`; `board`, where they met, may end then.
+
+    Their notes there below `prefix` about hosts and addresses are on it from the start.
+    """
+    board.set(f"{prefix}/copy/{rank}", sign(key, "copy", rank, kept.address))
+    wanted = [f"{prefix}/{kind}/{peer}" for kind in ("copy", "mail") for peer in range(size)]
+    board.wait(wanted, timeout)
+    notes = {name: board.get(name) or b"" for name in _all_keys(prefix, size)}
+    addresses = {}
+    for peer in range(size):
+        written = notes[f"{prefix}/copy/{peer}"]
+        if not is_signed(key, "copy", peer, written):
+            raise ConfigurationError(f"the address of rank {peer} is not signed with the token of this run")
+        addresses[peer] = signed(written)
+    kept.begin({peer: address for peer, address in addresses.items() if peer != rank}, notes)
+
+
+def _all_keys(prefix: str, size: int) -> Iterable[str]:
+    return [f"{prefix}/{kind}/{peer}" for kind in ("host", "place", "mail", "copy", "wish") for peer in range(size)]

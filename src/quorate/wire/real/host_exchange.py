@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from quorate.core.contracts import Message, Work
+from quorate.wire.boxes import Waiting
 from quorate.wire.cut import piece
 from quorate.wire.real.carried import Carried, Numbers
-from quorate.wire.real.inbox import Waiting
 
 DIRECT_BYTES = 1 << 16
 """Largest slice that is sent to every other host uncut; a second hop takes longer."""

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message
+from quorate.wire.boxes import Inbox
 from quorate.wire.frames import Reader, encode
 from quorate.wire.real.arriving import Arriving, Lobby
 from quorate.wire.real.encryption import Encryption, Impostor, address_of
-from quorate.wire.real.inbox import Inbox
 from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
 from quorate.wire.real.shared import Arena, Lender, is_possible
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quorate.core.contracts import Message
+from quorate.wire.boxes import Waiting
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.inbox import Waiting
 from quorate.wire.real.semaphores import SEMAPHORE_BYTES, Semaphores
 from quorate.wire.real.shared import LEAST_BYTES
 
