@@ -51,7 +51,8 @@ def trained(
             worker.replica.update = noted(trainer, worker.replica.update)
 
     def look(trainer: Trainer) -> tuple[int, Applied, Any]:
-        found = [(one.weight, one.options[0]["lr"]) for one in trainer.rounds if one.weight and trainer.rank == 0]
+        seen = [one for one in trainer.rounds if one.weight and trainer.rank == 0 and not trainer.worker.differs]
+        found = [(one.weight, one.options[0]["lr"]) for one in seen]
         return trainer.step, trainer.seen or found, schedulers[trainer.rank]
 
     fields: Any = {

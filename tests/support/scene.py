@@ -48,6 +48,11 @@ def fail(sentence: str) -> None:
     raise AssertionError(sentence)
 
 
+def as_it_is(wire: Wire) -> Wire:
+    """Return the wire; a function that processes can be given."""
+    return wire
+
+
 def pause(trainer: Trainer) -> None:
     """Meet all workers in an evaluation."""
     with trainer.world.evaluate():
@@ -331,7 +336,7 @@ class Scene:
         dies: Mapping[int, int] | None = None,
         deaths: Mapping[int, int] | None = None,
         drops: Sequence[Fault] = (),
-        wraps: Callable[[Wire], Wire] = lambda wire: wire,
+        wraps: Callable[[Wire], Wire] = as_it_is,
         root: Path | None = None,
         saves: Collection[int] = (),
         loads: bool = False,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import quorate
 from quorate.launch.worker.world import World
 from tests.support.processes import run_real_world
+from tests.support.scene import Scene, Trainer, squares
 
 RATE = 0.05
 
@@ -40,36 +40,34 @@ def task(
     `meanwhile`: it computes its last gradient until the others have made all of their steps.
     """
     torch.set_num_threads(1)
-    torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(60, 300), torch.nn.Tanh(), torch.nn.Linear(300, 5))
-    optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=RATE, momentum=heavy), model, **settings)
-    begin = flat(model.parameters())
-    draw = torch.Generator().manual_seed(world.rank)
-    gradients, moves = torch.zeros_like(begin), torch.zeros_like(begin)
     *others, last = range(world.size)
-    mean = replica = begin
-    mass = 1.0
-    for step in range(steps[world.rank]):
-        if step == 4:
+    seen: dict[str, Any] = {"moves": 0.0, "gradients": 0.0}
+
+    def begin(trainer: Trainer) -> None:
+        seen["begin"] = flat(trainer.model.parameters())
+
+    def before(trainer: Trainer) -> None:
+        if trainer.step == 4:
             with world.evaluate():
-                mean = flat(model.parameters())
-            worker = optimizer.__dict__["_quorate_worker"]
+                seen["mean"] = flat(trainer.model.parameters())
             with world.evaluate(at="replica"):
-                replica = flat(worker.strategy.consensus(worker)[0].segments())
-                mass = worker.strategy.consensus(worker)[1]
-        optimizer.zero_grad()
+                numbers, seen["mass"] = trainer.worker.strategy.consensus(trainer.worker)
+                seen["replica"] = flat(numbers.segments())
         if world.rank == last:
             time.sleep(slow)
-            if meanwhile and step == steps[last] - 1:
+            if meanwhile and trainer.step == steps[last] - 1:
                 world.wire.board.wait([f"all steps of {rank}" for rank in others], timeout=40.0)
-        model(torch.randn(8, 60, generator=draw)).square().mean().backward()
-        moves = heavy * moves + flat([p.grad for p in model.parameters()])
-        gradients += moves
-        optimizer.step()
-    world.wire.board.set(f"all steps of {world.rank}", b"")
-    optimizer.finish()
-    end = flat(model.parameters())
-    return Told(*(x.tolist() for x in (begin, end, gradients, mean, replica)), mass)
+
+    def between(trainer: Trainer) -> None:
+        seen["moves"] = heavy * seen["moves"] + flat([p.grad for p in trainer.model.parameters()])
+        seen["gradients"] = seen["gradients"] + seen["moves"]
+
+    hooks: Any = {"begin": begin, "before": before, "between": between}
+    hooks["last"] = lambda trainer: world.wire.board.set(f"all steps of {world.rank}", b"")
+    scene = Scene(model=(60, 300, 5), seed=3, rate=RATE, heavy=heavy, loss=squares, steps=steps, **hooks, **settings)
+    end = flat(scene.play(world).model.parameters())
+    told = (seen["begin"], end, seen["gradients"], seen["mean"], seen["replica"])
+    return Told(*(x.tolist() for x in told), seen["mass"])
 
 
 def assert_nothing_is_lost(found: list[Told]) -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from tests.support.every_strategy import NAMES, OF_ONE_HOST
 from tests.support.hosts import are_possible, hosts
 from tests.support.processes import outcomes_real_world, run_real_world
 from tests.support.sampled import Few
+from tests.support.scene import Scene
 
 ACROSS = [name for name in NAMES if name not in OF_ONE_HOST]
 pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
@@ -39,21 +39,16 @@ def ends(names: list[str], world: World) -> list[tuple[str, float]]:
 
 def end(name: str, world: World) -> tuple[str, float]:
     torch.set_num_threads(1)
-    torch.manual_seed(world.rank)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))
-    plain = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    optimizer: Any = quorate.distribute(plain, model, name)
     draw = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(48, 3, generator=draw), torch.randn(48, 1, generator=draw))
-    loader = quorate.shard(data, batch_size=3, seed=1)
+    layers = lambda: torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))  # noqa: E731
+    given: Any = {"data": data, "shard": {"batch_size": 3, "seed": 1}, "rate": 0.02, "heavy": 0.9, "seed": "rank"}
+    trainer = Scene(name, model=layers, **given).trainer(world)
     for _ in range(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
+        trainer.train_epoch()
         with world.evaluate(), torch.no_grad():
-            loss = world.mean(float((model(data.tensors[0]) - data.tensors[1]).square().mean()))
-    optimizer.finish()
+            loss = world.mean(float((trainer.model(data.tensors[0]) - data.tensors[1]).square().mean()))
+    model = trainer.finish().model
     digest = hashlib.sha256(b"".join(x.detach().numpy().tobytes() for x in model.state_dict().values()))
     return digest.hexdigest(), loss
 
@@ -68,8 +63,7 @@ def test_every_strategy_trains_across_hosts(few: Few) -> None:
 
 
 def begins(name: str, world: World) -> None:
-    model = torch.nn.Linear(3, 1)
-    quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.02), model, name)
+    Scene(name, model=(3, 1)).trainer(world)
 
 
 @pytest.mark.parametrize("name", OF_ONE_HOST)

@@ -14,6 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from tests.support.kept_trainings import in_world, net
+from tests.support.scene import Scene, Trainer, squares
 
 
 class Extra:
@@ -45,27 +46,23 @@ def itself() -> dict[str, Any]:
 def train(root: Path, strategy: str, value: Any, *, in_model: bool = False) -> list[str]:
     """The sentences of `save` on two workers."""
 
-    def task(world: World) -> str:
-        model = net(0)
+    def model() -> torch.nn.Module:
+        made = net(0)
         if in_model:
-            model.register_buffer("b", value)
-        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
-        said = ""
-        for step in range(3):
-            model(torch.randn(4, 3)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if step == 1:
-                try:
-                    quorate.save(thing=Extra(1 if in_model else value))
-                except ConfigurationError as error:
-                    said = str(error)
-                    current.here().leaving.clear()
-                    return said
-        optimizer.finish()
-        return said
+            made.register_buffer("b", value)
+        return made
 
-    return in_world(2, root, task)
+    def play(trainer: Trainer) -> str:
+        try:
+            trainer.train(2)
+            quorate.save(thing=Extra(1 if in_model else value))
+        except ConfigurationError as error:
+            current.here().leaving.clear()
+            return str(error)
+        trainer.train(3).finish()
+        return ""
+
+    return Scene(strategy, 2, model=model, loss=squares, root=root).act(play)
 
 
 REFUSED = {
