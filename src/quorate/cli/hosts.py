@@ -8,8 +8,7 @@ from quorate.cli.options import flags_given
 from quorate.cli.ssh import ssh_here
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
-from quorate.launch.hosts.layout import layout_from
-from quorate.launch.hosts.reach import Hosts
+from quorate.launch.hosts.reach import Hosts, layout_from
 from quorate.wire.replicated.limits import Limits
 
 

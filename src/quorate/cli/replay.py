@@ -17,8 +17,7 @@ from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.newcomers import Room
-from quorate.launch.run.folder import run_folder, write_run
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held, run_folder, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.records.round_rows import RoundRow

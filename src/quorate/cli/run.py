@@ -26,13 +26,11 @@ from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.loggers.names import known_names, names_from
-from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
-from quorate.launch.run.lock import held
+from quorate.launch.loggers import known_names, names_from
+from quorate.launch.run.folder import held, run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import asked_in_one_process, status_after
-from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.launch.warm.virtual import run_request
+from quorate.launch.warm.request import RunRequest, VirtualRun, run_request
 
 
 @command

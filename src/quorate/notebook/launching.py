@@ -17,8 +17,7 @@ from quorate.core.errors import ConfigurationError, WorkerFailed
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held, run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.notebook import function as functions

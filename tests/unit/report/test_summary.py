@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held
 from quorate.records.records import records_of
 from quorate.report.figures import arms
 from quorate.report.figures.verdict import coding_of, verdict_of

@@ -21,7 +21,7 @@ from quorate.compare.plan import Comparison
 from quorate.compare.scaling import Regime, Scaling, cells_of, keep
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
 

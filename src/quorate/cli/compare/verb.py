@@ -30,8 +30,7 @@ from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
 from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.run.folder import SCALING, run_folder, usual_name
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import SCALING, held, run_folder, usual_name
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
 
