@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.architecture.tree import Module, dotted, modules
 
 MAY_CATCH_ANYTHING: dict[str, str] = {
-    "src/quorate/cli/planner/timed.py _several.answer": "what ends a run is raised by whoever waits for it",
+    "src/quorate/cli/planner/trials.py _several.answer": "what ends a run is raised by whoever waits for it",
     "src/quorate/data/same_data.py sample": "a dataset raises what it likes; the training loop meets it at its place",
     "src/quorate/data/files/dataset.py Files.read": "a reader raises what it likes for a damaged file, which is named",
     "src/quorate/data/files/listing.py _counted": "as above: what it raised is told to all workers, and raised on all",

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from quorate.cli.plan import RunPlan
 from quorate.cli.resume import folder_of, options_of, run_file
-from quorate.cli.run import carry_out
+from quorate.cli.run import RunPlan, carry_out
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell

@@ -75,6 +75,7 @@ def names_from(text: str | None) -> list[str]:
 
 def opened(name: str, folder: Path, about: Mapping[str, Any]) -> Logger:
     """The logger of this name for the run in `folder`, of which `about` says what was chosen."""
+    kinds: dict[str, Callable[[Path, Mapping[str, Any]], Logger]]
     kinds = {"mlflow": MlflowRun, "tensorboard": EventFiles, "wandb": WandbRun}
     return kinds[name](folder, about)
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.local.children import Child
-from quorate.launch.local.started import Command, Expected
+from quorate.launch.local.children import Child, Command, Expected
 from quorate.launch.warm import nursery as nursery_module
 from quorate.launch.warm.nursery import Nursery
 from tests.support.launching import is_running, until

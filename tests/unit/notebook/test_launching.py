@@ -14,7 +14,7 @@ import torch
 import quorate
 from quorate.core.errors import ConfigurationError, WorkerFailed
 from quorate.notebook.function import file_of, put_raised, put_result, raised_in, receive, result_in, send
-from quorate.notebook.text_bytes import bytes_of
+from quorate.notebook.launching import bytes_of
 
 
 @pytest.fixture(autouse=True)

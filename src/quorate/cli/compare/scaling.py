@@ -180,7 +180,7 @@ def _simulated(scaling: Scaling, folder: Path) -> dict[str, Any]:
     """Simulate the numbers of workers that are too many to run; return rows for `scaling.json`."""
     if not scaling.simulated:
         return {}
-    from quorate.simulation.more_workers import more_workers
+    from quorate.simulation.grid import more_workers
 
     most, which = scaling.most(), listed([str(count) for count in scaling.simulated])
     tell(f"quorate: simulating {which} workers, like {most.folder}\n")

@@ -10,11 +10,10 @@ from types import TracebackType
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
 from quorate.launch.local.chaos import Chaos
-from quorate.launch.local.children import Child, Distant, host_of, signal_group, tell, tell_group
+from quorate.launch.local.children import Child, Distant, Expected, host_of, signal_group, tell, tell_group
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
 from quorate.launch.local.orphans import Guard
-from quorate.launch.local.started import Expected
 from quorate.launch.local.verdict import Ending
 from quorate.launch.run.requests import LEFT_WHEN_ASKED, ask_to_stop, asked_to_stop, left, newest_report, status_after
 from quorate.wire.failure import (

@@ -18,13 +18,12 @@ from typing import Any, Protocol
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
 from quorate.launch.local.chaos import Chaos, ChaosPlan
-from quorate.launch.local.children import Child
+from quorate.launch.local.children import Births, Child, Command, StartedRanks, hash_seed
 from quorate.launch.local.console import ShownConsole
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers, Room, open_to_all
 from quorate.launch.local.orphans import Guard
 from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
-from quorate.launch.local.started import Births, Command, StartedRanks, hash_seed
 from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
 from quorate.launch.run.overrides import why_unused
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.launch.hosts.reach import Hosts
+from quorate.launch.local.children import Command
 from quorate.launch.local.process_group import GRACE
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.local.started import Command
 from quorate.launch.run.overrides import Overrides
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
 from quorate.launch.warm.script import live_as_main
-from quorate.launch.warm.steps import MOST_STEPS, SECONDS, STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
+from quorate.planning.measured import MOST_TIMED_STEPS, TIMED_SECONDS, TIMED_STEPS
 from quorate.sharding.tensor.finding import tensor_plan
 
 TENSORS = (2, 3, 4, 6, 8, 12, 16)
@@ -117,7 +117,7 @@ class Timer:
     def is_enough(self) -> bool:
         """Whether steps have been timed for long enough."""
         timed = self.seconds
-        return self.has_fewest and (sum(timed) >= SECONDS or len(timed) >= MOST_STEPS)
+        return self.has_fewest and (sum(timed) >= TIMED_SECONDS or len(timed) >= MOST_TIMED_STEPS)
 
     @property
     def seconds(self) -> list[float]:
@@ -127,7 +127,7 @@ class Timer:
     @property
     def has_fewest(self) -> bool:
         """Whether there are as many steps as are needed."""
-        return len(self.steps) >= STEPS - 1
+        return len(self.steps) >= TIMED_STEPS - 1
 
     def median(self, part: str) -> float:
         """Return the median over all steps but the first: `examples`, or seconds of a part in `_PARTS`."""
@@ -252,10 +252,6 @@ def main() -> NoReturn:
     live_as_main(script, arguments)
 
 
-if __name__ == "__main__":
-    main()
-
-
 def tensors_in(x: Any) -> list[Tensor]:
     """The first tensor that is there, in a list; none where there is none."""
     if isinstance(x, Tensor):
@@ -321,3 +317,7 @@ def _seconds(calls: Sequence[tuple[Module, Any, Any]]) -> tuple[float, float]:
         forward.append(both[0])
         backward.append(both[1])
     return statistics.median(forward), statistics.median(backward)
+
+
+if __name__ == "__main__":
+    main()
