@@ -15,37 +15,12 @@ from typing import Any
 
 import typer
 
+from quorate.cli import options as shared
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.cli.config import config_text, read_config
 from quorate.cli.hosts import hosts_of
 from quorate.cli.listing import registry
-from quorate.cli.options import (
-    ARGUMENTS,
-    BANDWIDTH,
-    COMPUTE,
-    CONFIG,
-    DELAYS,
-    ENV,
-    HOSTS,
-    IMBALANCE,
-    LATENCY,
-    PACE,
-    PAIR,
-    PRINT_CONFIG,
-    RATE,
-    SETTING,
-    SHARES,
-    SILENCE,
-    SSH,
-    TIME,
-    N,
-    argument,
-    command,
-    flags_given,
-    option,
-    settings_from,
-    strategy_from,
-)
+from quorate.cli.options import argument, command, flags_given, option, settings_from, strategy_from
 from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
@@ -78,55 +53,55 @@ class RunOptions:
     """The options of `quorate run`."""
 
     script: str = argument("The training script.", "SCRIPT")
-    arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=N)
-    hosts: str | None = option(HOSTS, metavar="HOST:N,…")
-    ssh: str | None = option(SSH, metavar="COMMAND")
-    env: list[str] = option(ENV, "--env", default=[], metavar="NAME[=VALUE]")
-    silence: str | None = option(SILENCE, metavar=TIME)
-    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=N)
+    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=shared.N)
+    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(shared.SSH, metavar="COMMAND")
+    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
+    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
+    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=shared.N)
     strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
-    settings: list[str] = option(SETTING, "--set", default=[], metavar=PAIR)
+    settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
     name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
     resume: str | None = option(
         "Continue a run in its folder, by default with its script and options.", metavar="RUN", eager=read_resumed
     )
     is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
-    seed: int | None = option("The seed of data order, random generators and delays.", metavar=N)
-    imbalance: str | None = option(IMBALANCE, metavar=DELAYS)
+    seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
+    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
     attack: str | None = option(
         "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
     )
-    pace: str | None = option(PACE, metavar=TIME)
-    share: str | None = option("How the data is divided, in place of the script's choice.", metavar=SHARES)
+    pace: str | None = option(shared.PACE, metavar=shared.TIME)
+    share: str | None = option("How the data is divided, in place of the script's choice.", metavar=shared.SHARES)
     mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
     zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
     offload: str | None = option(
         "What a model in shards keeps in host memory or on disk.", metavar="optimizer|all|disk"
     )
     seconds: float | None = option(
-        "End the training after this many seconds, or a time such as 30min.", reads=limit_from, metavar=TIME
+        "End the training after this many seconds, or a time such as 30min.", reads=limit_from, metavar=shared.TIME
     )
     failures: str | None = option(
         "How workers fail, with --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.", metavar="FAILURES"
     )
     chaos: int | None = option("Kill, stop and slow down workers on the schedule of this seed.", metavar="SEED")
     restart: int | None = option(
-        "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=N
+        "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=shared.N
     )
-    spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=N)
-    servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=N)
+    spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
+    servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
     cold: bool = option("Start every worker as a new program instead of forking.", default=False)
-    compute: str | None = option(COMPUTE, metavar=TIME)
-    latency: float | None = option(LATENCY, reads=seconds_from, metavar=TIME)
+    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME)
+    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME)
     """Seconds."""
-    bandwidth: float | None = option(BANDWIDTH, reads=bytes_per_second_from, metavar=RATE)
+    bandwidth: float | None = option(shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE)
     """Bytes per second."""
-    config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
+    config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
     log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
     no_progress: bool = option("Do not show progress.", default=False)
     watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
-    print_config: bool = option(PRINT_CONFIG, default=False)
+    print_config: bool = option(shared.PRINT_CONFIG, default=False)
     dry_run: bool = option("Print what would start, and start nothing.", default=False)
     as_json: bool = option("With --dry-run, print it as one JSON object.", "--json", default=False)
 
