@@ -2,7 +2,8 @@
 
 Ranks are never used twice: newcomers have those from the number of workers at the start on. Who wants one more writes
 so on the board: `newcomers/wanted` counts those that were asked for, and `newcomers/said/<k>` holds what became of the
-k-th, from 1: `rank 5`, or why there is none.
+k-th, from 1: `rank 5`, or why there is none. The address of the board is in the run's folder, readable by this user
+alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Stand-ins: functions of the process that do something else when a virtual worker calls them.
 
 A stand-in looks at who calls. In any other thread, and after the world has ended, it is the original: a module that
-was imported by a script keeps what it imported for ever.
+was imported by a script keeps what it imported for ever. There are stand-ins for the clock, for logging and for the
+standard streams.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ variables of Slurm too, and no step with several tasks: such a process is alone.
 
 Between hosts rank 0 is on the first host of the step (srun), and is looked for where mpirun itself runs: of that host
 Open MPI tells the addresses (4: OMPI_MCA_orte_hnp_uri) or the name (5: in PMIX_NAMESPACE). MASTER_ADDR goes first.
+Workers of one host whose launcher offers no board meet at one that rank 0 serves on a Unix socket.
 """
 
 from __future__ import annotations
