@@ -165,14 +165,14 @@ def task_of(name: str) -> Regression | OfWorkload:
     if name == REGRESSION:
         return Regression()
     if name == DIGITS:
-        from quorate.workloads.digits.workload import Digits
+        from quorate.workloads.digits import Digits
 
         return OfWorkload(Digits(), 60, 16, has_schedule=False)
     if name == HYPERPLANE:
-        from quorate.workloads.hyperplane.workload import Hyperplane
+        from quorate.workloads.hyperplane import Hyperplane
 
         return OfWorkload(Hyperplane(points=4096, features=1024), 160, 32, has_schedule=False)
-    from quorate.workloads.stdlib_bytes.workload import StdlibBytes
+    from quorate.workloads.stdlib_bytes import StdlibBytes
 
     small = StdlibBytes(length=32, width=32, layers=1, heads=2, most_bytes=1_000_000, test_windows=256)
     return OfWorkload(small, 100, 8, has_schedule=True)

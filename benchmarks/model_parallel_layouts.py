@@ -90,7 +90,7 @@ def link() -> tuple[float, float]:
 
 
 def _timed(script: Path, workers: int, cores: int) -> tuple[Model, Cluster]:
-    from quorate.cli.planner.timed import timed
+    from quorate.cli.planner.trials import timed
     from quorate.launch.warm.run_server import RunServer
 
     latency, bandwidth = link()

@@ -29,8 +29,9 @@ from quorate.strategies.diloco import DiLoCo
 from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.world import VirtualWorld
-from quorate.workloads.digits.workload import Digits
-from quorate.workloads.stdlib_bytes.text import read, standard_library
+from quorate.workloads.digits import Digits
+from quorate.workloads.stdlib_bytes import read_texts
+from quorate.workloads.stdlib_corpus import standard_library
 
 BEFORE, WIDTH, HIDDEN, BYTES = 4, 8, 32, 256
 Batch = tuple[Tensor, Tensor]
@@ -42,7 +43,7 @@ class Text:
     batch, rate, shapes = 64, 4e-3, ((BYTES, WIDTH), (BEFORE * WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, BYTES), (BYTES,))
 
     def __init__(self) -> None:
-        self._train, self._test = (text.numbers.long() for text in read(standard_library(), 1_000_000))
+        self._train, self._test = (text.numbers.long() for text in read_texts(standard_library(), 1_000_000))
 
     def drawn(self, count: int, draw: torch.Generator) -> Batch:
         return self._windows(self._train, count, draw)

@@ -86,7 +86,7 @@ class Runs:
     def __init__(self, total: int, limit: float = LIMIT) -> None:
         self._total, self._done, self._limit = total, 0, limit
         self._folder = tempfile.TemporaryDirectory(prefix="quorate-benchmark-")
-        modules = ("quorate.compare.train_workload", "quorate.workloads.hyperplane.workload")
+        modules = ("quorate.compare.train_workload", "quorate.workloads.hyperplane")
         self._server = RunServer(imported=(*IMPORTED, *modules))
 
     def __enter__(self) -> Runs:

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 import quorate
-from quorate.cli.cards import Card, cards_of
+from quorate.cli.explain import Card, cards_of
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.verbs import app
 from quorate.strategies import strategies

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import quorate
-from quorate.cli.cards import FAULTS, cards_of
+from quorate.cli.explain import FAULTS, cards_of
 from quorate.cli.listing import registry
 from quorate.cli.verbs import app
 from quorate.train.compatibility import features, refused_features

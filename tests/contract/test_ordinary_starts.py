@@ -17,8 +17,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 import quorate
 from quorate.core.errors import WireTimeout
-from quorate.launch.run.overrides import Overrides
-from quorate.launch.run.unused import why_unused
+from quorate.launch.run.overrides import Overrides, why_unused
 from quorate.wire.board import MemoryBoard
 from quorate.wire.used import Part, note_used
 from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family

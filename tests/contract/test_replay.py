@@ -16,8 +16,7 @@ from quorate.cli.replay import Compared, compared
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
 from quorate.launch.run.overrides import Overrides
-from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.launch.warm.virtual import run_request
+from quorate.launch.warm.request import RunRequest, VirtualRun, run_request
 from quorate.records.records import records_of, rows
 from quorate.records.tape import tape_of
 from quorate.rounds import forming

@@ -19,7 +19,7 @@ _RUN = """
 import sys
 from pathlib import Path
 from quorate.launch.local.processes import run_shown
-from quorate.launch.local.started import Command
+from quorate.launch.local.children import Command
 script, size, folder, grace = sys.argv[1:]
 sys.exit(run_shown(Command(script=script), int(size), Path(folder), grace=float(grace)).status)
 """

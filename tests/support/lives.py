@@ -22,9 +22,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from quorate.cli import plan
+from quorate.cli import run
+from quorate.launch.local import children
 from quorate.launch.local import processes as local
-from quorate.launch.local import started
 from quorate.launch.local.children import Child
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.orphans import death_with_parent
@@ -65,8 +65,8 @@ def live(
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
     tracker = resource_tracker._resource_tracker
     tracker._fd, tracker._pid = None, None  # type: ignore[attr-defined]
-    local.StartedRanks = started.StartedRanks = RanksAhead  # type: ignore[misc]
-    plan.FORKED = sys.maxsize  # they are forked already
+    local.StartedRanks = children.StartedRanks = RanksAhead  # type: ignore[misc]
+    run.FORKED = sys.maxsize  # they are forked already
     run_server.subprocess = SimpleNamespace(  # type: ignore[assignment]
         PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired, Popen=ForkedPopen
     )

@@ -30,8 +30,8 @@ from typing import Any, Generic, TypeVar
 
 from quorate.core.contracts import Board, Wire
 from quorate.core.errors import PeerFailed
-from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.process_group import Crew
+from quorate.launch.local.verdict import status_in_words
 from quorate.wire import current
 from quorate.wire.board import SocketBoard
 from quorate.wire.board_server import BoardServer

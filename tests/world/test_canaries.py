@@ -23,8 +23,7 @@ from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.wire.board_frames import BadFrame, read_frame
 from quorate.wire.failure import failure_in
 from quorate.wire.frames import Reader
-from quorate.workloads import workloads
-from quorate.workloads.stdlib_functions import cache
+from quorate.workloads import stdlib_corpus, workloads
 from tests.support.made_records import make_comparison, make_run
 from tests.support.workload_files import write_cifar10_binary, write_videos
 
@@ -142,7 +141,7 @@ def test_as_data(evil: bytes, tmp_path: Path) -> None:
 
 def test_in_the_cache(evil: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_bytes(evil)
-    assert cache.load(tmp_path / "kept") is None
+    assert stdlib_corpus.load(tmp_path / "kept") is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = workloads.get("hyperplane")(features=8, points=64)  # type: ignore[call-arg]
     made.dataset(train=True)

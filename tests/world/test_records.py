@@ -17,7 +17,7 @@ import quorate
 from quorate.core.draws import common_seed
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides
-from quorate.launch.worker.preparing import prepare
+from quorate.launch.worker.join import prepare
 from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
 from quorate.records.records import Recorder, records_of, rows

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 import quorate
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.planning.layouts import Layout
-from quorate.planning.passes import gathers
+from quorate.planning.prediction import gathers
 from quorate.records.records import records_of
 from quorate.sharding.collectives import WireAllGather
 from quorate.sharding.stages.orders import SCHEDULES

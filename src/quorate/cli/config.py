@@ -16,9 +16,8 @@ from typing import Any
 
 import typer
 
-from quorate.cli.options import flags_of, types_written
-from quorate.cli.plain_help import PlainCommand
-from quorate.cli.values import is_plain, settings_from
+from quorate.cli.options import flags_of, is_plain, settings_from, types_written
+from quorate.cli.verbs import PlainCommand
 from quorate.core.errors import ConfigurationError, unknown
 
 _NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_json", "again", "help", "numbers"))

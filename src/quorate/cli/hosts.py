@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from quorate.cli.options import flags_given
-from quorate.cli.ssh import ssh_here
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
-from quorate.launch.hosts.layout import layout_from
-from quorate.launch.hosts.reach import Hosts
+from quorate.launch.hosts.reach import Hosts, layout_from
 from quorate.wire.replicated.limits import Limits
 
 
@@ -32,3 +31,8 @@ def hosts_of(options: Any) -> Hosts | None:
         Limits(seconds_from(options.silence, f"--silence {options.silence}"))
         env.append(f"QUORATE_SILENCE={options.silence}")
     return Hosts(text=text, ssh=ssh_here(options.ssh), env=env)
+
+
+def ssh_here(command: str | None = None) -> str:
+    """Return the command in place of ssh: `command`, else `QUORATE_SSH`, else ssh."""
+    return command or os.environ.get("QUORATE_SSH", "").strip() or "ssh"

@@ -12,9 +12,8 @@ from quorate.cli.resume import folder_of
 from quorate.core.contracts import Board
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
 from quorate.core.quantities import seconds_from
-from quorate.launch.local.newcomers import ask_for_one, has_ended
+from quorate.launch.local.newcomers import ask_for_one, board_of, has_ended
 from quorate.launch.local.verdict import log_of
-from quorate.launch.run.address import board_of
 from quorate.wire.members import GONE, members_in
 
 _LOOK_EVERY = 0.1

@@ -6,13 +6,18 @@ Typer takes functions with one parameter per option; `command` makes one of a fu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, field, fields
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
+
+from quorate.core.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -33,6 +38,10 @@ CONFIG = "Read options from a TOML file; the command line overrides them."
 PRINT_CONFIG = "Print the options as TOML for --config, and start nothing."
 N, NUMBER, TIME, WORDS, PAIR, SIZE, RATE = "N", "NUMBER", "TIME", "TEXT", "KEY=VALUE", "BYTES", "BANDWIDTH"
 DELAYS, SHARES = "DELAYS", "static|dynamic"
+
+
+Value = bool | int | float | str | list["Value"]
+_NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*\s*=)")
 
 
 def option(
@@ -110,3 +119,38 @@ def flags_given(options: Any, *names: str) -> list[str]:
     named = [spec for spec in fields(options) if spec.name in names]
     said = [spec for spec in named if getattr(options, spec.name) not in ([], spec.default)]
     return [min(flags_of(spec), key=len, default=spec.metadata["shown"].metavar) for spec in said]
+
+
+def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
+    """Return name and settings in `NAME:key=value,key=value`; NAME may be the path of a strategy's file."""
+    name, _, written = text.partition(":")
+    name = str(Path(name).resolve()) if name.endswith(".py") else name
+    pairs = _NEXT_SETTING.split(written) if written else []
+    return name, settings_from(pairs, f'--strategy "{text}": settings are written key=value, not')
+
+
+def settings_from(written: Iterable[str], wrong: str = "--set takes key=value, not") -> dict[str, Value]:
+    """Return `key=value` pairs as settings; values as in TOML, else text. The last of equal keys counts."""
+    settings = {}
+    for pair in written:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigurationError(f'{wrong} "{pair}"')
+        settings[key.strip().replace("-", "_")] = _value(text.strip())
+    return settings
+
+
+def _value(text: str) -> Value:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # no TOML; also brackets or numbers without end
+        return text
+    value = parsed.pop("value")
+    return value if not parsed and is_plain(value) else text
+
+
+def is_plain(value: object) -> bool:
+    """Return whether JSON can express a value, as workers receive settings in JSON."""
+    if isinstance(value, list):
+        return all(is_plain(item) for item in value)
+    return isinstance(value, bool | int | float | str)

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import string
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from quorate.cli.all_reduce_steps import drawn_steps, lines_of_steps
-from quorate.cli.graphs import drawn, lines
+from quorate.core.errors import ConfigurationError
+from quorate.core.topology import Topology
+from quorate.gossip.topology import topology_of
+from quorate.means import reducers
+
+if TYPE_CHECKING:
+    from quorate.means.algorithms.by_messages import ByMessages
+    from quorate.means.algorithms.steps import Cost
+
+
+MOST_DRAWN = 64
+"""Workers up to which there is a picture."""
+MOST_MEASURED = 1024
+_ROUNDS = string.digits[1:] + string.ascii_lowercase
+"""The characters for rounds in a picture."""
+_EVERY, _MORE, _NEVER, _OWN = "*", "+", ".", "\\"
+
+MOST_TOLD = 1024
+_LATENCY, _BANDWIDTH = 50e-6, 1.25e9
+"""Latency (s) and bandwidth (bytes/s) of the links in the figures: the defaults of virtual workers."""
+_LENGTHS = {"1 kB": 1e3, "1 MB": 1e6, "100 MB": 1e8}
 
 
 @dataclass(frozen=True)
@@ -25,3 +47,199 @@ def picture(kind: str, text: str, workers: int, width: int) -> Picture | None:
         return Picture(list(lines(graph)), {"graph": asdict(graph)})
     steps = drawn_steps(text, workers) if kind == "reducer" else None
     return None if steps is None else Picture(list(lines_of_steps(steps, width)), {"steps": asdict(steps)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The edges and the mixing of a topology for a number of workers."""
+
+    topology: str
+    workers: int
+    edges: tuple[tuple[tuple[int, int, float], ...], ...]
+    """For each round of a cycle: source, target and weight of each edge."""
+    cycle: int
+    is_directed: bool
+    gap: float
+    """1 - the factor by which the distance from the mean falls in a round."""
+    exact_after: int | None
+    """Rounds until all have the exact mean; None: never."""
+    rounds_to_1_percent: float | None
+    """Rounds until the distance from the mean is a hundredth of what it was."""
+    messages: float
+    """Mean number of messages that a worker sends in a round."""
+    most_messages: int
+    """Messages that the busiest worker sends or receives in a round."""
+
+
+def drawn(text: str, workers: int) -> Drawn:
+    """Draw and measure the topology in `text`. Raises `ConfigurationError` where that is impossible."""
+    if not 1 <= workers <= MOST_MEASURED:
+        raise ConfigurationError(f"-n is {workers}; a topology can be measured for 1 to {MOST_MEASURED} workers")
+    from quorate.gossip.topology.mixing import mixing_of
+
+    topology = topology_of(text, workers)
+    mixing = mixing_of(topology, workers)
+    rounds = mixing.rounds_to(0.01)
+    return Drawn(
+        topology=text,
+        workers=workers,
+        edges=tuple(tuple(_edges(topology, workers, round)) for round in range(topology.cycle(workers))),
+        cycle=topology.cycle(workers),
+        is_directed=topology.directed,
+        gap=round(mixing.gap, 6),
+        exact_after=mixing.exact_after,
+        rounds_to_1_percent=round(rounds, 2) if math.isfinite(rounds) else None,
+        messages=round(mixing.messages, 3),
+        most_messages=mixing.most_messages,
+    )
+
+
+def _edges(topology: Topology, workers: int, round: int) -> Iterator[tuple[int, int, float]]:
+    for rank in range(workers):
+        for peer, weight in topology.out_edges(rank, workers, round):
+            yield rank, peer, weight
+
+
+def lines(graph: Drawn) -> Iterator[str]:
+    """Yield the lines of the picture, and of the figures below it."""
+    ways = "one way" if graph.is_directed else "both ways"
+    yield f"{graph.topology} among {graph.workers} workers: edges lead {ways}"
+    if graph.workers <= MOST_DRAWN:
+        yield ""
+        yield from _picture(graph)
+    exact = (
+        "never"
+        if graph.exact_after is None
+        else f"after {graph.exact_after} round{'s' if graph.exact_after > 1 else ''}"
+    )
+    to_1 = "never" if graph.rounds_to_1_percent is None else f"{graph.rounds_to_1_percent:.1f}"
+    yield ""
+    yield f"  rounds in a cycle              {graph.cycle}"
+    yield f"  spectral gap, per round        {graph.gap:.4f}"
+    yield f"  exact mean                     {exact}"
+    yield f"  rounds to 1 % of the distance  {to_1}"
+    yield f"  messages of a worker           {graph.messages:g} a round, {graph.most_messages} at the busiest"
+
+
+def _picture(graph: Drawn) -> Iterator[str]:
+    rounds: dict[tuple[int, int], list[int]] = {}
+    for number, edges in enumerate(graph.edges):
+        for rank, peer, _ in edges:
+            rounds.setdefault((rank, peer), []).append(number)
+    wide = len(str(graph.workers - 1))
+    yield f"  {'':>{wide}} " + "".join(str(rank % 10) for rank in range(graph.workers)) + "  gets"
+    for rank in range(graph.workers):
+        yield f"  {rank:>{wide}} " + "".join(
+            _OWN if rank == peer else _mark(rounds.get((rank, peer), []), graph.cycle) for peer in range(graph.workers)
+        )
+    if graph.cycle == 1:
+        yield f"  {_EVERY} gives in every round"
+    else:
+        yield f"  1 2 ... gives in that round of the cycle of {graph.cycle}, {_EVERY} in every one, {_MORE} in several"
+
+
+def _mark(rounds: list[int], cycle: int) -> str:
+    if not rounds:
+        return _NEVER
+    if len(rounds) == cycle:
+        return _EVERY
+    return _ROUNDS[rounds[0]] if len(rounds) == 1 and rounds[0] < len(_ROUNDS) else _MORE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """One message of a step."""
+
+    source: int
+    to: int
+    pieces: tuple[int, ...]
+    adds: bool
+    """Whether the receiver adds the pieces to its own; otherwise their sum is complete and replaces them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnSteps:
+    """The steps and the cost of a reducer for a number of workers."""
+
+    reducer: str
+    workers: int
+    pieces: int
+    steps: tuple[tuple[Sent, ...], ...] | None
+    """None for more than `MOST_DRAWN` workers."""
+    cost: Cost
+
+
+def drawn_steps(name: str, workers: int) -> DrawnSteps | None:
+    """Return the steps of the reducer `name`; None for a reducer whose steps the wire chooses.
+
+    Raises `ConfigurationError` for fewer than 1 worker, and more than `MOST_TOLD`.
+    """
+    if not 1 <= workers <= MOST_TOLD:
+        raise ConfigurationError(f"-n is {workers}; an all-reduce can be shown for 1 to {MOST_TOLD} workers")
+    if not hasattr(reducers.get(name), "steps"):
+        return None
+    algorithm = cast("type[ByMessages]", reducers.get(name))
+    return DrawnSteps(
+        reducer=name,
+        workers=workers,
+        pieces=algorithm.pieces(workers),
+        steps=tuple(_steps(algorithm, workers)) if workers <= MOST_DRAWN else None,
+        cost=algorithm.cost(workers),
+    )
+
+
+def _steps(algorithm: type[ByMessages], workers: int) -> Iterator[tuple[Sent, ...]]:
+    by_rank = [algorithm.steps(workers, rank) for rank in range(workers)]
+    for steps in zip(*by_rank, strict=True):
+        yield tuple(
+            Sent(source=rank, to=step.send.peer, pieces=tuple(step.send.pieces), adds=step.send.adds)
+            for rank, step in enumerate(steps)
+            if step.send is not None
+        )
+
+
+def lines_of_steps(drawn: DrawnSteps, width: int) -> Iterator[str]:
+    """Yield the lines of a table of the steps, and of the figures below it."""
+    cut = "in 1 piece" if drawn.pieces == 1 else f"in {drawn.pieces} pieces"
+    yield f"{drawn.reducer} among {drawn.workers} worker{'s' if drawn.workers > 1 else ''}: the vector travels {cut}"
+    if drawn.steps:
+        yield ""
+        yield from _table(drawn, drawn.steps, width)
+        yield ""
+        yield "  +2>3  sends piece 2 to worker 3, which adds it to its own"
+        yield "  =2>3  sends piece 2, of which the sum is complete, to worker 3, which takes it"
+    cost = drawn.cost
+    yield ""
+    yield f"  messages one after the other  {cost.messages}"
+    yield f"  bytes out of one worker       {_figure(cost.sent)} n at most, for a vector of n bytes"
+    terms = f"{cost.messages} alpha + {_figure(cost.moved)} n beta + {_figure(cost.added)} n gamma"
+    yield f"  seconds, at most              {terms}"
+    times = ", ".join(f"{words} {_seconds(cost.seconds(n, _LATENCY, _BANDWIDTH))}" for words, n in _LENGTHS.items())
+    yield f"  with 50 us and 10 Gbit/s      {times}"
+
+
+def _table(drawn: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:
+    cells = [{sent.source: _cell(sent) for sent in step} for step in steps]
+    wide = max(len(cell) for row in cells for cell in row.values())
+    wide = max(wide, len(str(drawn.workers - 1)))
+    fitting = max(1, (width - 10) // (wide + 2))
+    for begin in range(0, drawn.workers, fitting):
+        if begin:
+            yield ""
+        ranks = range(begin, min(drawn.workers, begin + fitting))
+        yield ("  worker  " + "".join(f"{rank:<{wide}}  " for rank in ranks)).rstrip()
+        for number, row in enumerate(cells, start=1):
+            yield (f"  step{number:>3} " + " ".join(f"{row.get(rank, '.'):<{wide}} " for rank in ranks)).rstrip()
+
+
+def _cell(sent: Sent) -> str:
+    first, last = sent.pieces[0], sent.pieces[-1]
+    return f"{'+' if sent.adds else '='}{first if first == last else f'{first}-{last}'}>{sent.to}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1.0 else f"{value:.3g} s"

@@ -10,15 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from quorate.cli.plan import RunPlan
 from quorate.cli.resume import folder_of, options_of, run_file
-from quorate.cli.run import carry_out
+from quorate.cli.run import RunPlan, carry_out
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.local.newcomers import Room
-from quorate.launch.run.folder import run_folder, write_run
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held, run_folder, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.records.rows import RoundRow

@@ -3,36 +3,157 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from quorate.cli.chaos import chaos_of, room_of
+from quorate.cli import options as shared
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
-from quorate.cli.config import config_text
+from quorate.cli.config import config_text, read_config
 from quorate.cli.hosts import hosts_of
-from quorate.cli.options import command, flags_given
-from quorate.cli.plan import RunOptions, RunPlan
-from quorate.cli.resume import note_resumption
+from quorate.cli.listing import registry
+from quorate.cli.options import argument, command, flags_given, option, settings_from, strategy_from
+from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
-from quorate.cli.servers import settings_of_servers
-from quorate.cli.values import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from
 from quorate.core.telling import tell
+from quorate.inject.failures import failures_from
+from quorate.launch.local.chaos import ChaosPlan
+from quorate.launch.local.newcomers import MOST, Room
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.loggers.names import known_names, names_from
-from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
-from quorate.launch.run.lock import held
-from quorate.launch.run.overrides import Overrides
+from quorate.launch.loggers import known_names, names_from
+from quorate.launch.run.folder import held, run_folder, usual_name, write_outcome, write_run
+from quorate.launch.run.overrides import MOST_SEED, Overrides
 from quorate.launch.run.requests import asked_in_one_process, status_after
-from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.launch.warm.virtual import run_request
+from quorate.launch.warm.request import RunRequest, VirtualRun, run_request
+from quorate.report.wording import counted
+from quorate.train.compatibility import UNCONCERNED, Combination, check
+
+FORKED = 3
+"""Processes of a run, from which on one more that imports torch for them is worth its while."""
+
+_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos", "log")
+"""Options that become overrides of the same name, besides strategy and settings."""
+
+USUAL_FAILURES = "mtbf=60s,repair=2s,stop=0.2:3s,slow=0.2:x4:5s"
+"""The failures for `--chaos` without `--failures`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of `quorate run`."""
+
+    script: str = argument("The training script.", "SCRIPT")
+    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=shared.N)
+    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(shared.SSH, metavar="COMMAND")
+    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
+    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
+    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=shared.N)
+    strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
+    settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
+    name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
+    resume: str | None = option(
+        "Continue a run in its folder, by default with its script and options.", metavar="RUN", eager=read_resumed
+    )
+    is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
+    seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
+    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
+    attack: str | None = option(
+        "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
+    )
+    pace: str | None = option(shared.PACE, metavar=shared.TIME)
+    share: str | None = option("How the data is divided, in place of the script's choice.", metavar=shared.SHARES)
+    mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
+    zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
+    offload: str | None = option(
+        "What a model in shards keeps in host memory or on disk.", metavar="optimizer|all|disk"
+    )
+    seconds: float | None = option(
+        "End the training after this many seconds, or a time such as 30min.", reads=limit_from, metavar=shared.TIME
+    )
+    failures: str | None = option(
+        "How workers fail, with --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.", metavar="FAILURES"
+    )
+    chaos: int | None = option("Kill, stop and slow down workers on the schedule of this seed.", metavar="SEED")
+    restart: int | None = option(
+        "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=shared.N
+    )
+    spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
+    servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
+    cold: bool = option("Start every worker as a new program instead of forking.", default=False)
+    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME)
+    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME)
+    """Seconds."""
+    bandwidth: float | None = option(shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE)
+    """Bytes per second."""
+    config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
+    log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
+    no_progress: bool = option("Do not show progress.", default=False)
+    watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
+    print_config: bool = option(shared.PRINT_CONFIG, default=False)
+    dry_run: bool = option("Print what would start, and start nothing.", default=False)
+    as_json: bool = option("With --dry-run, print it as one JSON object.", "--json", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """A checked run, ready to start."""
+
+    request: RunRequest
+    room: Room
+    """For workers that come later."""
+    chaos: ChaosPlan | None = None
+    is_cold: bool = False
+    """Whether every worker is a program of its own."""
+    shows_progress: bool = True
+    is_watched: bool = False
+    omp_threads: str = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS", "1"))
+
+    @property
+    def forks(self) -> bool:
+        """Whether all workers but rank 0 are forked from a process that has imported torch, as that saves imports."""
+        request = self.request
+        processes = request.size + request.servers + self.room.all
+        are_here = request.virtual is None and request.hosts is None
+        return are_here and not self.is_cold and (processes >= FORKED or self.chaos is not None)
+
+    @property
+    def in_words(self) -> str:
+        """The run in one line."""
+        request, chosen = self.request, self.request.overrides
+        kind = "worker" if request.virtual is None else "virtual worker"
+        settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
+        strategy = chosen.strategy or "the script's own"
+        beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
+        beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
+        details = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
+        if self.chaos is not None:
+            details += f", chaos of seed {self.chaos.seed}: {self.chaos.failures.text}"
+        if self.room.all:
+            details += f", up to {counted(self.room.all, 'more worker')}"
+        beside_them = f" and {counted(request.servers, 'server')}" if request.servers else ""
+        threads = f", OMP_NUM_THREADS={self.omp_threads}" if request.virtual is None else ""
+        where = "" if request.hosts is None else f" on {request.hosts.layout.in_words}"
+        return (
+            f"{counted(request.size, kind)}{beside_them}{where} of {request.script}, strategy: {strategy}"
+            f"{f' ({settings})' if settings else ''}{details}{threads}; records in {request.folder}"
+        )
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The contents of `run.json`."""
+        return {**self.request.as_json(self.omp_threads), "restart": self.room.restarts, "spare": self.room.more}
 
 
 @command
@@ -49,10 +170,6 @@ def run(context: typer.Context, options: RunOptions) -> int:
         typer.echo(_shown(plan, as_json=options.as_json))
         return 0
     return _start(plan, is_resumed=options.resume is not None)
-
-
-_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos", "log")
-"""Options that become overrides of the same name, besides strategy and settings."""
 
 
 def _planned(options: RunOptions) -> RunPlan:
@@ -139,7 +256,6 @@ def _start(plan: RunPlan, *, is_resumed: bool) -> int:
 
 def carry_out(plan: RunPlan) -> int:
     """Run the plan, and report its end; return the exit status."""
-    from quorate.cli.beside import shown_beside
     from quorate.report.closing import closing_line
 
     request = plan.request
@@ -183,3 +299,70 @@ def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
     if asked and status:
         return Conclusion(status_after(asked[0]), f"ended by {asked[0].name}; every worker has ended")
     return Conclusion(status, f"a worker ended with status {status}; see its log" if status else None)
+
+
+def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
+    """Return the plan of `--chaos`, or None. Raises `ConfigurationError` for wrong options."""
+    if options.chaos is None and options.failures is None:
+        return None
+    if options.chaos is None:
+        raise ConfigurationError("--failures needs a seed; give --chaos SEED as well")
+    if options.virtual is not None:
+        raise ConfigurationError("--chaos kills processes (-n); it cannot be given with --virtual")
+    if not 0 <= options.chaos <= MOST_SEED:
+        raise ConfigurationError(f"--chaos {options.chaos}: a seed is a whole number from 0 to {MOST_SEED}")
+    if strategy in registry("baselines"):
+        raise ConfigurationError(
+            f"the baseline {strategy} cannot continue after the death of a worker; choose another strategy for --chaos"
+        )
+    return ChaosPlan(failures_from(options.failures or USUAL_FAILURES), options.chaos)
+
+
+def room_of(options: RunOptions) -> Room:
+    """Return how many workers may join; with `--chaos` all dead workers are replaced by default."""
+    usual = 0 if options.chaos is None else MOST
+    return Room(usual if options.restart is None else options.restart, options.spare)
+
+
+def settings_of_servers(
+    options: RunOptions, strategy: str | None, settings: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Return the settings of the strategy (None: the script's own), with the servers if there are any.
+
+    Raises `ConfigurationError` for a number that cannot be, and for what does not go with them.
+    """
+    count = options.servers
+    if not count:
+        return settings
+    if not 0 < count <= MOST:
+        raise ConfigurationError(f"--servers is {count}; it must be a number of servers from 1 to {MOST}")
+    excluded = flags_given(options, "chaos", "failures", "restart", "spare")
+    if excluded:
+        raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
+    if settings.get("servers", "own") != "own":
+        raise ConfigurationError(f"--servers {count} starts separate servers; leave out the setting servers")
+    strategies, baselines = registry("strategies"), registry("baselines")
+    if strategy is not None and (strategy in strategies or strategy in baselines):  # others are refused elsewhere
+        kind: Any = strategies.get(strategy) if strategy in strategies else UNCONCERNED
+        check(Combination(label=strategy, strategy=kind, has_own_servers=True), "servers")
+    return {**settings, "servers": "own"}
+
+
+@contextmanager
+def shown_beside(plan: RunPlan) -> Iterator[Callable[[], None]]:
+    """Show a run inside the context; its progress from the call of the yielded function on.
+
+    Raises `ConfigurationError` where a page is asked for and nothing can listen.
+    """
+    from quorate.report.live.display import progress_shown
+    from quorate.report.live.server import LiveServer
+
+    with ExitStack() as stack:
+        if plan.is_watched:
+            server = stack.enter_context(LiveServer(plan.request.folder))
+            tell(f"quorate: live page: {server.address}\n")
+        if plan.shows_progress:
+            can_draw = os.environ.get("TERM", "") not in ("", "dumb")
+            yield stack.enter_context(progress_shown(plan.request.folder, can_draw=can_draw))
+        else:
+            yield lambda: None

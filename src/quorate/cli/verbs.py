@@ -1,18 +1,22 @@
 """The verbs of `quorate`, and what they have in common: one sentence for wrong input, and the exit statuses.
 
 0 ok, 1 a run failed, 2 wrong input, 3 the environment lacks something, 75 it may well be tried
-again, 130 interrupted.
+again, 130 interrupted. Verbs are imported when they are called, as each needs other modules: `quorate --help` imports
+none of them, and a wrong argument only its own verb.
 """
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from quorate.cli.late_verbs import Verb, group_of
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.settings import wanted_in_words
 from quorate.core.telling import tell
@@ -23,13 +27,72 @@ _LONGEST_SENTENCE = 1500
 # The root of what typer raises about an argument; its own name has moved between versions.
 _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
-_PLAIN, _CONFIGURED = "quorate.cli.plain_help:PlainCommand", "quorate.cli.config:ConfiguredCommand"
+_PLAIN, _CONFIGURED = "quorate.cli.verbs:PlainCommand", "quorate.cli.config:ConfiguredCommand"
+
+_PYTHON_TYPE = re.compile(r" <\S+>$")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: `module:name` of its function and of its command's class; `--help` shows `summary`."""
+
+    function: str
+    command: str
+    summary: str
+    has_script: bool = False
+    """Whether words after the script are arguments of the script."""
+
+    def made(self, name: str) -> Any:
+        """Return the command of this verb."""
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        more: Any = {"context_settings": {"allow_interspersed_args": False}} if self.has_script else {}
+        app.command(name, cls=_imported(self.command), short_help=self.summary, **more)(_imported(self.function))
+        return typer.main.get_command(app)
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class _Commands(Mapping[str, Any]):
+    def __init__(self, verbs: Mapping[str, Verb]) -> None:
+        self._verbs = verbs
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._verbs[name].made(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._verbs)
+
+    def __len__(self) -> int:
+        return len(self._verbs)
+
+
+def group_of(verbs: Mapping[str, Verb]) -> type[TyperGroup]:
+    """Return a group of these verbs."""
+
+    class Verbs(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands: Any = _Commands(verbs)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, verb.summary) for name, verb in verbs.items()])
+
+    return Verbs
+
+
 VERBS = {
     "run": Verb("quorate.cli.run:run", _CONFIGURED, "Run a training script with several workers.", True),
     "join": Verb("quorate.cli.join:join", _PLAIN, "Let more workers join a run that is running."),
     "compare": Verb(
         "quorate.cli.compare.verb:compare",
-        "quorate.cli.compare.command:CompareCommand",
+        "quorate.cli.compare.verb:CompareCommand",
         "Compare strategies, and write a report about them.",
         True,
     ),
@@ -46,6 +109,7 @@ VERBS = {
     "doctor": Verb("quorate.cli.doctor.verb:doctor", _PLAIN, "Check this machine, and say how to fix problems.", True),
 }
 """The verbs by name. `quorate --help` shows their summaries, and would cut longer ones."""
+
 
 app = typer.Typer(cls=group_of(VERBS), pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -105,3 +169,28 @@ def _say(sentence: str, status: int) -> int:
         line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"
     tell(f"quorate: {line}\n")
     return status
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help has no Python types and no brackets."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] SCRIPT [ARGS]...`"""
+        arguments = [
+            str(parameter.metavar or parameter.name)
+            for parameter in self.params
+            if parameter.param_type_name == "argument"
+        ]
+        return ["[OPTIONS]", *arguments]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options."""
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                rows[parameter.param_type_name].append((_PYTHON_TYPE.sub("", record[0]), record[1]))
+        for title, entries in (("Arguments", rows["argument"]), ("Options", rows["option"])):
+            if entries:
+                with formatter.section(title):
+                    formatter.write_dl(entries)

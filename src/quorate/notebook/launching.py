@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import shutil
 import sys
@@ -10,20 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.core.errors import ConfigurationError, WorkerFailed
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.run.folder import run_folder, usual_name, write_outcome, write_run
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held, run_folder, usual_name, write_outcome, write_run
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.notebook import function as functions
 from quorate.notebook.progress import display_of_notebook, progress_of
-from quorate.notebook.text_bytes import bytes_of
 from quorate.report.closing import closing_line
 from quorate.wire import current
 
@@ -165,9 +165,9 @@ class _Launch:
 
     def _as_processes(self, progress: Callable[[], AbstractContextManager[None]]) -> Conclusion:
         """Run processes; `progress` starts a thread, so it comes after the fork."""
+        from quorate.launch.local.children import Command, StartedRanks
         from quorate.launch.local.console import ShownConsole
         from quorate.launch.local.processes import run_crew, show
-        from quorate.launch.local.started import Command, StartedRanks
         from quorate.launch.local.verdict import log_of
         from quorate.wire.socket_folder import make_socket_folder
 
@@ -245,3 +245,27 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("QUORATE_")]:
             del os.environ[name]
         os.environ.update(before)
+
+
+def bytes_of(stream: TextIO) -> BinaryIO:
+    """Return the binary buffer of a text stream, or one that decodes into it."""
+    binary: BinaryIO = getattr(stream, "buffer", None) or _TextBytes(stream)
+    return binary
+
+
+class _TextBytes(io.BytesIO):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, piece: object) -> int:
+        data = bytes(piece)  # type: ignore[call-overload]
+        self._stream.write(self._decoder.decode(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")

@@ -18,6 +18,13 @@ from typing import Any
 from quorate.planning.model import Block, Model
 from quorate.planning.waiting import slowest
 
+TIMED_STEPS = 6
+"""Steps of a script that are looked at: one for memory, one more to warm up, and the timed ones."""
+MOST_TIMED_STEPS = 500
+"""A script that prints a line in each step is not to fill the screen."""
+TIMED_SECONDS = 5.0
+"""For which steps are timed where a script makes more: what a machine does besides changes from second to second."""
+
 _DIVIDED = 24 / 34
 _WORDS = 60
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from quorate.cli.all_reduce_steps import MOST_DRAWN, drawn_steps, lines_of_steps
+from quorate.cli.pictures import MOST_DRAWN, drawn_steps, lines_of_steps
 from quorate.cli.verbs import app
 from quorate.core.errors import ConfigurationError
 from quorate.means import OF_VECTORS

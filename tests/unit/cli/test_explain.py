@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli import cards, listing
-from quorate.cli.cards import FAULTS, SECTIONS, VERDICTS, Honesty, cards_of, honesty_in, sections_in
-from quorate.cli.explain import explain
+from quorate.cli import explain as explaining
+from quorate.cli import listing
+from quorate.cli.explain import FAULTS, SECTIONS, VERDICTS, Honesty, cards_of, explain, honesty_in, sections_in
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
@@ -114,8 +114,8 @@ def test_json_has_values(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_name_of_two_families_has_two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     twins: Registry[object] = Registry("twin", {"ddp": "quorate.core.durations:UCF101_LSTM"})
     monkeypatch.setitem(listing.FAMILIES, "twins", "quorate.core.durations:traces")
-    known = cards.registry
-    monkeypatch.setattr(cards, "registry", lambda family: twins if family == "twins" else known(family))
+    known = explaining.registry
+    monkeypatch.setattr(explaining, "registry", lambda family: twins if family == "twins" else known(family))
     assert [card.kind for card in cards_of("ddp")] == ["baseline", "twin"]
 
 

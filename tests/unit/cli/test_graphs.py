@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from quorate.cli.graphs import drawn, lines
+from quorate.cli.pictures import drawn, lines
 from quorate.cli.verbs import app
 from quorate.core.errors import ConfigurationError
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from quorate.cli.main import main
-from quorate.launch.local.newcomers import Newcomers, Room
-from quorate.launch.run.address import open_to_all
+from quorate.launch.local.newcomers import Newcomers, Room, open_to_all
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import report_coming
 from quorate.wire.socket_folder import make_socket_folder

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from quorate.cli.options import argument, command, flags_given, option, types_written
-from quorate.cli.values import seconds_from
+from quorate.core.quantities import seconds_from
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import pytest
 
 from quorate.cli.doctor import memory
 from quorate.cli.main import main
-from quorate.cli.planner import tried
+from quorate.cli.planner import trials
 from quorate.cli.planner.table import how_to_run
 from quorate.launch.warm.run_server import RunServer
 from quorate.planning.layouts import Layout
@@ -157,7 +157,7 @@ def test_layouts_are_tried(
     script: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / script).write_text(SCRIPT.replace("quorate.join()", FAILS_IN_TWO))
-    monkeypatch.setattr(tried, "TURNS", 1)
+    monkeypatch.setattr(trials, "TURNS", 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = ("-n", "2", "--memory", "100MB", "--bandwidth", "10Gbit", "--cores", str(cores), "--strategy", "all-reduce")
     assert status(*here, "--at-most", "stages=1", "--try", "9", "--json", script, "10") == 0
@@ -179,9 +179,9 @@ def test_replicas_are_tried_as_replicas(script: str, tmp_path: Path, server: Run
     """Without a mesh, `parallelize` divides a model over all workers."""
     looks = "\nassert all(type(p) is nn.Parameter for p in model.parameters())\noptimizer ="
     (tmp_path / script).write_text(DIVIDED.replace("\noptimizer =", looks))
-    found = tried.steps_of(server, script, ["10"], Layout(replicas=2, strategy="all-reduce"))
+    found = trials.steps_of(server, script, ["10"], Layout(replicas=2, strategy="all-reduce"))
     assert not isinstance(found, str) and len(found) == STEPS
-    assert "AssertionError" in tried.steps_of(server, script, ["10"], Layout(shards=2, zero=3))
+    assert "AssertionError" in trials.steps_of(server, script, ["10"], Layout(shards=2, zero=3))
 
 
 @pytest.mark.slow
@@ -189,9 +189,9 @@ def test_several_stages_on_a_worker_are_tried(script: str, tmp_path: Path, serve
     """They begin where the plan says."""
     (tmp_path / script).write_text(DIVIDED)
     layout = Layout(stages=2, schedule="interleaved-1f1b", chunks=2, microbatches=2)
-    found = tried.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "blocks.3"])
+    found = trials.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "blocks.3"])
     assert not isinstance(found, str) and len(found) == STEPS
-    assert "nowhere" in tried.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "nowhere"])
+    assert "nowhere" in trials.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "nowhere"])
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.cli.values import bytes_per_second_from, seconds_from, settings_from, strategy_from
+from quorate.cli.options import settings_from, strategy_from
 from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import bytes_per_second_from, seconds_from
 
 
 @pytest.mark.parametrize(

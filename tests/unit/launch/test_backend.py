@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.worker.backend import backend_here, gpu_backend_here
+from quorate.launch.worker.join import backend_here, gpu_backend_here
 
 
 @pytest.fixture

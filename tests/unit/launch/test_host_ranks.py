@@ -17,8 +17,8 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.launch.hosts import link
 from quorate.launch.hosts.frames import MARK, Pipes
-from quorate.launch.hosts.layout import layout_from
 from quorate.launch.hosts.link import Link
+from quorate.launch.hosts.reach import layout_from
 from tests.support.hosts_here import ssh_to_here
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
-from quorate.launch.hosts.layout import layout_from
+from quorate.launch.hosts.reach import layout_from
 
 
 def test_hosts_have_their_ranks() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from quorate.core.errors import PeerFailed
-from quorate.launch.worker.launcher_news import LauncherNews
+from quorate.launch.worker.signals import LauncherNews
 from quorate.wire.board import MemoryBoard
 from quorate.wire.failure import (
     allow_going_on,

@@ -14,9 +14,8 @@ import torch
 
 import quorate
 from quorate.core.errors import ConfigurationError, MissingExtra
-from quorate.launch.loggers import names, writing
-from quorate.launch.loggers.scalars import Scalars
-from quorate.launch.loggers.writing import writing_to
+from quorate.launch import loggers
+from quorate.launch.loggers import Scalars, writing_to
 from tests.unit.records.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, start, steps
 
@@ -204,9 +203,9 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def close(self, *, is_well: bool) -> None:
             """Nothing."""
 
-    monkeypatch.setattr(writing, "LEAVES", 0.05)
+    monkeypatch.setattr(loggers, "LEAVES", 0.05)
     said: list[str] = []
-    stuck = writing.Writing({"stuck": Stuck}, said.append)
+    stuck = loggers.Writing({"stuck": Stuck}, said.append)
     stuck._held = queue.Queue(2)
     for _ in range(5):
         stuck.add("x", 1.0, 1)
@@ -226,11 +225,11 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_names_that_are_refused(text: str, error: type[Exception], match: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names.importlib.util, "find_spec", lambda package: None)
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda package: None)
     with pytest.raises(error, match=match):
-        names.names_from(text)
-    assert names.names_from(None) == [] == names.names_from("none")
-    assert names.known_names("wandb, mlflow,wandb") == ["wandb", "mlflow"]
+        loggers.names_from(text)
+    assert loggers.names_from(None) == [] == loggers.names_from("none")
+    assert loggers.known_names("wandb, mlflow,wandb") == ["wandb", "mlflow"]
 
 
 def test_a_script_and_the_launcher_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.local.children import Child
-from quorate.launch.local.guard import Guard
+from quorate.launch.local.children import Child, Command, Expected
+from quorate.launch.local.orphans import Guard
 from quorate.launch.local.process_group import Crew
-from quorate.launch.local.started import Command, Expected
 from quorate.launch.warm import nursery as nursery_module
 from quorate.launch.warm.nursery import Nursery
 from quorate.wire.board import MemoryBoard

@@ -10,8 +10,7 @@ import pytest
 
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.launch.worker.between_hosts import token_here
-from quorate.launch.worker.meeting import meet_on_this_host
-from quorate.launch.worker.other_launchers import Seat, first_host, seat_here
+from quorate.launch.worker.other_launchers import Seat, first_host, meet_on_this_host, seat_here
 from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
 from tests.support.programs import Program
 

@@ -18,12 +18,11 @@ import pytest
 
 from quorate.core.errors import PeerFailed
 from quorate.launch.local.chaos import Chaos
-from quorate.launch.local.endings import Ending, status_in_words
+from quorate.launch.local.children import Command
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.process_group import Crew
 from quorate.launch.local.processes import environment, run_shown
-from quorate.launch.local.started import Command
-from quorate.launch.local.verdict import log_of
+from quorate.launch.local.verdict import Ending, log_of, status_in_words
 from quorate.launch.run.overrides import Overrides
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
-from quorate.launch.local.endings import Ending
-from quorate.launch.local.verdict import cause_of, last_lines, verdict
+from quorate.launch.local.verdict import Ending, cause_of, last_lines, verdict
 from quorate.launch.run.folder import run_folder, usual_name, write_run
 
 

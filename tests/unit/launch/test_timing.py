@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quorate.launch.warm import probes, timing
-from quorate.launch.warm.probes import fixed_shares
-from quorate.launch.warm.timing import Timer, Timers, cuts
+from quorate.launch.warm import timing
+from quorate.launch.warm.timing import Timer, Timers, cuts, fixed_shares
 
 
 class Clock:
@@ -56,7 +55,7 @@ class Block(nn.Module):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(probes, "time", fake)
+    monkeypatch.setattr(timing, "time", fake)
     return fake
 
 

@@ -14,7 +14,7 @@ import torch
 import quorate
 from quorate.core.errors import ConfigurationError, WorkerFailed
 from quorate.notebook.function import file_of, put_raised, put_result, raised_in, receive, result_in, send
-from quorate.notebook.text_bytes import bytes_of
+from quorate.notebook.launching import bytes_of
 
 
 @pytest.fixture(autouse=True)
@@ -121,11 +121,11 @@ def test_the_report_shows_itself() -> None:
 
 
 def test_names_of_packages_go_on_to_lead_into_them() -> None:
-    import quorate.launch.local.endings
+    import quorate.launch.local.verdict
     import quorate.report.wording as wording
 
     assert callable(quorate.launch) and callable(quorate.report)
-    assert quorate.launch.local.endings.Ending is not None and wording.counted(1, "x") == "1 x"
+    assert quorate.launch.local.verdict.Ending is not None and wording.counted(1, "x") == "1 x"
     assert sys.modules["quorate.launch"] is quorate.launch
 
 

@@ -11,8 +11,7 @@ from torch import nn
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Block, Model
-from quorate.planning.passes import most_held
-from quorate.planning.prediction import predict
+from quorate.planning.prediction import most_held, predict
 from quorate.planning.waiting import SYNC_EVERY, slowest
 from quorate.sharding.stages.clock import clock
 from quorate.sharding.stages.cut import cut_evenly

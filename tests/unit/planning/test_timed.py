@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorate.cli.doctor import memory
-from quorate.cli.planner import timed as module
-from quorate.cli.planner.timed import mean_of, timed
+from quorate.cli.planner import trials as module
+from quorate.cli.planner.trials import mean_of, timed
 from quorate.launch.warm.run_server import RunServer
 from tests.support.planned_scripts import DIVIDED
 from tests.support.programs import WARM

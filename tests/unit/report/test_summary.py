@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held
 from quorate.records.records import records_of
 from quorate.report.page import page
 from quorate.report.reading.planned import planned_in

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.cifar10.crops import augmented
-from quorate.workloads.cifar10.workload import DEVIATIONS, MEANS, Cifar10
+from quorate.workloads.cifar10 import DEVIATIONS, MEANS, Cifar10, augmented
 from tests.support.workload_files import cifar10_images, write_cifar10_binary
 
 RECORDS = 7

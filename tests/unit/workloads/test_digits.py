@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.digits import images
-from quorate.workloads.digits.workload import Digits
+from quorate.workloads import digits
+from quorate.workloads.digits import Digits
 
 
 def test_the_file_has_what_scikit_learn_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = images.read()
-    assert len(read.images) == 1797 and images._file() is not None
-    monkeypatch.setattr(images, "_file", lambda: None)
-    loaded = images.read()
+    read = digits.read_images()
+    assert len(read.images) == 1797 and digits._images_file() is not None
+    monkeypatch.setattr(digits, "_images_file", lambda: None)
+    loaded = digits.read_images()
     assert torch.equal(read.images, loaded.images) and torch.equal(read.labels, loaded.labels)
 
 
@@ -26,17 +26,19 @@ def test_all_images_are_there_once() -> None:
     pixels = torch.cat([train[0], test[0]])
     assert pixels.shape == (1797, 1, 8, 8) and pixels.dtype == torch.float32
     assert pixels.min() == 0 and pixels.max() == 1
-    assert len(pixels.unique(dim=0)) == len(images.read().images.unique(dim=0))
-    assert torch.bincount(test[1]).tolist() == [count // 5 for count in torch.bincount(images.read().labels).tolist()]
+    assert len(pixels.unique(dim=0)) == len(digits.read_images().images.unique(dim=0))
+    assert torch.bincount(test[1]).tolist() == [
+        count // 5 for count in torch.bincount(digits.read_images().labels).tolist()
+    ]
 
 
 def test_the_split_is_drawn_from_the_seed() -> None:
     labels = torch.arange(100) % 4
-    train, test = images.split(labels, seed=1)
+    train, test = digits.split(labels, seed=1)
     assert sorted([*train.tolist(), *test.tolist()]) == list(range(100))
     assert torch.bincount(labels[test]).tolist() == [5, 5, 5, 5]
-    assert torch.equal(test, images.split(labels, seed=1)[1])
-    assert not torch.equal(test, images.split(labels, seed=2)[1])
+    assert torch.equal(test, digits.split(labels, seed=1)[1])
+    assert not torch.equal(test, digits.split(labels, seed=2)[1])
 
 
 def test_an_epoch_or_two_learn_something() -> None:

@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.hyperplane import kept
-from quorate.workloads.hyperplane.plane import Plane
-from quorate.workloads.hyperplane.workload import Hyperplane
+from quorate.workloads import hyperplane
+from quorate.workloads.hyperplane import Hyperplane, Plane
 from quorate.workloads.points import Points
 
 PLANE = Plane(features=20, noise=0.5, seed=7)
@@ -80,7 +79,7 @@ def test_a_batch_is_its_rows() -> None:
 
 
 def test_nobody_changes_the_file(folder: Path) -> None:
-    inputs, _ = kept.opened(PLANE, ROWS)
+    inputs, _ = hyperplane.opened(PLANE, ROWS)
     (file,) = folder.glob("*.rows")
     whole = file.read_bytes()
     inputs[:] = 0
@@ -126,11 +125,11 @@ def test_descent_ends_at_the_noise() -> None:
     ids=["empty", "cut off", "longer", "header", "a target", "inputs are zeros", "all zeros"],
 )
 def test_a_damaged_file_is_written_anew(folder: Path, damage: Callable[[bytes], bytes]) -> None:
-    first = [array.copy() for array in kept.opened(PLANE, ROWS)]
+    first = [array.copy() for array in hyperplane.opened(PLANE, ROWS)]
     (file,) = folder.glob("*.rows")
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
-    for ours, theirs in zip(kept.opened(PLANE, ROWS), first, strict=True):
+    for ours, theirs in zip(hyperplane.opened(PLANE, ROWS), first, strict=True):
         assert np.array_equal(ours, theirs)
     assert file.read_bytes() == whole
     assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".rows"]
@@ -138,23 +137,23 @@ def test_a_damaged_file_is_written_anew(folder: Path, damage: Callable[[bytes], 
 
 def test_other_planes_have_other_files(folder: Path) -> None:
     for plane in (PLANE, Plane(features=20, noise=0.6, seed=7), Plane(features=20, noise=0.5, seed=8)):
-        kept.opened(plane, ROWS)
-    kept.opened(PLANE, ROWS + 1)
+        hyperplane.opened(plane, ROWS)
+    hyperplane.opened(PLANE, ROWS + 1)
     assert len(list(folder.glob("*.rows"))) == 4
 
 
 def test_many_want_it_and_one_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    original = kept._write
+    original = hyperplane._write
 
     def write(path: Path, plane: Plane, rows: int) -> None:
         written.append(path)
         original(path, plane, rows)
 
-    monkeypatch.setattr(kept, "_write", write)
-    monkeypatch.setattr(kept, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(hyperplane, "_write", write)
+    monkeypatch.setattr(hyperplane, "_POLL_SECONDS", 0.01)
     found: list[np.ndarray] = []
-    threads = [threading.Thread(target=lambda: found.append(kept.opened(PLANE, ROWS)[0])) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(hyperplane.opened(PLANE, ROWS)[0])) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -185,31 +184,31 @@ def test_threads_that_share_a_plane_draw_the_same_rows() -> None:
 def test_what_a_killed_writer_leaves_is_written_over(folder: Path) -> None:
     program = (
         "import os, signal\n"
-        "from quorate.workloads.hyperplane import kept\n"
-        "from quorate.workloads.hyperplane.plane import Plane\n"
-        "kept._header = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"kept.opened(Plane(features=20, noise=0.5, seed=7), {ROWS})\n"
+        "from quorate.workloads import hyperplane\n"
+        "from quorate.workloads.hyperplane import Plane\n"
+        "hyperplane._header = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"hyperplane.opened(Plane(features=20, noise=0.5, seed=7), {ROWS})\n"
     )
     killed = subprocess.run([sys.executable, "-c", program])
     assert killed.returncode == -9
     assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".part"]
-    assert np.array_equal(kept.opened(PLANE, ROWS)[0], PLANE.rows(list(range(ROWS)))[0])
+    assert np.array_equal(hyperplane.opened(PLANE, ROWS)[0], PLANE.rows(list(range(ROWS)))[0])
     assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".rows"]
 
 
 def test_a_writer_that_does_not_finish_is_not_waited_for_for_ever(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.opened(PLANE, ROWS)
+    hyperplane.opened(PLANE, ROWS)
     (file,) = folder.glob("*.rows")
     file.unlink()
-    monkeypatch.setattr(kept, "WAIT_SECONDS", 0.02)
-    monkeypatch.setattr(kept, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(hyperplane, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(hyperplane, "_POLL_SECONDS", 0.01)
     with file.with_suffix(".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ConfigurationError, match=r'another process has held .*data="counter" needs no file'):
-            kept.opened(PLANE, ROWS)
-    kept.opened(PLANE, ROWS)
+            hyperplane.opened(PLANE, ROWS)
+    hyperplane.opened(PLANE, ROWS)
 
 
 def test_a_full_disk_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,9 +224,9 @@ def test_a_disk_that_fills_up_leaves_nothing(folder: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept, "_fill", full)
+    monkeypatch.setattr(hyperplane, "_fill", full)
     with pytest.raises(ConfigurationError, match=r'cannot be kept \(No space left on device\); data="counter"'):
-        kept.opened(PLANE, ROWS)
+        hyperplane.opened(PLANE, ROWS)
     assert [path.suffix for path in folder.iterdir()] == [".lock"]
 
 
@@ -235,19 +234,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigurationError, match=r'Not a directory\); data="counter"'):
-        kept.opened(PLANE, ROWS)
-    monkeypatch.setattr(kept, "cache_folder", lambda: None)
+        hyperplane.opened(PLANE, ROWS)
+    monkeypatch.setattr(hyperplane, "cache_folder", lambda: None)
     with pytest.raises(ConfigurationError, match='no home for a cache folder; data="counter"'):
-        kept.opened(PLANE, ROWS)
+        hyperplane.opened(PLANE, ROWS)
 
 
 def test_a_large_file_is_shown_being_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept.opened(PLANE, ROWS)
+    hyperplane.opened(PLANE, ROWS)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(kept, "SHOWN_FROM_BYTES", 0)
-    kept.opened(PLANE, 300)
+    monkeypatch.setattr(hyperplane, "SHOWN_FROM_BYTES", 0)
+    hyperplane.opened(PLANE, 300)
     first, *rest = capsys.readouterr().err.splitlines()
     assert "hyperplane: writing" in first and str(folder) in first and first.endswith("once")
     assert rest == [f"hyperplane: {tenths}0 % written" for tenths in (2, 4, 6, 8, 10)]

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.workloads.least_squares.workload import LeastSquares
+from quorate.workloads.least_squares import LeastSquares
 from quorate.workloads.points import Points
 
 

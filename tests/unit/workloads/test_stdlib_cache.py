@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from quorate.workloads.stdlib_functions import cache, corpus
-from quorate.workloads.stdlib_functions.corpus import Corpus, Selection
-from quorate.workloads.stdlib_functions.workload import StdlibFunctions
+from quorate.workloads import stdlib_corpus
+from quorate.workloads.stdlib_corpus import Corpus, Selection
+from quorate.workloads.stdlib_functions import StdlibFunctions
 
 SMALL = Selection(modules=None, limit=None, longest=3000, smallest_class=20, vocabulary_size=8192)
 
@@ -45,9 +45,9 @@ def same(ours: Corpus, other: Corpus) -> bool:
 
 
 def test_what_is_kept_comes_back(example: Corpus, tmp_path: Path) -> None:
-    assert cache.load(tmp_path / "it") is None
-    assert cache.save(tmp_path / "it", example)
-    loaded = cache.load(tmp_path / "it")
+    assert stdlib_corpus.load(tmp_path / "it") is None
+    assert stdlib_corpus.save(tmp_path / "it", example)
+    loaded = stdlib_corpus.load(tmp_path / "it")
     assert loaded is not None
     assert same(loaded, example)
     assert loaded.words.dtype == torch.int16
@@ -69,19 +69,21 @@ def test_what_is_kept_comes_back(example: Corpus, tmp_path: Path) -> None:
 )
 def test_damage_is_noticed(example: Corpus, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "it"
-    cache.save(path, example)
+    stdlib_corpus.save(path, example)
     path.write_bytes(damage(path.read_bytes()))
-    assert cache.load(path) is None
+    assert stdlib_corpus.load(path) is None
 
 
 def test_readers_never_see_a_part_while_writers_write(example: Corpus, tmp_path: Path) -> None:
     path = tmp_path / "it"
-    cache.save(path, example)
-    writers = [threading.Thread(target=lambda: [cache.save(path, example) for _ in range(25)]) for _ in range(4)]
+    stdlib_corpus.save(path, example)
+    writers = [
+        threading.Thread(target=lambda: [stdlib_corpus.save(path, example) for _ in range(25)]) for _ in range(4)
+    ]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        assert cache.load(path) is not None
+        assert stdlib_corpus.load(path) is not None
     for writer in writers:
         writer.join()
     assert [file.name for file in tmp_path.iterdir()] == ["it"]
@@ -94,18 +96,18 @@ def test_the_workload_reads_once_and_rebuilds_what_is_damaged(kept: Path, monkey
     file.write_bytes(whole[: len(whole) // 2])
     assert same(StdlibFunctions(modules=("json",)).corpus, first)
     assert file.read_bytes() == whole
-    monkeypatch.setattr(corpus, "functions_in", None)
+    monkeypatch.setattr(stdlib_corpus, "functions_in", None)
     assert same(StdlibFunctions(modules=("json",)).corpus, first)
 
 
 def test_other_settings_and_other_sources_are_kept_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
-    one = cache.cache_path(tmp_path, ["a.py"], SMALL)
-    other = cache.cache_path(
+    one = stdlib_corpus.cache_path(tmp_path, ["a.py"], SMALL)
+    other = stdlib_corpus.cache_path(
         tmp_path, ["a.py"], Selection(modules=None, limit=9, longest=3000, smallest_class=20, vocabulary_size=8192)
     )
     (tmp_path / "a.py").write_text("x = 12\n")
-    changed = cache.cache_path(tmp_path, ["a.py"], SMALL)
+    changed = stdlib_corpus.cache_path(tmp_path, ["a.py"], SMALL)
     assert len({one, other, changed}) == 3
 
 
@@ -118,5 +120,5 @@ def test_a_place_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypa
 
 def test_a_failed_rename_leaves_nothing_behind(example: Corpus, tmp_path: Path) -> None:
     (tmp_path / "it").mkdir()
-    assert not cache.save(tmp_path / "it", example)
+    assert not stdlib_corpus.save(tmp_path / "it", example)
     assert [path.name for path in tmp_path.iterdir()] == ["it"]

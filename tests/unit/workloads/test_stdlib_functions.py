@@ -10,11 +10,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from quorate.core.errors import ConfigurationError
+from quorate.workloads import stdlib_corpus
 from quorate.workloads.drawing import drawn
-from quorate.workloads.stdlib_functions import corpus, functions, vocabulary
-from quorate.workloads.stdlib_functions.description import length_lines
-from quorate.workloads.stdlib_functions.model import FunctionClassifier
-from quorate.workloads.stdlib_functions.workload import StdlibFunctions
+from quorate.workloads.stdlib_functions import FunctionClassifier, StdlibFunctions, length_lines
 
 SOURCE = b"""
 class Shape:
@@ -29,7 +27,7 @@ if True:
     def area(): pass
 """
 
-EVERYTHING = corpus.Selection(modules=None, limit=None, longest=8, smallest_class=2, vocabulary_size=64)
+EVERYTHING = stdlib_corpus.Selection(modules=None, limit=None, longest=8, smallest_class=2, vocabulary_size=64)
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_functions_at_every_depth_with_their_words() -> None:
-    found = functions.functions_in("shape.py", SOURCE)
+    found = stdlib_corpus.functions_in("shape.py", SOURCE)
     assert [(function.name, function.outermost) for function in found] == [
         ("Shape.area", "Shape.area"),
         ("Shape.wait", "Shape.wait"),
@@ -72,19 +70,19 @@ def test_functions_at_every_depth_with_their_words() -> None:
 
 def test_a_nested_function_is_on_the_side_of_the_one_around_it() -> None:
     text = "".join(f"def outer{i}():\n    def inner(): pass\n" for i in range(200))
-    found = functions.functions_in("pairs.py", text.encode())
+    found = stdlib_corpus.functions_in("pairs.py", text.encode())
     assert all(outer.is_test == inner.is_test for outer, inner in zip(found[::2], found[1::2], strict=True))
     assert 5 <= sum(function.is_test for function in found[::2]) <= 40
 
 
 def test_the_split_never_moves() -> None:
-    assert functions.stable_hash("json/decoder.py:JSONDecoder.decode") == 9679154170074571749
+    assert stdlib_corpus.stable_hash("json/decoder.py:JSONDecoder.decode") == 9679154170074571749
 
 
 def test_what_is_read_skipped_and_grouped(library: Path) -> None:
-    paths = functions.source_paths(library)
+    paths = stdlib_corpus.source_paths(library)
     assert not any("test" in path or "site-packages" in path for path in paths)
-    built = corpus.build(library, paths, EVERYTHING)
+    built = stdlib_corpus.build(library, paths, EVERYTHING)
     assert built.skipped == ("broken.py", "encoded.py", "latin.py", "null.py", "open.py")
     assert built.files == 5
     assert built.classes == ("big", "pack", "other")
@@ -94,28 +92,28 @@ def test_what_is_read_skipped_and_grouped(library: Path) -> None:
 
 
 def test_modules_and_limit_select(library: Path) -> None:
-    assert functions.source_paths(library, ["pack"]) == ["pack/__init__.py", "pack/deep/more.py"]
+    assert stdlib_corpus.source_paths(library, ["pack"]) == ["pack/__init__.py", "pack/deep/more.py"]
     with pytest.raises(ConfigurationError, match='unknown standard-library module "pak"; did you mean "pack"'):
-        functions.source_paths(library, ["pak"])
-    limited = corpus.Selection(modules=None, limit=4, longest=8, smallest_class=2, vocabulary_size=64)
-    assert len(corpus.build(library, functions.source_paths(library), limited).labels) == 4
+        stdlib_corpus.source_paths(library, ["pak"])
+    limited = stdlib_corpus.Selection(modules=None, limit=4, longest=8, smallest_class=2, vocabulary_size=64)
+    assert len(stdlib_corpus.build(library, stdlib_corpus.source_paths(library), limited).labels) == 4
 
 
 def test_the_vocabulary_is_of_frequent_words_in_a_fixed_order() -> None:
-    counts = {"b": 5, "a": 5, "z": 9, "rare": vocabulary.RARE - 1}
-    first = len(vocabulary.CLASSES)
-    assert vocabulary.build(counts, 1000)[first:] == ("z", "a", "b")
-    assert vocabulary.build(counts, first + 2)[first:] == ("z", "a")
-    numbers = vocabulary.inverse(vocabulary.build(counts, 1000))
-    assert vocabulary.encode(["z", "rare"], numbers) == [first, numbers["<name, short>"]]
-    assert numbers[vocabulary.PADDING] == 0
+    counts = {"b": 5, "a": 5, "z": 9, "rare": stdlib_corpus.RARE - 1}
+    first = len(stdlib_corpus.RARE_CLASSES)
+    assert stdlib_corpus.vocabulary_of(counts, 1000)[first:] == ("z", "a", "b")
+    assert stdlib_corpus.vocabulary_of(counts, first + 2)[first:] == ("z", "a")
+    numbers = stdlib_corpus.numbers_of(stdlib_corpus.vocabulary_of(counts, 1000))
+    assert stdlib_corpus.encode(["z", "rare"], numbers) == [first, numbers["<name, short>"]]
+    assert numbers[stdlib_corpus.PADDING] == 0
 
 
 def test_the_vocabulary_knows_training_functions_only(tmp_path: Path) -> None:
     text = "".join(f"def f{i}(word{i}): return word{i} + word{i}\n" for i in range(50))
     (tmp_path / "file.py").write_text(text)
-    wide = corpus.Selection(modules=None, limit=None, longest=99, smallest_class=1, vocabulary_size=500)
-    built = corpus.build(tmp_path, ["file.py"], wide)
+    wide = stdlib_corpus.Selection(modules=None, limit=None, longest=99, smallest_class=1, vocabulary_size=500)
+    built = stdlib_corpus.build(tmp_path, ["file.py"], wide)
     assert 0 < int(built.is_test.sum()) < 25
     known = [f"word{i}" in built.vocabulary for i in range(50)]
     assert known == [not is_test for is_test in built.is_test.tolist()]
@@ -139,8 +137,8 @@ def test_the_vocabulary_knows_training_functions_only(tmp_path: Path) -> None:
     ],
 )
 def test_rare_words_are_known_by_their_shape(word: str, expected: str) -> None:
-    assert vocabulary.shape_class(word) == expected
-    assert expected in vocabulary.CLASSES
+    assert stdlib_corpus.shape_class(word) == expected
+    assert expected in stdlib_corpus.RARE_CLASSES
 
 
 def test_the_lstm_equals_one_over_a_packed_sequence() -> None:
@@ -169,20 +167,20 @@ def test_real_functions_come_with_their_module() -> None:
 
 def test_every_example_is_the_text_of_its_function() -> None:
     workload = StdlibFunctions(modules=("json", "colorsys"), smallest_class=1, use_cache=False)
-    folder = functions.standard_library()
+    folder = stdlib_corpus.standard_library()
     written = [
         function
-        for path in functions.source_paths(folder, workload.modules)
-        for function in functions.functions_in(path, (folder / path).read_bytes())
+        for path in stdlib_corpus.source_paths(folder, workload.modules)
+        for function in stdlib_corpus.functions_in(path, (folder / path).read_bytes())
     ]
-    numbers = vocabulary.inverse(workload.corpus.vocabulary)
+    numbers = stdlib_corpus.numbers_of(workload.corpus.vocabulary)
     for train in (True, False):
         data = workload.dataset(train=train)
         expected = [function for function in written if function.is_test != train]
         assert len(data) == len(expected) > 0
         assert data.lengths.tolist() == [len(function.words) for function in expected]
         for (words, label), function in zip((data[i] for i in range(len(data))), expected, strict=True):
-            assert words.tolist() == vocabulary.encode(function.words, numbers)
+            assert words.tolist() == stdlib_corpus.encode(function.words, numbers)
             assert workload.corpus.classes[label] == function.module
 
 

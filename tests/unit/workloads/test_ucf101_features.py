@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from quorate.core.errors import ConfigurationError
 from quorate.workloads.drawing import drawn
-from quorate.workloads.ucf101_features.model import OneBiasLSTM, VideoClassifier
-from quorate.workloads.ucf101_features.workload import Ucf101Features
+from quorate.workloads.ucf101_features import OneBiasLSTM, Ucf101Features, VideoClassifier
 from tests.support.workload_files import write_videos
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from quorate.cli.choices import check_overrides, check_strategy, check_virtual
 from quorate.cli.listing import registry
+from quorate.cli.options import settings_from, strategy_from
 from quorate.cli.scripts import check_script, is_file
-from quorate.cli.values import settings_from, strategy_from
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.report.wording import counted, listed

@@ -21,7 +21,7 @@ from quorate.compare.plan import Comparison
 from quorate.compare.scaling import Regime, Scaling, cells_of, keep
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import held
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
 
@@ -180,7 +180,7 @@ def _simulated(scaling: Scaling, folder: Path) -> dict[str, Any]:
     """Simulate the numbers of workers that are too many to run; return rows for `scaling.json`."""
     if not scaling.simulated:
         return {}
-    from quorate.simulation.more_workers import more_workers
+    from quorate.simulation.grid import more_workers
 
     most, which = scaling.most(), listed([str(count) for count in scaling.simulated])
     tell(f"quorate: simulating {which} workers, like {most.folder}\n")

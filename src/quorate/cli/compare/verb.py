@@ -5,35 +5,43 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from quorate.cli import options as shared
 from quorate.cli.choices import check_workers
 from quorate.cli.compare.comparison import (
     arms_from,
     check_plan,
+    factors_from,
     in_words,
     metric_from,
     seeds_from,
     subject_from,
 )
-from quorate.cli.compare.options import CompareOptions
-from quorate.cli.compare.scaling import check_beside, planned, run_all, tell_planned, title_of
-from quorate.cli.config import config_text
+from quorate.cli.compare.scaling import check_beside, numbers_of_workers, planned, run_all, tell_planned, title_of
+from quorate.cli.config import ConfiguredCommand, config_text, read_config
 from quorate.cli.hosts import hosts_of
-from quorate.cli.options import command, flags_given
-from quorate.compare.plan import TIMEOUT, Comparison, Subject, read_plan
+from quorate.cli.listing import registry
+from quorate.cli.options import argument, command, flags_given, option
+from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
 from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from
 from quorate.core.telling import tell
-from quorate.launch.run.folder import SCALING, run_folder, usual_name
-from quorate.launch.run.lock import held
+from quorate.launch.run.folder import SCALING, held, run_folder, usual_name
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
+
+TUNE = "--tune-lr"
+USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
+_FACTORS = re.compile(r"[0-9.eE,+-]+")
 
 _AS_TYPED = (
     "epochs", "seconds", "target", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
@@ -41,6 +49,110 @@ _AS_TYPED = (
 )  # fmt: skip
 """Options that a comparison has under the same name."""
 _BESIDE_CONTINUE = ("again", "arguments", "config", "print_config", "dry_run", "as_json")
+
+
+class CompareCommand(ConfiguredCommand):
+    """A command with an optional value of `--tune-lr`, and with options after the name of a workload."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; `--tune-lr` without a list of numbers gets the default factors."""
+        place = self._subject(args)
+        if place is not None and args[place] in registry("workloads"):
+            args = [*args[:place], *args[place + 1 :], args[place]]
+        for number, word in enumerate(args):
+            if word == TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
+                args = [*args[:number], f"{TUNE}={USUAL_FACTORS}", *args[number + 1 :]]
+                break
+        return super().parse_args(ctx, args)
+
+    def _subject(self, args: list[str]) -> int | None:
+        """Return the index of the first word that is neither an option nor the value of one."""
+        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help")
+            if args[place] == TUNE:
+                has_value = place + 1 < len(args) and _FACTORS.fullmatch(args[place + 1]) is not None
+            place += 1 + has_value
+        return place if place < len(args) and args[place] != "--" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """The options of `quorate compare`."""
+
+    subject: str | None = argument(
+        "A workload (quorate list workloads), or a training script.", "SUBJECT", default=None
+    )
+    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of worker processes.", "-n", metavar=shared.N)
+    numbers: tuple[int, ...] | None = option(
+        "Compare several numbers of workers: how fast is each, and what does it cost?",
+        "--workers",
+        metavar="N,N,…",
+        reads=numbers_of_workers,
+    )
+    scaling: str | None = option(
+        "With --workers: keep the batch of each worker (weak), the batch of all (strong), or try both.",
+        metavar="weak|strong|both",
+    )
+    most: int | None = option(
+        "With --workers: the largest number run here (default: the cores); larger ones are simulated.", metavar=shared.N
+    )
+    price: float | None = option("With --workers: the price of one worker for one hour.", metavar=shared.NUMBER)
+    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(shared.SSH, metavar="COMMAND")
+    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
+    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
+    virtual: int | None = option("Number of virtual workers; in place of -n.", metavar=shared.N)
+    strategies: list[str] = option(
+        "A strategy to compare, NAME or NAME:key=value,…; may be repeated (default: all-reduce).",
+        "--strategy",
+        default=[],
+        metavar="STRATEGY",
+    )
+    baseline: str | None = option(
+        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="NAME"
+    )
+    seeds: tuple[int, ...] | None = option(
+        "How many seeds (default: 3), or which: 1,2,5.", reads=seeds_from, metavar="N or N,N,…"
+    )
+    epochs: float | None = option("Epochs of a workload, over all workers.", metavar=shared.NUMBER)
+    seconds: float | None = option(
+        "Give every strategy equal time, in seconds or such as 30min, in place of equal work.",
+        reads=limit_from,
+        metavar=shared.TIME,
+    )
+    target: float | None = option("The quality to reach; the time to it is compared.", metavar=shared.NUMBER)
+    stops: bool = option("End a run when it reaches the target.", "--stop-at-target", default=False)
+    metric: str | None = option("The name under which a script logs its quality.", metavar="NAME")
+    higher: bool | None = option("Whether higher or lower values of it are better.", "--higher/--lower")
+    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
+    pace: str | None = option(shared.PACE, metavar=shared.TIME)
+    share: str | None = option("How the data is divided.", metavar=shared.SHARES)
+    tune: tuple[float, ...] | None = option(
+        "First search the best learning rate of each strategy, among factors of its own.",
+        TUNE,
+        metavar=f"[{USUAL_FACTORS}]",
+        reads=factors_from,
+    )
+    workload_settings: list[str] = option(shared.WORKLOAD_SETTING, "--workload-set", default=[], metavar=shared.PAIR)
+    batch: int | None = option("Examples of a workload per worker and step.", metavar=shared.N)
+    evaluations: int | None = option("How often a workload is evaluated, at equal distances.", metavar=shared.N)
+    name: str | None = option("Keep everything in runs/NAME.", metavar="NAME")
+    again: str | None = option("Run what is missing of a comparison.", "--continue", metavar="FOLDER")
+    timeout: float | None = option(
+        f"How long a run may take before it counts as failed (default: {TIMEOUT:g}s).",
+        reads=seconds_from,
+        metavar=shared.TIME,
+    )
+    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME)
+    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME)
+    bandwidth: float | None = option(shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE)
+    config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
+    print_config: bool = option(shared.PRINT_CONFIG, default=False)
+    dry_run: bool = option("Print what would run, and run nothing.", default=False)
+    as_json: bool = option("Print summary.json (with --dry-run, the plan).", "--json", default=False)
 
 
 @command

@@ -17,8 +17,8 @@ from quorate.cli.scripts import check_script
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import bytes_from
-from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.orphans import death_with_parent
+from quorate.launch.local.verdict import status_in_words
 from quorate.report.wording import bytes_in_words, number_in_words
 
 PROGRAM = (sys.executable, "-m", "quorate.launch.warm.measuring")

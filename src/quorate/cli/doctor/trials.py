@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.orphans import death_with_parent
+from quorate.launch.local.verdict import status_in_words
 
 PROGRAM = (sys.executable, "-m", "quorate.launch.worker.trial")
 SECONDS = 90.0

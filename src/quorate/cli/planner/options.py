@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, option
-from quorate.cli.values import bytes_per_second_from, seconds_from
-from quorate.core.quantities import bytes_from
+from quorate.core.quantities import bytes_from, bytes_per_second_from, seconds_from
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
     cluster, batch = _cluster(options), options.batch
     if options.tries is not None:
-        from quorate.cli.planner.tried import check_tries
+        from quorate.cli.planner.trials import check_tries
 
         check_tries(options)
     if batch is not None and batch < 1:
@@ -102,7 +102,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
     tried = None
     if options.tries is not None:
-        from quorate.cli.planner.tried import tries
+        from quorate.cli.planner.trials import tries
 
         tried = tries(server, ranked, options, model, examples)
     if options.as_json:
@@ -172,16 +172,15 @@ def _by_sizes(options: PlanOptions) -> Model:
 
 
 def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServer) -> tuple[Model, int]:
-    from quorate.cli.planner.timed import timed
-    from quorate.launch.warm.steps import SECONDS
-    from quorate.planning.measured import model_from
+    from quorate.cli.planner.trials import timed
+    from quorate.planning.measured import TIMED_SECONDS, model_from
 
     only = flags_given(options, *_OF_SIZES)
     if only:
         raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
     assert options.workers is not None
-    tell(f"quorate: running {options.model} alone, {SECONDS:g} s of its steps\n")
+    tell(f"quorate: running {options.model} alone, {TIMED_SECONDS:g} s of its steps\n")
     axes = [axis for axis in ("shards", "tensor") if longest.get(axis, options.workers) > 1]
     here = options.per_host or options.workers
     at_once = min(options.cores or 1, here)

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from quorate.cli.options import flags_given
-from quorate.cli.simulate.options import SimulateOptions
+from quorate.cli.simulate.plan import SimulateOptions
 from quorate.cli.simulate.results import Columns, show
 from quorate.core.errors import ConfigurationError
 from quorate.planning.records import EFFICIENCY, FACTOR, FIXED, RECORDS, Foreseen, foreseen, out_of_order

@@ -1,18 +1,25 @@
-"""The results of a simulation on the console: a table, and a recorded run against its simulation."""
+"""The results of `quorate simulate`: on the console a table, and a recorded run against its simulation; its files."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import typer
+
+from quorate.core.errors import QuorateError
 from quorate.core.telling import tell
+from quorate.launch.run.folder import write_run
 from quorate.report.wording import bytes_in_words, number_in_words, seconds_in_words, share_in_words
 from quorate.simulation.grid import Row, SimulatedCell
 
 if TYPE_CHECKING:
     from quorate.simulation.checked import Held
+
 
 NOTHING = "–"
 """The cell without a figure; a column of such cells is left out."""
@@ -20,10 +27,13 @@ _WIDEST = 220
 _TOLD_FROM = 2.0
 """Seconds after which one row is worth a line of its own, where there is no terminal."""
 
-
 _R = TypeVar("_R")
 Columns = Sequence[tuple[str, Callable[[_R], str]]]
 """For each column its head, and the function from a row to a cell."""
+
+FORMAT = 1
+"""Version of `simulate.json`; rises when a key changes its meaning or is removed."""
+FILE, PICTURE = "simulate.json", "simulate.svg"
 
 
 def table(rows: Sequence[Row]) -> None:
@@ -129,3 +139,38 @@ class Shown:
         seconds = time.monotonic() - self._began
         if self._bar is None and self._line and seconds > _TOLD_FROM:
             tell(f"quorate: {self._line}: {seconds_in_words(seconds)}\n")
+
+
+def begin(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Make the folder, and write the plan."""
+    write_run(folder, None, {"format": FORMAT, "command": ["quorate", *sys.argv[1:]], **plan})
+    (folder / "run.json").replace(folder / FILE)
+
+
+def keep(folder: Path, also: Path | None, results: Mapping[str, Any], draw: Callable[[], str]) -> dict[str, Any]:
+    """Write the results beside the plan, and the picture, into `also` as well; return the plan with the results.
+
+    Raises `QuorateError` where it cannot be written.
+    """
+    about: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8")) | dict(results)
+    try:
+        (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        drawn = draw()
+        for path in (folder / PICTURE, *([] if also is None else [also])):
+            path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise QuorateError(f"what was simulated cannot be kept: {error.strerror or error} ({error.filename})") from None
+    return about
+
+
+def tell_kept(
+    about: Mapping[str, Any], folder: Path, table: Callable[[], None], lines: Iterable[str], *, as_json: bool
+) -> None:
+    """Print the results as JSON, or as table, `lines` and paths."""
+    if as_json:
+        typer.echo(json.dumps(about, indent=2))
+        return
+    table()
+    for line in lines:
+        typer.echo(line)
+    typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")

@@ -22,7 +22,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 from quorate.wire.board_frames import read_frame, write_frame
@@ -31,6 +33,8 @@ MARK = b"\nquorate agent 1\n"
 """Sent before the first frame, as a login shell may have printed something."""
 BEAT = 2.0
 """Seconds between two beats."""
+
+_CHUNK = 2**16
 
 
 class Pipes:
@@ -63,3 +67,41 @@ class Pipes:
     def next(self) -> list[bytes] | None:
         """The next frame; None at the end. Raises `BadFrame`."""
         return read_frame(self)
+
+
+class BoardConnections:
+    """The connections of one end, by the number that both ends use."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+        self._open: dict[int, socket.socket] = {}
+
+    def add(self, number: int, connection: socket.socket) -> None:
+        """Forward its bytes, in a thread, until it ends."""
+        self._open[number] = connection
+        threading.Thread(target=self._carry, args=(number, connection), name="quorate board", daemon=True).start()
+
+    def takes(self, frame: Sequence[bytes]) -> bool:
+        """Do what a frame says, if it is of one of them."""
+        match frame:
+            case [b"data", number, data]:
+                with suppress(OSError, KeyError):
+                    self._open[int(number)].sendall(data)
+            case [b"close", number]:
+                with suppress(OSError, KeyError):
+                    self._open.pop(int(number)).shutdown(socket.SHUT_RDWR)
+            case _:
+                return False
+        return True
+
+    def close(self) -> None:
+        """End them all: the other end is gone."""
+        for connection in self._open.values():
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _carry(self, number: int, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while data := connection.recv(_CHUNK):
+                self._pipes.send("data", number, data)
+        self._pipes.send("close", number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import shlex
 import signal
 import socket
 import subprocess
@@ -16,9 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.hosts.board_connections import BoardConnections
-from quorate.launch.hosts.frames import MARK, Pipes
-from quorate.launch.hosts.layout import Place
+from quorate.launch.hosts.frames import MARK, BoardConnections, Pipes
+from quorate.launch.hosts.reach import Place, ssh_words
 from quorate.launch.run.folder import version_of
 from quorate.wire.board_frames import BadFrame
 
@@ -26,14 +24,7 @@ CONNECT_SECONDS = 30.0
 LEAVE_SECONDS = 6.0
 LOST = -int(signal.SIGKILL)
 """The status of a worker whose host is lost."""
-_OPTIONS = "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 _MOST_SAID_FIRST = 2**16
-
-
-def ssh_words(ssh: str, host: str) -> list[str]:
-    """The command that starts the agent on `host`, which has the same Python at the same place."""
-    agent = f"exec {shlex.quote(sys.executable)} -m quorate.launch.hosts.agent"
-    return [*shlex.split(ssh), *_OPTIONS.split(), "--", host, agent]
 
 
 class Link:

@@ -16,10 +16,9 @@ from pathlib import Path
 from quorate.launch.hosts.frames import BEAT
 from quorate.launch.hosts.link import LEAVE_SECONDS, LOST, Link
 from quorate.launch.hosts.reach import Hosts
-from quorate.launch.local.children import Child
+from quorate.launch.local.children import Child, Command
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.processes import Conclusion, run_crew, show
-from quorate.launch.local.started import Command
 from quorate.launch.local.verdict import log_of
 
 _OURS = (

@@ -2,17 +2,22 @@
 
 Ranks are never used twice: newcomers have those from the number of workers at the start on. Who wants one more writes
 so on the board: `newcomers/wanted` counts those that were asked for, and `newcomers/said/<k>` holds what became of the
-k-th, from 1: `rank 5`, or why there is none.
+k-th, from 1: `rank 5`, or why there is none. The address of the board is in the run's folder, readable by this user
+alone.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from quorate.core.contracts import Board
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.wire.board import SocketBoard
 from quorate.wire.failure import ended, has_come, report_outsider
 
 _WANTED, _SAID, _ENDED = "newcomers/wanted", "newcomers/said", "newcomers/ended"
@@ -22,6 +27,8 @@ MOST = 64
 _TRIES = 3
 MOST_NEWCOMERS = 2 * MOST
 """The most newcomers of one run."""
+
+_DOOR = "board.address"
 
 
 @dataclass(frozen=True)
@@ -131,3 +138,29 @@ def ask_for_one(board: Board, timeout: float) -> str:
     key = f"{_SAID}/{number}"
     board.wait([key], timeout)
     return (board.get(key) or b"").decode()
+
+
+@contextmanager
+def open_to_all(folder: Path, board: str) -> Iterator[None]:
+    """Publish the address of the board in the run's folder inside."""
+    path = folder / _DOOR
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, board.encode())
+    finally:
+        os.close(handle)
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def board_of(folder: Path) -> SocketBoard:
+    """That of the run in `folder`. Raises `ConfigurationError` where none is under way that others may join."""
+    try:
+        return SocketBoard((folder / _DOOR).read_text(encoding="utf-8"))
+    except (OSError, ValueError, QuorateError):
+        raise ConfigurationError(
+            f"no run that workers can join is running in {folder}; start one with quorate run --spare N"
+        ) from None

@@ -11,10 +11,10 @@ from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
 from quorate.launch.local.chaos import Chaos
 from quorate.launch.local.children import Child, Distant, host_of, signal_group, tell, tell_group
-from quorate.launch.local.endings import Ending
-from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers
+from quorate.launch.local.orphans import Guard
+from quorate.launch.local.verdict import Ending
 from quorate.launch.run.requests import (
     LEFT_WHEN_ASKED,
     Report,

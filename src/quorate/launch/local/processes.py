@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +18,15 @@ from typing import Any, Protocol
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
 from quorate.launch.local.chaos import Chaos, ChaosPlan
-from quorate.launch.local.children import Child
+from quorate.launch.local.children import Births, Child, Command, StartedRanks, hash_seed
 from quorate.launch.local.console import ShownConsole
-from quorate.launch.local.guard import Guard
 from quorate.launch.local.live_goodput import LiveGoodput
-from quorate.launch.local.newcomers import Newcomers, Room
+from quorate.launch.local.newcomers import Newcomers, Room, open_to_all
+from quorate.launch.local.orphans import Guard
 from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
-from quorate.launch.local.signals import signals_to
-from quorate.launch.local.started import Births, Command, StartedRanks, hash_seed
 from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
-from quorate.launch.run.address import open_to_all
+from quorate.launch.run.overrides import why_unused
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
-from quorate.launch.run.unused import why_unused
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure
 from quorate.wire.members import read_deaths
@@ -40,6 +39,9 @@ _OF_WORKERS = ("QUORATE_GPU_BACKEND",)
 """Our own that are meant for workers."""
 PASSED_ON = ASKS
 """Signals that the launcher passes on to the workers."""
+
+_STACKS, _STOP = signal.SIGUSR2, signal.SIGTSTP
+Shows = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
@@ -223,3 +225,39 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def signals_to(crew: Crew, board: Board, folder: Path, shows: Shows) -> Iterator[None]:
+    """While in force, what asks this process to end is passed on to the workers. In the main thread only.
+
+    Once asked, this process ends, and its sentences are not interrupted by being asked again: such signals stay
+    without effect. Ctrl-Z stops the workers too, until they all go on; SIGUSR2 lets them write their stacks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = [signum for signum in (*ASKS, _STACKS, _STOP) if signal.getsignal(signum) is not signal.SIG_IGN]
+
+    def stop(signum: int, frame: object) -> None:
+        shows(-1, "quorate: stopped, and the workers with it; fg or bg lets all go on\n")
+        crew.signal_alive(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns when this process goes on
+        crew.signal_alive(signal.SIGCONT)
+
+    def write_stacks(signum: int, frame: object) -> None:
+        joined = [rank for rank in crew.alive if board.get(f"process/{rank}") is not None]
+        crew.tell_alive(_STACKS, joined)
+        shows(-1, f"quorate: {len(joined)} workers have been told to write their stacks to their logs in {folder}\n")
+
+    handlers = {_STACKS: write_stacks, _STOP: stop}
+    before = {
+        signum: signal.signal(signum, handlers.get(signum, lambda number, frame: crew.pass_on(number)))
+        for signum in taken
+    }
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            is_late = crew.interrupted_by is not None and signum in ASKS
+            signal.signal(signum, signal.SIG_IGN if is_late else handler)  # Python resets others early

@@ -1,12 +1,13 @@
-"""How a run ended, for people: the cause first, what followed from it in one line."""
+"""How the workers of a run ended, as data and in words: the cause first, what followed from it in one line."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from quorate.core.errors import Failure, Mismatch, PeerFailed, ranks_in_words
-from quorate.launch.local.endings import Ending
 
 LINES_SHOWN = 20
 _TAIL_BYTES = 2**14
@@ -76,3 +77,34 @@ def _together(endings: list[Ending]) -> str:
         plural = words.replace("was ", "were ", 1) if len(ranks) > 1 and words.startswith("was ") else words
         phrases.append(f"{ranks_in_words(ranks)} {plural}")
     return ", ".join(phrases)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended. `stopped_with` is the signal by which the crew ended it, if it did."""
+
+    rank: int
+    status: int
+    stopped_with: signal.Signals | None = None
+    why: str | None = None
+    """Said instead of the status: it was on a host that was lost."""
+
+    @property
+    def in_words(self) -> str:
+        """The ending as a phrase behind "rank 2": `exited with status 3`, `was killed by signal 9 (SIGKILL)`."""
+        if self.why is not None:
+            return self.why
+        if self.status < 0 and self.stopped_with == -self.status:
+            return f"was stopped with {self.stopped_with.name}"
+        return status_in_words(self.status)
+
+
+def status_in_words(status: int) -> str:
+    """An exit status as a sentence goes on after the name of the process."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        return f"was killed by signal {-status}"
+    return f"was killed by signal {-status} ({name})"

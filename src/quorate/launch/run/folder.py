@@ -1,7 +1,8 @@
-"""The folder a run leaves behind, `runs/<name>/`, and what stands in its `run.json` before the run begins."""
+"""The folder of a run, `runs/<name>/`: its `run.json`, and the lock that one launcher at a time holds."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -10,7 +11,8 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -129,3 +131,42 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a launcher is at work in `folder`; False where that is not known."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def held(
+    folder: Path, why_not: str = "the run in {} is still going on; wait for it, or end it first"
+) -> Iterator[None]:
+    """Inside, no other launcher goes to work in `folder`. Raises `ConfigurationError`, `why_not`, where one is at work.
+
+    A file system that knows no locks holds nobody off.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(why_not.format(folder)) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        with suppress(OSError):
+            os.close(handle)

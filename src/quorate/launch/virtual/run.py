@@ -20,15 +20,19 @@ from typing import TextIO
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
 from quorate.core.telling import tell
-from quorate.launch.run.overrides import overrides_here
-from quorate.launch.run.unused import why_unused
-from quorate.launch.virtual.clock import put_virtual_time
-from quorate.launch.virtual.log_records import put_ranks_in_logs
-from quorate.launch.virtual.output import Logs, OnOutput, put_routed_streams
+from quorate.launch.run.overrides import overrides_here, why_unused
 from quorate.launch.virtual.patched_torch import put_torch
-from quorate.launch.virtual.patching import StandIns, here
+from quorate.launch.virtual.patching import (
+    Logs,
+    OnOutput,
+    StandIns,
+    here,
+    put_ranks_in_logs,
+    put_routed_streams,
+    put_virtual_time,
+)
 from quorate.launch.worker.recording import flush_records
-from quorate.launch.worker.script_line import script_line
+from quorate.launch.worker.stack_report import script_line
 from quorate.wire import current
 from quorate.wire.virtual import ComputeModel, Network, Outcome, VirtualWorld
 from quorate.wire.virtual.waits import in_words

@@ -18,9 +18,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from quorate.launch.local.endings import status_in_words
 from quorate.launch.local.orphans import death_with_parent
 from quorate.launch.local.processes import PASSED_ON, Conclusion
+from quorate.launch.local.verdict import status_in_words
 from quorate.launch.warm.launcher import launch
 from quorate.launch.warm.request import RunRequest, conclusion_line
 

@@ -18,16 +18,15 @@ from typing import NoReturn
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.launch.hosts.ranks import HostRanks
 from quorate.launch.hosts.reach import Hosts
+from quorate.launch.local.children import StartedRanks
 from quorate.launch.local.orphans import watch_launcher
 from quorate.launch.local.process_group import WRONG_INPUT
 from quorate.launch.local.processes import PASSED_ON, Conclusion, run_crew
-from quorate.launch.local.started import StartedRanks
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.ranks import KEPT, ForkedRanks, stand_alone
-from quorate.launch.warm.request import RunRequest, VirtualRun, conclusion_line
+from quorate.launch.warm.request import RunRequest, VirtualRun, conclusion_line, run_request
 from quorate.launch.warm.script import flush_files
-from quorate.launch.warm.virtual import run_request
 
 CONSOLE = "console.log"
 """The file of a virtual run's console output, in its folder."""

@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from quorate.launch.local.children import Child
-from quorate.launch.local.started import Command, Leash
+from quorate.launch.local.children import Child, Command, Leash
 from quorate.launch.warm.run_server import CAN_FORK, IMPORTED, Program
 
 SERVER = "quorate.launch.warm.nursery_server"

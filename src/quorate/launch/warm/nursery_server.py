@@ -14,9 +14,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from quorate.launch.local.children import Child
+from quorate.launch.local.children import Child, Command
 from quorate.launch.local.processes import PASSED_ON
-from quorate.launch.local.started import Command
 from quorate.launch.warm.fork_server import Lines, ready
 from quorate.launch.warm.ranks import ForkedRanks
 

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from quorate.launch.local.children import Child
+from quorate.launch.local.children import Child, Command
 from quorate.launch.local.orphans import death_with_parent
 from quorate.launch.local.processes import PASSED_ON
-from quorate.launch.local.started import Command
 from quorate.launch.local.verdict import log_of
 from quorate.launch.warm.script import live_as_main
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quorate.launch.hosts.reach import Hosts
+from quorate.launch.local.children import Command
 from quorate.launch.local.process_group import GRACE
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.local.started import Command
 from quorate.launch.run.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -121,3 +122,25 @@ def conclusion_from(line: bytes) -> Conclusion:
     if not isinstance(fields, dict) or fields.keys() != {"status", "why"}:
         raise ValueError(f"{line!r} is not an answer to a run")
     return Conclusion(**fields)
+
+
+def run_request(request: RunRequest, virtual: VirtualRun) -> int:
+    """Return the exit status, as `run_script`. The shared environment has only the variables asked for."""
+    from quorate.launch.virtual.run import run_script
+
+    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
+        del os.environ[name]
+    os.environ["QUORATE_RUN"] = str(request.folder.resolve())
+    os.environ.update(request.overrides.environment())
+    if request.servers:
+        os.environ["QUORATE_SERVERS"] = str(request.servers)
+    return run_script(
+        request.script,
+        request.arguments,
+        request.size,
+        joiners=virtual.joiners + request.servers,
+        seed=virtual.seed,
+        compute=virtual.compute_model(),
+        network=virtual.network(),
+        run_dir=request.folder,
+    )

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from quorate.launch.local.endings import status_in_words
-from quorate.launch.local.guard import end_of_input
+from quorate.launch.local.children import Leash, hash_seed
+from quorate.launch.local.orphans import end_of_input
 from quorate.launch.local.processes import Conclusion
-from quorate.launch.local.started import Leash, hash_seed
+from quorate.launch.local.verdict import status_in_words
 from quorate.launch.warm.request import RunRequest, conclusion_from
 
 CAN_FORK = sys.platform.startswith("linux")

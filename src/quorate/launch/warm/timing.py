@@ -17,10 +17,12 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -28,17 +30,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush
 from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
-from quorate.launch.warm.probes import fixed_shares, seconds_of_a_byte, tensors_in
 from quorate.launch.warm.script import live_as_main
-from quorate.launch.warm.steps import MOST_STEPS, SECONDS, STEPS
 from quorate.launch.worker.world import World
 from quorate.observe.activations import Saved
+from quorate.planning.measured import MOST_TIMED_STEPS, TIMED_SECONDS, TIMED_STEPS
 from quorate.sharding.tensor.finding import tensor_plan
 
 TENSORS = (2, 3, 4, 6, 8, 12, 16)
 """Workers of a tensor axis for which it is asked whether the layers can be cut."""
 _PARTS = ("outside", "model", "backward", "update")
 _NOT_CUT = ("whole", "sequence")
+
+_PROBES = 5
+_COPIED = 1 << 25
+"""Bytes."""
 
 
 class Timer:
@@ -112,7 +117,7 @@ class Timer:
     def is_enough(self) -> bool:
         """Whether steps have been timed for long enough."""
         timed = self.seconds
-        return self.has_fewest and (sum(timed) >= SECONDS or len(timed) >= MOST_STEPS)
+        return self.has_fewest and (sum(timed) >= TIMED_SECONDS or len(timed) >= MOST_TIMED_STEPS)
 
     @property
     def seconds(self) -> list[float]:
@@ -122,7 +127,7 @@ class Timer:
     @property
     def has_fewest(self) -> bool:
         """Whether there are as many steps as are needed."""
-        return len(self.steps) >= STEPS - 1
+        return len(self.steps) >= TIMED_STEPS - 1
 
     def median(self, part: str) -> float:
         """Return the median over all steps but the first: `examples`, or seconds of a part in `_PARTS`."""
@@ -245,6 +250,73 @@ def main() -> NoReturn:
     os.environ.update(OF_ONE_WORKER)
     sys.path.pop(0)  # the folder from which this program was started
     live_as_main(script, arguments)
+
+
+def tensors_in(x: Any) -> list[Tensor]:
+    """The first tensor that is there, in a list; none where there is none."""
+    if isinstance(x, Tensor):
+        return [x]
+    inside = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, tuple | list) else []
+    return next((tensors for item in inside if (tensors := tensors_in(item))), [])
+
+
+def fixed_shares(
+    blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
+) -> tuple[float, float]:
+    """Return the shares of the seconds of both passes that do not depend on the number of examples, by a line through
+    one example and all, with no parameters in a cache. 0 if blocks cannot be called with one example."""
+    names = [name for name in blocks if name in inputs]
+    if not names or examples < 2:
+        return 0.0, 0.0
+    calls = [(blocks[name], *inputs[name]) for name in names]
+    try:
+        whole = _seconds([(block, *_first(args, kwargs, examples, examples)) for block, args, kwargs in calls])
+        one_example = _seconds([(block, *_first(args, kwargs, 1, examples)) for block, args, kwargs in calls])
+    except (RuntimeError, TypeError, ValueError, IndexError):  # a block that is not of examples one by one
+        return 0.0, 0.0
+    shares = [
+        (x - (most - x) / (examples - 1)) / most if most > 0 else 0.0
+        for x, most in zip(one_example, whole, strict=True)
+    ]
+    return min(1.0, max(0.0, shares[0])), min(1.0, max(0.0, shares[1]))
+
+
+def seconds_of_a_byte() -> float:
+    """Return the seconds per byte of a copy that no cache holds."""
+    source = torch.ones(_COPIED >> 2)
+    into, seconds = torch.empty_like(source), []
+    for _ in range(_PROBES):
+        begin = time.perf_counter()
+        into.copy_(source)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds) / _COPIED
+
+
+def _first(args: Any, kwargs: Any, count: int, examples: int) -> tuple[Any, Any]:
+    def cut(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        part = x.detach()[:count].clone() if x.dim() and len(x) == examples else x.detach()
+        return part.requires_grad_(x.requires_grad)
+
+    return tuple(map(cut, args)), {name: cut(x) for name, x in kwargs.items()}
+
+
+def _seconds(calls: Sequence[tuple[Module, Any, Any]]) -> tuple[float, float]:
+    """Medians of the forward and of the backward passes of all these calls, one after the other."""
+    forward, backward = [], []
+    for _ in range(_PROBES):
+        both = [0.0, 0.0]
+        for block, args, kwargs in calls:
+            begin = time.perf_counter()
+            output = tensors_in(block(*args, **kwargs))[0]
+            between = time.perf_counter()
+            output.sum().backward()
+            both[0] += between - begin
+            both[1] += time.perf_counter() - between
+        forward.append(both[0])
+        backward.append(both[1])
+    return statistics.median(forward), statistics.median(backward)
 
 
 if __name__ == "__main__":

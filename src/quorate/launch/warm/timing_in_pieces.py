@@ -15,9 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.warm.measuring import blocks_by_name, model_of
-from quorate.launch.warm.probes import fixed_shares
 from quorate.launch.warm.stepping import Divisions, Task, leave, run_as_told
-from quorate.launch.warm.timing import Timers
+from quorate.launch.warm.timing import Timers, fixed_shares
 
 
 class _Parts:

@@ -24,11 +24,9 @@ from quorate.core.errors import (
 )
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
-from quorate.launch.worker.launcher_news import LauncherNews
 from quorate.launch.worker.recording import flush_records, leave_records, say_closing_line
-from quorate.launch.worker.script_line import script_line
-from quorate.launch.worker.signals import attend
-from quorate.launch.worker.stack_report import report_quietly
+from quorate.launch.worker.signals import LauncherNews, attend
+from quorate.launch.worker.stack_report import report_quietly, script_line
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.sharding.torch_errors import in_words

@@ -14,14 +14,22 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 
+from quorate.core.axes import Axes, axes_from_text, offload_of, stage_of
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
-from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
+from quorate.core.draws import common_seed, mixed
+from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout, unknown
 from quorate.core.telling import flush, tell
+from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
-from quorate.launch.local.newcomers import MOST_NEWCOMERS
+from quorate.data.limit import Limit
+from quorate.inject.failures import SlowTimes, failures_from
+from quorate.inject.imbalance import parse_imbalance
+from quorate.inject.pace import parse_pace
+from quorate.launch.local.chaos import began
+from quorate.launch.local.newcomers import MOST, MOST_NEWCOMERS
 from quorate.launch.local.orphans import watch_launcher
-from quorate.launch.run.overrides import overrides_here
-from quorate.launch.worker.backend import backend_here, gpu_backend_here
+from quorate.launch.run.overrides import Overrides, asked_mesh, asked_strategy, overrides_here
+from quorate.launch.worker.baselines import baselines
 from quorate.launch.worker.between_hosts import (
     address_here,
     congestion_here,
@@ -32,21 +40,34 @@ from quorate.launch.worker.between_hosts import (
 )
 from quorate.launch.worker.ending import end_well, status_after_error
 from quorate.launch.worker.gangs import board_in
-from quorate.launch.worker.launcher_news import LauncherNews
-from quorate.launch.worker.meeting import meet_on_this_host
-from quorate.launch.worker.other_launchers import seat_here
-from quorate.launch.worker.own_servers import prepare_servers
-from quorate.launch.worker.preparing import prepare
+from quorate.launch.worker.other_launchers import meet_on_this_host, seat_here
 from quorate.launch.worker.recording import start_records
+from quorate.launch.worker.signals import LauncherNews
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
 from quorate.launch.worker.world import World
-from quorate.sharding.mesh import Meshes
+from quorate.observe.pacing import Pacing, injected
+from quorate.records.tape import Replaying, tape_of
+from quorate.servers.own import OwnServers
+from quorate.sharding.mesh import Meshes, deal_to
+from quorate.train.chosen import chosen_in
+from quorate.train.undistributed import Undistributed
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
+from quorate.wire.current import Place
+from quorate.wire.failure import note_server
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.gpus import gpu_backend
+from quorate.wire.real.gpus import GPU_BACKENDS, NCCL, gpu_backend
 from quorate.wire.real.wire import RealWire
-from quorate.wire.survivors import DeathTolerance
+from quorate.wire.survivors import DeathTolerance, Survivors
+from quorate.wire.virtual.wire import VirtualWire
+
+_SOON = 1.0
+"""Seconds; longer than a launcher needs to notice that a worker has died."""
+
+BACKENDS = ("gloo", "mpi")
+
+SERVERS = "QUORATE_SERVERS"
+"""How many of the highest ranks are servers."""
 
 
 @dataclass
@@ -56,10 +77,6 @@ class _Joined:
     world: World | None = None
     waits: TorchWaits | None = None
     """Has the store of torch's default process group, which NCCL asks for as long as the worker is there."""
-
-
-_SOON = 1.0
-"""Seconds; longer than a launcher needs to notice that a worker has died."""
 
 
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: str | None = None) -> World:
@@ -243,3 +260,116 @@ def _number(name: str) -> int | None:
     if not (value.isdecimal() and len(value) < 10):
         raise ConfigurationError(f"{name}={value} is not a rank or size; a launcher sets a whole number")
     return int(value)
+
+
+def gpu_backend_here() -> str:
+    """By QUORATE_GPU_BACKEND how tensors of GPUs are summed: "nccl", "host", or "" where workers are to find out.
+
+    Raises `ConfigurationError` for any other.
+    """
+    chosen = os.environ.get("QUORATE_GPU_BACKEND", "").strip()
+    if chosen and chosen not in GPU_BACKENDS:
+        raise unknown("backend (QUORATE_GPU_BACKEND)", chosen, GPU_BACKENDS)
+    return chosen
+
+
+def backend_here(gpus: str = NCCL) -> str:
+    """Return torch's backend: for CPU tensors that of QUORATE_BACKEND, by default gloo; for GPU tensors NCCL, or with
+    `gpus="host"` gloo. Raises `ConfigurationError` for an unknown one, and for MPI outside of mpirun, or where torch
+    has been built without it, as in all downloads."""
+    chosen = os.environ.get("QUORATE_BACKEND", "").strip() or "gloo"
+    if chosen not in BACKENDS:
+        raise unknown("backend (QUORATE_BACKEND)", chosen, BACKENDS)
+    if chosen == "mpi":
+        if not dist.is_mpi_available():
+            raise ConfigurationError(
+                f"QUORATE_BACKEND=mpi, and torch {torch.__version__} has been built without MPI; build torch from "
+                "source where an MPI is installed, or leave the variable out: gloo works under mpirun too"
+            )
+        if "OMPI_COMM_WORLD_RANK" not in os.environ and "PMI_RANK" not in os.environ:
+            raise ConfigurationError("QUORATE_BACKEND=mpi works under mpirun only; start the workers with mpirun")
+    return f"cpu:{chosen},cuda:{'nccl' if gpus == NCCL else 'gloo'}" if torch.cuda.is_available() else chosen
+
+
+def prepare_servers(place: Place) -> None:
+    """Let this worker, or server, know which ranks are servers.
+
+    On one, what workers call together before `distribute` is its own, alone. Raises `ConfigurationError` for a number
+    that cannot be.
+    """
+    wire, own = place.wire, place.context(OwnServers)
+    text = os.environ.get(SERVERS, "")
+    if text:
+        most = min(MOST, wire.max_size - wire.size)
+        if not (text.isdecimal() and len(text) < 10 and int(text) <= most):
+            raise ConfigurationError(
+                f"{SERVERS} is {text!r}; it must be at most {most}, the number of ranks that are not workers"
+            )
+        own.ranks = range(wire.max_size - int(text), wire.max_size)
+    if wire.rank in own.ranks:
+        note_server(wire.board, wire.rank)
+        data_context(place).seat = None
+        place.context(DeathTolerance).survivors = Survivors(wire.channel("survivors"))
+        place.leaving.append(lambda: _check_served(own))
+
+
+def _check_served(own: OwnServers) -> None:
+    if not own.has_served:
+        raise ConfigurationError(
+            "this rank is a server (--servers), but the script never called quorate.distribute; leave out --servers"
+        )
+
+
+def prepare(place: Place, chosen: Overrides) -> None:
+    """Let `chosen` be in force in this worker's place.
+
+    A seed that was given seeds the default generators of torch, numpy and python, alike on all ranks until an optimizer
+    is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts that say
+    nothing known.
+    """
+    choices, data, wire = chosen_in(place), data_context(place), place.wire
+    if chosen.replay is not None:
+        place.context(Replaying).tape = tape_of(Path(chosen.replay))
+    is_real = isinstance(wire, RealWire)
+    seed = data.seed = chosen.seed or 0
+    choices.strategy_name, choices.settings = chosen.strategy, chosen.settings
+    data.share = chosen.share
+    if any(choice is not None for choice in (chosen.mesh, chosen.zero, chosen.offload)):
+        meshes = place.context(Meshes)
+        meshes.axes = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
+        deal_to(place, meshes.axes)
+        meshes.zero = None if chosen.zero is None else stage_of(chosen.zero)
+        meshes.offload = offload_of(chosen.offload)
+    asked = [asked_strategy(chosen), asked_mesh(chosen, wire.size)]
+    if any(asked):
+        place.context(Undistributed).watch(place, " ".join(filter(None, asked)))
+    choices.learning_rate_factor = chosen.learning_rate_factor
+    if is_real and chosen.strategy is not None and chosen.strategy in baselines:
+        choices.baselines = {chosen.strategy: baselines.get(chosen.strategy)}
+        data.needs_equal_shares = chosen.strategy
+    slow = _slow_times(place, chosen)
+    if chosen.imbalance or chosen.pace or slow:
+        imbalance = parse_imbalance(chosen.imbalance, seed=seed, size=wire.size) if chosen.imbalance else None
+        pace = parse_pace(chosen.pace, seed=seed, size=wire.size) if chosen.pace else None
+        injected(place).pacing = Pacing(place, imbalance, pace, slow)
+    if chosen.seconds is not None:
+        data.limit = Limit(wire.channel("limit"), chosen.seconds)
+    draws = place.context(CommonDraws)
+    if chosen.seed is not None and is_real:
+        draws.begin(common_seed(seed), mixed(seed, wire.rank))
+    elif isinstance(wire, VirtualWire) and wire.generator_seeds is not None:
+        draws.have_begun(*wire.generator_seeds)
+
+
+def _slow_times(place: Place, chosen: Overrides) -> SlowTimes | None:
+    """Return the slow times of this worker, or of the place in which it was started."""
+    if chosen.failures is None and chosen.chaos is None:
+        return None
+    if chosen.failures is None or chosen.chaos is None or not os.environ.get("QUORATE_BOARD"):
+        raise ConfigurationError(
+            "QUORATE_CHAOS and QUORATE_FAILURES are set by quorate run, which strikes its workers; other launchers "
+            "cannot: start the training with quorate run -n N --chaos SEED"
+        )
+    wire, seat = place.wire, data_context(place).seat
+    rank = wire.rank if seat is None else seat
+    return SlowTimes(failures_from(chosen.failures), wire.size, chosen.chaos, rank, partial(began, wire.board))

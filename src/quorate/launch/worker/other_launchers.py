@@ -11,26 +11,41 @@ variables of Slurm too, and no step with several tasks: such a process is alone.
 
 Between hosts rank 0 is on the first host of the step (srun), and is looked for where mpirun itself runs: of that host
 Open MPI tells the addresses (4: OMPI_MCA_orte_hnp_uri) or the name (5: in PMIX_NAMESPACE). MASTER_ADDR goes first.
+Workers of one host whose launcher offers no board meet at one that rank 0 serves on a Unix socket.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import socket
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from quorate.core.contracts import Board
 from quorate.core.errors import ConfigurationError, WireTimeout
+from quorate.wire.board import SocketBoard
+from quorate.wire.board_server import BoardServer
+from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
 
 _RESERVED_STEPS = 4_294_967_280
 """From here on numbers of steps stand for shells: of sbatch, of salloc, of a prolog."""
 _FIRST_PORT, _PORTS = 20_000, 10_000
 _USUAL_PORT = 29_500
 """That of torchrun; for launchers whose jobs have no name that is known on every host."""
+
+_LOOK_EVERY = 0.1
+_ANSWERS_WITHIN = 2.0
+"""Seconds; the default limit for a host that drops packets is much longer."""
+
+_BOARD, _OPEN = "board", "open"
+_MEETING_LOOK_EVERY = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,11 +232,6 @@ def _number(known: Mapping[str, str], name: str, launcher: str) -> int:
     return int(value)
 
 
-_LOOK_EVERY = 0.1
-_ANSWERS_WITHIN = 2.0
-"""Seconds; the default limit for a host that drops packets is much longer."""
-
-
 def address_of_first(addresses: Sequence[str], port: str, *, launcher: str, is_first: bool, timeout: float) -> str:
     """The one of `addresses`, or names, of the launcher's host at which rank 0 is reached.
 
@@ -259,3 +269,33 @@ def _is_ours(address: str) -> bool:
                 probe.bind(where)
                 return True
     return False
+
+
+def meet_on_this_host(seat: Seat, timeout: float) -> tuple[Board, Path]:
+    """The board of the workers that are started with this one, and the folder for their sockets.
+
+    Nothing listens on the network. Raises `WireTimeout` where rank 0 does not come.
+    """
+    if seat.rank == 0:
+        folder = make_socket_folder(seat.job)
+        server = BoardServer(folder / _BOARD)
+        (folder / _OPEN).touch()
+        atexit.register(_close, server, folder, os.getpid())  # after the worker's own end, which is registered later
+        return SocketBoard(server.path), folder
+    until = time.monotonic() + timeout
+    while True:
+        served = find_socket_folder(seat.job)
+        if served is not None and (served / _OPEN).exists():
+            return SocketBoard(str(served / _BOARD)), served
+        if time.monotonic() > until:
+            raise WireTimeout(
+                f"rank 0 of the {seat.size} workers that {seat.launcher} has started was not met on this host within "
+                f"{timeout:g} s; if it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
+            )
+        time.sleep(_MEETING_LOOK_EVERY)
+
+
+def _close(server: BoardServer, folder: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -13,18 +13,23 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from quorate.core.contracts import Board
 from quorate.core.errors import QuorateError, Stopped
 from quorate.core.telling import tell
 from quorate.launch.run import requests
+from quorate.launch.run.requests import ask_to_stop, asked_to_stop, tell_on
 from quorate.launch.worker import stack_report
-from quorate.launch.worker.launcher_news import LauncherNews
 from quorate.observe.ends import ends_of
 from quorate.observe.stopping import INTERRUPTED, stop_of
 from quorate.wire.current import Place
+from quorate.wire.failure import pass_on, say_of
 from quorate.wire.real.wire import RealWire
+from quorate.wire.used import pass_on_used
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at the board."""
@@ -189,3 +194,39 @@ def attend(place: Place) -> Attendant | None:
     attendant = Attendant(place, place.wire)
     attendant.start()
     return attendant
+
+
+@dataclass
+class LauncherNews:
+    """News between the workers of several hosts and their launcher, which have two boards.
+
+    `quorate run --hosts` has a board, at which its workers meet; between hosts these keep their notes among themselves
+    from then on, so that nothing waits for the launcher. Each worker passes on what is new, both ways, twice a second,
+    where its training begins and ends, and at its own end: failures, deaths, and requests to leave. `board` is the
+    launcher's, where it is another one than the workers'.
+    """
+
+    board: Board | None = None
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    """A thread writes its news before another one reads: else old news would be written over new."""
+
+    def pass_on(self, wire: RealWire) -> None:
+        """Let both know what either does. Raises as boards do."""
+        launcher, ours = self.board, wire.board
+        if launcher is None:
+            return
+        with self._one_at_a_time:
+            say_of(wire.rank, ours, launcher)
+            tell_on(wire.rank, ours, launcher)
+            pass_on(ours, launcher)
+            pass_on_used(ours, launcher)
+            pass_on(launcher, ours)
+            for source, target in ((launcher, ours), (ours, launcher)):
+                status = asked_to_stop(source)
+                if status is not None and asked_to_stop(target) is None:
+                    ask_to_stop(target, status)
+
+    def try_to_pass_on(self, wire: RealWire) -> None:
+        """Pass on the news; errors of a board that does not answer are reported elsewhere."""
+        with suppress(QuorateError, OSError):
+            self.pass_on(wire)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -17,7 +20,6 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
 from quorate.data.context import data_context
 from quorate.gossip.requests import Answer, Requests
-from quorate.launch.worker.weighed import Weighed, check_dense, numbers_of, weight_of
 from quorate.means.equal_replicas import widened
 from quorate.observe.step_times import timing
 from quorate.records.rows import Evaluate
@@ -48,6 +50,9 @@ _SERVE_EVERY = 1.5
 """Seconds; longer than a wait needs to notice that a worker has ended, or called something else."""
 _LOOK_EVERY = 0.25
 _DONE, _FIRST = "requests/done", "first_does"
+
+_LENGTH = 8
+"""Bytes of a length."""
 
 
 class _Held:
@@ -363,3 +368,63 @@ class World:
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={str(self.device)!r})"
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """`x * weight` of one worker as bytes, with its kind, by which workers compare their arguments."""
+
+    carried: Tensor
+    weight: float
+    rank: int
+    kind: str
+
+    @classmethod
+    def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
+        """Return the argument of one worker."""
+        carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
+        return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
+
+    @property
+    def whole(self) -> Tensor:
+        """All fields in one tensor, so that one gather has them from the same workers."""
+        about = json.dumps([self.weight, self.rank, self.kind]).encode()
+        tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
+        return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
+
+    @classmethod
+    def read(cls, whole: Tensor) -> Weighed:
+        """The inverse of `whole`."""
+        end = whole.numel() - _LENGTH
+        begin = end - int(whole[end:].clone().view(torch.int64))
+        return cls(whole[:begin], *json.loads(bytes(whole[begin:end].tolist())))
+
+    def like(self, x: Tensor) -> Tensor:
+        """The numbers, as those of `x` are laid out."""
+        return self.carried.clone().view(x.dtype).reshape(x.shape)
+
+
+def numbers_of(x: object) -> Tensor:
+    """Return the argument of `world.mean` as a tensor. Raises `ConfigurationError`."""
+    if isinstance(x, Tensor):
+        check_dense(x, "mean")
+        value = x.detach()
+        return value if value.is_floating_point() or value.is_complex() else value.float()
+    if not isinstance(x, Real):
+        raise ConfigurationError(f"world.mean takes a tensor or a real number, not a {type(x).__name__}")
+    return torch.tensor(float(x), dtype=torch.float64)
+
+
+def weight_of(weight: object) -> float:
+    """Return the weight as a number. Raises `ConfigurationError` for anything else."""
+    number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
+    if not isinstance(number, Real) or not math.isfinite(number):
+        raise ConfigurationError(f"the weight of world.mean must be a finite number, not {weight!r}")
+    return float(number)
+
+
+def check_dense(x: Tensor, call: str) -> None:
+    """Raise `ConfigurationError` for a tensor that cannot be sent."""
+    if x.layout is not torch.strided or x.is_meta:
+        kind = "one on the meta device" if x.is_meta else f"one of the layout {x.layout}"
+        raise ConfigurationError(f"world.{call} takes dense tensors with values, not {kind}")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT
-from quorate.launch.run.lock import is_held
+from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT, is_held
 from quorate.records.records import ranks_in
 from quorate.records.run_files import RunFile
 from quorate.report.reading.run import RunRecords, read_run

@@ -10,10 +10,10 @@ from typing import Any
 from quorate.core.errors import ConfigurationError
 from quorate.inject.failures import Failures
 from quorate.report.wording import counted
-from quorate.simulation.failing.drawn import failures_until
 from quorate.simulation.failing.exchanges import Exchanges
 from quorate.simulation.failing.playing import Goodput, Played
 from quorate.simulation.failing.recovery import Recovery
+from quorate.simulation.failing.schedule import failures_until
 from quorate.simulation.failing.ways import Way
 from quorate.simulation.links import Links
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.inject.failures import Failure, Failures
-from quorate.simulation.failing.drawn import failures_until
 from quorate.simulation.failing.exchanges import Exchanges
 from quorate.simulation.failing.life import Terms, life
 from quorate.simulation.failing.recovery import Recovery
-from quorate.simulation.failing.strokes import Learners, Struck, counted
+from quorate.simulation.failing.schedule import Learners, Struck, counted, failures_until
 from quorate.simulation.failing.together import Lives, Spent, in_meetings, in_rounds, merging
 from quorate.simulation.failing.ways import Way, way_of
 

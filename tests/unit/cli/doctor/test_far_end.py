@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.doctor import far, far_end
-from quorate.cli.doctor.far import Far
-from quorate.cli.doctor.judged import judge_reach
+from quorate.cli.doctor import far_end, hosts
+from quorate.cli.doctor.hosts import Far, judge_reach
 
 TREE = ast.parse(Path(far_end.__file__).read_text(), feature_version=(3, 8))
 SINCE = {
@@ -78,7 +77,7 @@ def test_it_uses_what_python_38_has() -> None:
 
 def _answers(monkeypatch: pytest.MonkeyPatch, python: str) -> dict[str, object]:
     """Of a host that has this Python alone."""
-    monkeypatch.setattr(far, "words_on", lambda host, command: ["sh", "-c", command.replace(sys.executable, python)])
+    monkeypatch.setattr(hosts, "words_on", lambda host, command: ["sh", "-c", command.replace(sys.executable, python)])
     host = Far("b")
     try:
         return host.ask("about", packages=[])

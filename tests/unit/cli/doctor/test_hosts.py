@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from quorate.cli.doctor import far, hosts
-from quorate.cli.doctor.far import Far, words_on
+from quorate.cli.doctor import hosts
 from quorate.cli.doctor.findings import Finding
-from quorate.cli.doctor.judged import (
+from quorate.cli.doctor.hosts import (
     About,
     Day,
+    Far,
     judge_address,
     judge_bandwidth,
     judge_connection,
@@ -25,6 +25,7 @@ from quorate.cli.doctor.judged import (
     judge_mtu,
     judge_reach,
     judge_versions,
+    words_on,
 )
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
@@ -151,7 +152,7 @@ def test_one_that_is_asked_answers(here: Far) -> None:
 
 
 def test_shells_may_greet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "words_on", lambda host, command: ["sh", "-c", f"echo; echo 12 months; {command}"])
+    monkeypatch.setattr(hosts, "words_on", lambda host, command: ["sh", "-c", f"echo; echo 12 months; {command}"])
     told = Far("b")
     try:
         assert told.ask("resolve", name="127.0.0.1") == {"address": "127.0.0.1"}
@@ -160,7 +161,7 @@ def test_shells_may_greet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "words_on", lambda host, command: ["sh", "-c", "exec sleep 60"])
+    monkeypatch.setattr(hosts, "words_on", lambda host, command: ["sh", "-c", "exec sleep 60"])
     told = Far("b")
     try:
         with pytest.raises(OSError, match=r"no answer within 0.05 s"):
@@ -170,7 +171,7 @@ def test_one_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
 
 def test_hosts_that_do_not_answer_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "words_on", lambda host, command: ["sh", "-c", "echo 'no, thanks' >&2; exit 255"])
+    monkeypatch.setattr(hosts, "words_on", lambda host, command: ["sh", "-c", "echo 'no, thanks' >&2; exit 255"])
     found = list(hosts.findings(["a", "b"]))
     assert [(one.name, one.level.value) for one in found] == [("host a", "FAIL"), ("host b", "FAIL")]
     assert all(one.found == "could not be asked over ssh: no, thanks" for one in found)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quorate.cli.doctor import examinations, trials
+from quorate.cli.doctor import trials, verb
 from quorate.cli.doctor.findings import Examination, Finding, Level, fail, ok, warn
 from quorate.cli.main import main
 
@@ -20,8 +20,8 @@ FINE, MIND, BAD = ok("cores", "4"), warn("torchrun", "stale", "export A=1"), fai
 def told(
     findings: Sequence[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[object, str, str]:
-    monkeypatch.setattr(examinations, "findings", lambda: iter(findings))
-    monkeypatch.setattr(examinations, "names", lambda: [one.name for one in findings])
+    monkeypatch.setattr(verb, "findings_here", lambda: iter(findings))
+    monkeypatch.setattr(verb, "examination_names", lambda: [one.name for one in findings])
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
     said = capsys.readouterr()
@@ -90,8 +90,8 @@ def test_a_probe_that_raises_fails() -> None:
 def test_without_torch_nothing_is_tried_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = trials.Trial(why="ImportError: libtorch.so")
     monkeypatch.setattr(trials, "probe_torch", lambda: broken)
-    monkeypatch.setattr(examinations, "quick", list)
-    assert [(one.name, one.level) for one in examinations.findings()] == [("gpu", Level.FAIL)]
+    monkeypatch.setattr(verb, "quick_examinations", list)
+    assert [(one.name, one.level) for one in verb.findings_here()] == [("gpu", Level.FAIL)]
 
 
 def test_every_row_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,16 +107,16 @@ def test_every_row_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "probe_half", lambda: trials.Trial(answers=[{"right": True}]))
     monkeypatch.setattr(trials, "probe_run", lambda: trials.Trial(answers=[{"right": True}], processes=2))
     monkeypatch.setattr(trials, "has_mpirun", lambda: True)
-    assert [one.name for one in examinations.findings()] == examinations.names()
+    assert [one.name for one in verb.findings_here()] == verb.examination_names()
     assert asked == [("gloo", 2), ("nccl", 1), ("mpi", 2)]
 
 
 def test_it_imports_nothing_heavy() -> None:
     code = f"""
 import sys
-from quorate.cli.doctor import examinations, verb
-found = [one.finding() for one in examinations.quick()]
-assert len(found) == {len(examinations.quick())}
+from quorate.cli.doctor import verb
+found = [one.finding() for one in verb.quick_examinations()]
+assert len(found) == {len(verb.quick_examinations())}
 print([name for name in ('torch', 'numpy', 'sklearn', 'tensorboard', 'sphinx') if name in sys.modules])
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

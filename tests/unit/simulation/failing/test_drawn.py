@@ -7,8 +7,7 @@ from itertools import takewhile
 import pytest
 
 from quorate.inject.failures import failures_from
-from quorate.simulation.failing.drawn import failures_until
-from quorate.simulation.failing.strokes import Learners
+from quorate.simulation.failing.schedule import Learners, failures_until
 
 
 @pytest.mark.parametrize("seed", [7, 2**40])

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.workload import Workload
 from quorate.workloads.drawing import drawn
-from quorate.workloads.stdlib_bytes.model import ByteModel
-from quorate.workloads.stdlib_bytes.text import Text, read, standard_library
+
+LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+"""Folders that are not walked."""
+END = b"\0"
+"""Between two files."""
+
+BYTES = 256
 
 
 class Windows(NamedTuple):
@@ -87,8 +96,8 @@ class StdlibBytes(Workload[Windows]):
 
     @cached_property
     def _texts(self) -> tuple[Text, Text]:
-        folder = standard_library()
-        texts = read(folder, self.most_bytes)
+        folder = Path(sysconfig.get_path("stdlib"))
+        texts = read_texts(folder, self.most_bytes)
         if min(len(text.numbers) for text in texts) <= self.length:
             raise ConfigurationError(
                 f"stdlib-bytes: the sources below {folder}, as far as they are used, are shorter than a window of "
@@ -130,3 +139,85 @@ class StdlibBytes(Workload[Windows]):
         training, test = self._texts
         counts = f"{len(training.numbers)} bytes of {training.files} files", f"{len(test.numbers)} of {test.files}"
         return [f"stdlib-bytes: {counts[0]} train, {counts[1]} test, in windows of {self.length} bytes"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """All bytes of the files for training, or for testing, in the order of their paths."""
+
+    numbers: Tensor
+    """uint8, of shape (bytes,)."""
+    files: int
+
+
+def read_texts(folder: Path, most: int | None) -> tuple[Text, Text]:
+    """For training and for testing; files in the order of a hash of their paths, until `most` bytes are read."""
+    chosen: list[tuple[str, bytes]] = []
+    total = 0
+    for path in sorted(_python_files(folder), key=_hash):
+        if most is not None and total >= most:
+            break
+        chosen.append((path, (folder / path).read_bytes() + END))
+        total += len(chosen[-1][1])
+    is_test = [int(_hash(path)[-8:], 16) % 10 == 0 for path, _ in chosen]
+    return tuple(  # type: ignore[return-value]
+        _text(sorted(path for path, tests in zip(chosen, is_test, strict=True) if tests == wanted))
+        for wanted in (False, True)
+    )
+
+
+def _text(files: list[tuple[str, bytes]]) -> Text:
+    whole = bytearray(b"".join(text for _, text in files))
+    return Text(torch.frombuffer(whole, dtype=torch.uint8) if whole else torch.zeros(0, dtype=torch.uint8), len(files))
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()
+
+
+def _python_files(folder: Path) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - LEFT_OUT)
+        below = Path(place).relative_to(folder)
+        yield from ((below / file).as_posix() for file in sorted(files) if file.endswith(".py"))
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a layer four times as wide; each after a norm, each added."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_wide = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.attended = nn.Linear(width, width, bias=False)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, length, width) to the same."""
+        n, length, width = x.shape
+        parts = self.query_key_value(self.before_attention(x)).view(n, length, 3, self.heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.attended(mixed.transpose(1, 2).reshape(n, length, width))
+        added: Tensor = self.narrow(gelu(self.wide(self.before_wide(x))))
+        return x + added
+
+
+class ByteModel(nn.Module):
+    """Embedding of bytes and places, `layers` blocks, a linear layer."""
+
+    def __init__(self, length: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.byte, self.place = nn.Embedding(BYTES, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, BYTES, bias=False)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Scores (n, length, 256) of what comes after each byte of `text` (n, length), int64."""
+        places = torch.arange(text.shape[1], device=text.device)
+        scores: Tensor = self.output(self.norm(self.blocks(self.byte(text) + self.place(places))))
+        return scores

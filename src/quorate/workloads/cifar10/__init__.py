@@ -1,1 +1,0 @@
-"""CIFAR-10, from the files as published, and the ResNet-32 of its paper's figures."""

@@ -1,1 +1,0 @@
-"""Scikit-learn's own small images of handwritten digits, and a small residual network."""

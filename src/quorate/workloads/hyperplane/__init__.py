@@ -1,1 +1,0 @@
-"""Linear regression with 8,193 parameters, on a gigabyte of points made by counting."""

@@ -1,1 +1,0 @@
-"""Linear regression with a known optimum, in milliseconds."""
