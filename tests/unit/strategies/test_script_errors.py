@@ -30,10 +30,9 @@ def outcomes(strategy: str, how: str, **settings: Any) -> list[Outcome[Any]]:
                 trainer.wire.crash()
             raise SystemExit(5) if how == "exits" else OfTheScript("bad sample")
 
-    world = {"generators": True}
-    return Scene(strategy, model=(3, 2), rate=0.01, steps=STEPS, before=before, world=world, **settings).outcomes(
-        lambda trainer: trainer.step
-    )
+    loss = lambda trainer: trainer.model(torch.randn(4, 3)).square().mean()  # noqa: E731
+    fields: Any = {"model": (3, 2), "rate": 0.01, "steps": STEPS, "loss": loss, "before": before}
+    return Scene(strategy, world={"generators": True}, **fields, **settings).outcomes(lambda trainer: trainer.step)
 
 
 def outlives(strategy: str) -> bool:
