@@ -184,7 +184,7 @@ def _outcomes(
         finally:
             server.close()
     return [
-        Outcome(rank, **said.get(rank, {}), exit_code=None, trace=stacks[rank])
+        Outcome(rank, **{**said.get(rank, {}), "trace": stacks[rank]}, exit_code=None)
         if rank in hung
         else Outcome(rank, **said.get(rank, {}), exit_code=crew.endings[rank].status)
         for rank in range(size)

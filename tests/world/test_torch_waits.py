@@ -70,7 +70,7 @@ def waits_in(call: str, world: World) -> str | None:
 
     def look() -> None:
         while not said or said[-1] is None:
-            said.append(stack_report.here(wire, place, main)["waits"])  # type: ignore[arg-type]
+            said.append(stack_report.here(wire, place, main).waits)  # type: ignore[arg-type]
             time.sleep(0.005)
         wire.board.set("said", b"1")
 
@@ -79,7 +79,7 @@ def waits_in(call: str, world: World) -> str | None:
     CALLS[call](torch.zeros(()))
     looking.join()
     assert main not in wire.endpoint.waits  # type: ignore[attr-defined]
-    return str(said[-1]["for"])
+    return str(said[-1].operation)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -130,7 +130,7 @@ def _take_in_squares(
         for (place, key), total in zip(targets, squares, strict=True):
             if total > 0:
                 p, x = parameters[place], numbers[place]
-                fades = decay_of[p] ** shared.share
+                fades = decay_of[p]  # the option in force is that of this step: `share` is in it already
                 square = local(state[p][key])
                 x = x.to(square.dtype)
                 factor = max(LEAST, shared.energies[place] / total)

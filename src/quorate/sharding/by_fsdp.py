@@ -75,7 +75,7 @@ def shard(
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     pieces: Pieces | None = None
     walk: Walk | None = None
-    if seat.axes.shards > 1 and not is_on_cpu:  # torch's own collectives carry the pieces
+    if seat.axes.shards > 1 and not _over_wires(seat):
         walk = Walk(seat.beside.channel("walk"))
         for name, module in model.named_modules():
             if isinstance(module, FSDPModule):
@@ -201,6 +201,11 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
             piece.grad = None if p.grad is None else as_piece_of(piece, local(p.grad).clone())
     _note(copies, replace(spread, model=made, modules=copies, handles=give_access(made)))
     return made
+
+
+def _over_wires(seat: Seat) -> bool:
+    """Return whether Quorate's messages carry the pieces, instead of torch's collectives."""
+    return seat.shards.device_type == "cpu"
 
 
 def _step_ended(modules: Sequence[FSDPModule], is_on_cpu: bool, walk: Walk | None) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from quorate.core.errors import PeerFailed
 from quorate.wire.virtual.network import Network
-from tests.support.scene import Scene, Trainer, flat, parameters, ranked, zeros
+from tests.support.scene import Scene, Trainer, flat, parameters, ranked, squares, zeros
 from tests.unit.rounds.test_laws import adam, net, sgd, speeds
 
 STEPS = 9
@@ -25,16 +25,9 @@ def see_mean(trainer: Trainer) -> None:
     trainer.seen.append(trainer.world.mean(torch.ones(2), weight=2.0).tolist())
 
 
-def loss(trainer: Trainer) -> torch.Tensor:
-    """As `squares`, of other draws: with those AdamW's mean square falls below 0 under seed 0, as `shared_step` takes
-    a decay that is raised to the share of the round already, and raises it again."""
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(1000 * trainer.step + trainer.rank + 100))
-    return trainer.model(x).square().mean()
-
-
 def training(size: int, deaths: dict[int, int], *, strategy: str = "quorum", seed: int = 0, **choice: Any) -> Scene:
     """Workers of which some die: by rank, after how many calls to their wires, counted from the first step."""
-    fields = {"model": net, "make": sgd, "loss": loss, "steps": STEPS, "pause": 0.01, **choice}
+    fields = {"model": net, "make": sgd, "loss": squares, "steps": STEPS, "pause": 0.01, **choice}
     world = {"seed": seed, "network": fields.pop("network", None), "timeout": 60.0}
     return Scene(strategy, size, deaths=deaths, rest=see_ranks, last=see_mean, world=world, **fields)
 
