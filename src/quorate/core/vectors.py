@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 
+_NBYTES = attrgetter("nbytes")
 _SMALL = 1 << 14
 """Mean elements of a tensor up to which two passes over a part are faster than one with a call for each tensor."""
 
@@ -244,7 +246,7 @@ def header_in(x: Flat) -> Tensor:
 
 def nbytes_of(x: Flat) -> int:
     """Return the number of bytes of all parts."""
-    return sum(part.nbytes for part in x.parts)
+    return sum(map(_NBYTES, x.parts))
 
 
 def count_holders(x: Flat) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
-from quorate.core.contracts import Clock, Work
+from quorate.core.contracts import Work
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.observe.memory_use import memory_use
@@ -50,12 +50,12 @@ class StepTimer:
         """The receiver of rows; None: there is none."""
         self.is_first = not timing(place).timers
         timing(place).timers.append(self)
-        self._place, self._clock, self.name, self._meter = place, place.wire.clock, name, meter
+        self._place, self.clock, self.name, self._meter = place, place.wire.clock, name, meter
         self._consumed, self._data = consumed(place), data_context(place)
         self._consumed.follow_steps()
         self.steps = self.rounds = 0
         self._memory = memory_use(place)
-        self.begin = self._clock.now()
+        self.begin = self.clock.now()
         self.waited_before = 0.0
         """Seconds of waiting in the step before."""
         self._bytes_out = self._bytes_in = 0
@@ -75,15 +75,10 @@ class StepTimer:
         """Seconds of this step's delay that brought it to the pace; None without a pace."""
         self.contributors, self.staleness = 1, 0
 
-    @property
-    def clock(self) -> Clock:
-        """The clock of the worker."""
-        return self._clock
-
     def saw(self, losses: Any) -> None:
         """Add an argument of backward: a scalar is the loss (the mean, of several)."""
         self._losses.add(losses)
-        now = self._clock.now()
+        now = self.clock.now()
         if now >= self._memory.look_at:
             self._memory.look(now)
 
@@ -93,11 +88,11 @@ class StepTimer:
         if self._is_spending:
             yield
             return
-        begin, self._is_spending = self._clock.now(), True
+        begin, self._is_spending = self.clock.now(), True
         try:
             yield
         finally:
-            self._spent[on] += self._clock.now() - begin
+            self._spent[on] += self.clock.now() - begin
             self._is_spending = False
 
     def spent(self, on: Spent, seconds: float) -> None:
@@ -112,13 +107,13 @@ class StepTimer:
     def arrived(self, at: float | None = None) -> None:
         """Note that the worker is at the meeting point of this step (by default now); only the first call counts."""
         if self._arrive is None:
-            self._arrive = self._clock.now() if at is None else at
+            self._arrive = self.clock.now() if at is None else at
             self._busy_before = self._spent["update"] + self._spent["encode"] + self._spent["wait"]
 
     @property
     def work(self) -> float:
         """Seconds from the beginning of this step to the meeting point, or until now."""
-        return (self._clock.now() if self._arrive is None else self._arrive) - self.begin
+        return (self.clock.now() if self._arrive is None else self._arrive) - self.begin
 
     @property
     def loss(self) -> float | None:
@@ -141,7 +136,7 @@ class StepTimer:
 
     def set_out_again(self) -> None:
         """Count the time up to now (an evaluation) in no step."""
-        self.begin = self._clock.now()
+        self.begin = self.clock.now()
         self._bytes_out, self._bytes_in = self._exchanged()
         self._between_stages()
 
@@ -159,7 +154,7 @@ class StepTimer:
 
     def ended(self, *, is_scaled: bool = False) -> None:
         """End the step; with `is_scaled` a GradScaler has multiplied the loss that was seen."""
-        now, begin, spent = self._clock.now(), self.begin, self._spent
+        now, begin, spent = self.clock.now(), self.begin, self._spent
         self.arrived(now)
         assert self._arrive is not None
         self.steps += 1

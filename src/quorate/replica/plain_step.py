@@ -255,7 +255,8 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
         for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):
-            p.grad = as_piece_of(p, numbers.to(p.dtype)) if is_used else None
+            x = numbers.to(p.dtype) if is_used else None
+            p.grad = x if x is None or type(p) is Parameter else as_piece_of(p, x)
         yield
     finally:
         for p, grad in zip(parameters, kept, strict=True):

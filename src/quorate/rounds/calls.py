@@ -204,7 +204,7 @@ class Calls:
 
     def counted_at(self, now: float) -> int:
         """Return how many train: they have not ended or died, and have not been silent for too long."""
-        return sum(self._trains(self.workers[rank], now) for rank in self.inside)
+        return sum(self._trains(self.workers[rank], now) for rank in self.members.alive)
 
     def _trains(self, worker: Stepper, now: float) -> bool:
         is_heard = worker.is_present or now - worker.heard_at < self.agreed.patience

@@ -204,7 +204,7 @@ class Leader:
         if gathering is not None and gathering.forming is not None and not gathering.settles:
             self._finds_silent(gathering.forming.needed, now, self.attempts.seconds)
             self._go_on(gathering, now)
-        while not (self._is_forming or self.is_over):
+        while self.gathering is None and self.votes.on is None and not self.is_over:
             if self._resumes or self.calls.may_start() or self._entrance.calls(self.holdings.told):
                 self._resumes = False
                 self._begin(now, settles=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from quorate.core.fields import Fields, Header
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, nbytes_of
 from quorate.rounds.terms import Agreed
 
 NO_REQUEST = -1
@@ -54,7 +54,7 @@ class Round:
     @property
     def nbytes(self) -> int:
         """The bytes of the sum."""
-        return 0 if self.sum is None else sum(part.numel() * part.element_size() for part in self.sum.parts)
+        return 0 if self.sum is None else nbytes_of(self.sum)
 
     def header(self) -> dict[str, Any]:
         return {

@@ -221,7 +221,10 @@ class RoundTask:
             self._happens({"what": "said", "said": header})
 
     def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
-        return self.happen({**event, "now": self._wire.clock.now()}, message)
+        event["now"] = self._wire.clock.now()
+        if message is None or not message.tensors:
+            return happen(self.member, event)
+        return self.happen(event, message)
 
     def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
         """Let an event happen to the member; `header` says how the vector of `message` is laid out."""

@@ -46,21 +46,18 @@ def encode(
 
     Of a tensor for which `place` returns a place, only the place is written.
     """
-    tensors = [x.detach().cpu().contiguous() for x in message.tensors]
-    places = [place(x) if place is not None else None for x in tensors]
-    header = {
-        "e": envelope,
-        "h": dict(message.header),
-        "x": [
-            (str(x.dtype).removeprefix("torch."), list(x.shape), *([list(at)] if at is not None else []))
-            for x, at in zip(tensors, places, strict=True)
-        ],
-    }
-    tensors = [x for x, at in zip(tensors, places, strict=True) if at is None]
+    described, carried = list[tuple[Any, ...]](), list[Tensor]()
+    for tensor in message.tensors:
+        x = tensor.detach().cpu().contiguous()
+        at = place(x) if place is not None else None
+        described.append((str(x.dtype).removeprefix("torch."), list(x.shape), *([list(at)] if at is not None else [])))
+        if at is None:
+            carried.append(x)
+    header = {"e": envelope, "h": dict(message.header), "x": described}
     text = json.dumps(header, separators=(",", ":"), allow_nan=True).encode()
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"a message's header takes {len(text)} bytes; at most {HEADER_LIMIT} are allowed")
-    return [memoryview(_LENGTH.pack(len(text)) + text), *(raw(x) for x in tensors if x.numel())]
+    return [memoryview(_LENGTH.pack(len(text)) + text), *(raw(x) for x in carried if x.numel())]
 
 
 def _bytes_of(dtype: str, shape: Sequence[int]) -> int:
@@ -92,9 +89,9 @@ class Reader:
         envelope, header, described = self._header["e"], self._header["h"], self._header["x"]
         if not (isinstance(envelope, dict) and isinstance(header, dict) and isinstance(described, list)):
             raise TypeError("it does not have the three parts of a frame")
-        if sum(_bytes_of(dtype, shape) for dtype, shape, *place in described if not place) > BYTES_LIMIT:
-            raise ValueError(f"a frame announces more than the {BYTES_LIMIT} bytes of memory there are")
         self._tensors, self._left = [], []
+        if described and sum(_bytes_of(dtype, shape) for dtype, shape, *place in described if not place) > BYTES_LIMIT:
+            raise ValueError(f"a frame announces more than the {BYTES_LIMIT} bytes of memory there are")
         for dtype, shape, *place in described:
             self._tensors.append(self._tensor(_DTYPES[dtype], shape, place))
             if not place and self._tensors[-1].numel():

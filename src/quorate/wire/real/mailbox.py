@@ -250,8 +250,9 @@ class Mailbox:
                     arriving.reader = Reader(None if arriving.lender is None else arriving.lender.tensor)
                 return
             while True:
-                wanted = len(arriving.reader.want)
-                count = arriving.sock.recv_into(arriving.reader.want)
+                buffer = arriving.reader.want
+                wanted = len(buffer)
+                count = arriving.sock.recv_into(buffer)
                 if count == 0:
                     raise ConnectionResetError
                 whole = arriving.reader.got(count)
