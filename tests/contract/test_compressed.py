@@ -164,7 +164,7 @@ def left(trainer: Trainer) -> None:
     seen = torch.cat([x.flatten() for x in errors]) if errors else torch.zeros(1)
     if isinstance(state, TwoPhaseState) and state.owned:
         seen = seen + torch.cat([*state.owned.values()])
-    trainer.seen.append(seen.clone())
+    trainer.seen.append(seen.clone().cpu())
 
 
 def scene(name: str, size: int = 3, steps: int = 12, **settings: Any) -> Scene:

@@ -80,10 +80,10 @@ class Training:
         def between(trainer: Trainer) -> None:
             model = trainer.model
             model.weight.grad = torch.ones_like(model.weight)
-            model.bias.grad = torch.randn(3, generator=noises[trainer.rank]).double()
+            model.bias.grad = torch.randn(3, generator=noises[trainer.rank]).to(model.bias)
 
         def after(trainer: Trainer) -> None:
-            self.bits[trainer.rank].append(b"".join(x.numpy().tobytes() for x in numbers(trainer.optimizer)))
+            self.bits[trainer.rank].append(b"".join(x.cpu().numpy().tobytes() for x in numbers(trainer.optimizer)))
 
         choice: dict[str, Any] = {"outer_rate": 1.0, "outer_momentum": 0.0, "sync_every": 4, **self.settings}
         hooks: Any = {"loss": lambda trainer: None, "before": before, "between": between, "after": after}

@@ -65,9 +65,9 @@ def note(trainer: Trainer) -> None:
 
 
 def flat(tensors: Any) -> Tensor:
-    """Return tensors, or the parameters of a module, behind one another."""
+    """Return tensors, or the parameters of a module, behind one another, on the CPU."""
     tensors = tensors.parameters() if isinstance(tensors, nn.Module) else tensors
-    return torch.cat([x.detach().reshape(-1) for x in tensors])
+    return torch.cat([x.detach().reshape(-1).cpu() for x in tensors])
 
 
 def net(*widths: int, seed: int | None = 0) -> nn.Module:
