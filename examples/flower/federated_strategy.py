@@ -139,7 +139,7 @@ class Site:
 
     def ends(self) -> dict[str, Tensor]:
         """The round ends: the next global model."""
-        mean, weight = self.state.mean_way()
+        mean, weight = self.state.mean_delta()
         if isinstance(self.state, Controlled):
             told = self.state.numbers_for(cast(Worker, self), weight)
             mean = together([mean, self.state.change / weight], told)

@@ -37,8 +37,8 @@ def put_rounds(rows: Rows, caller: int, starts: Sequence[float]) -> None:
         elif kind == 2:
             made.apply(rank, place)
         else:
-            made.settle(time, place)
-    made.settle(max(time for time, *_ in events) + FORMS, len(rows[0]))
+            made.pause(time, place)
+    made.pause(max(time for time, *_ in events) + FORMS, len(rows[0]))
     for place, found in sorted(made.rows_before.items(), reverse=True):
         rows[0][place:place] = [("round", row) for row in found]
 
@@ -78,7 +78,7 @@ class _Rounds:
         self._told(rank, place, step.end - 0.0012)
         self.version[rank] = len(self.taken)
 
-    def settle(self, time: float, place: int) -> None:
+    def pause(self, time: float, place: int) -> None:
         self.form()
         self._told(0, place, time + self.starts[0])
         self.version = [len(self.taken)] * len(self.version)

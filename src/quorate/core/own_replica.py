@@ -42,7 +42,7 @@ class OwnReplica(Protocol):
         the parameters. Returns whether the script has changed any. Cost: one pass that compares.
         """
 
-    def shift(self, way: Flat) -> None:
+    def shift(self, delta: Flat) -> None:
         """Add a vector that begins with the parameters, in the order of their layout, to the model's parameters."""
 
     def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:

@@ -288,7 +288,7 @@ class Strategy(ABC):
         elif self._meets_in_means:
             worker.parameters = result.mean
 
-    def settle(self, worker: Worker) -> None:  # noqa: B027
+    def pause(self, worker: Worker) -> None:  # noqa: B027
         """Run the collectives that are left, the same on every worker; called when all have paused or ended.
 
         `worker.neighbours.late()` returns the vectors of exchanges in which this worker took no part.

@@ -134,7 +134,7 @@ class Loader:
         epoch = self._due if self._current is None else self._current.epoch
         for each in (self._before, self._current):
             if each is not None and (each.epoch < epoch or each is self._current):
-                each.settle(steps)
+                each.pause(steps)
                 begun[each.epoch] = each.begun
         return Position.of(self.share, self.batch_size, self._examples, epoch, begun, self._trained).as_json()
 
@@ -255,7 +255,7 @@ class Loader:
                     boundary()
             elif self._current is None:
                 self._due = this.epoch + 1
-            this.settle(taken.steps)
+            this.pause(taken.steps)
             begin = clock.now()
             try:
                 batch = next(batches)
@@ -327,7 +327,7 @@ class Iteration:
     def give(self, steps: int | None, indices: list[int] | None = None) -> int:
         """Return the next fetched batch to the worker, after so many `steps`; the result is its number of examples.
         With `indices` it is the batch of these, as batches may be fetched in any order."""
-        self.settle(steps)
+        self.pause(steps)
         place = 0 if indices is None else [fetched for _, fetched in self._fetched].index(indices)
         number, examples = self._fetched[place]
         del self._fetched[place]
@@ -351,7 +351,7 @@ class Iteration:
         """The turn of the client whose batch was returned last, where clients are simulated."""
         return self._share.turn(self.newest)
 
-    def settle(self, steps: int | None) -> None:
+    def pause(self, steps: int | None) -> None:
         """Note that the worker has made `steps`; batches in hand before the last of them were computed in it. None: the
         number is unknown, and all batches in hand count."""
         if steps is not None and steps == self._steps:

@@ -20,7 +20,7 @@ from quorate.means.admission import waiting
 class _Record(Fields):
     """The workers that have joined, the era between two pauses (from 0), and whether others may join in it."""
 
-    stretch: int = 0
+    era: int = 0
     is_open: bool = True
     joined: Sequence[int] = ()
 
@@ -60,7 +60,7 @@ class OpenAdmission:
         """Add this worker, which has a copy of that era; return the ranks that have joined, None if it is over."""
         while True:
             written, record = self._read()
-            if not record.is_open or record.stretch != era:
+            if not record.is_open or record.era != era:
                 return None
             longer = replace(record, joined=(*record.joined, self._wire.rank))
             if self._write(written, longer):
@@ -69,7 +69,7 @@ class OpenAdmission:
 
     def _open(self) -> None:
         written, record = self._read()
-        if record.stretch < self.era:
+        if record.era < self.era:
             self._write(written, _Record(self.era, is_open=True, joined=record.joined))
 
     def _read(self) -> tuple[bytes | None, _Record]:

@@ -265,9 +265,9 @@ class WorkerRounds:
         for round in self.rounds.enter(is_further=is_further):
             self._apply(round)
 
-    def settle(self, *, ended: bool) -> None:
+    def pause(self, *, ended: bool) -> None:
         """Apply rounds until no worker steps. All replicas are equal then, and nothing is pending."""
-        self.rounds.settle(ended=ended, apply=self._apply)
+        self.rounds.pause(ended=ended, apply=self._apply)
         self.watch.rows.look()
 
     def _apply(self, round: Round) -> None:

@@ -150,8 +150,8 @@ class Calls:
         for rank in ranks:
             self.comes(rank, computing)
 
-    def noted(self, rank: int, note: Note, logged: int, newest: int, stretch: int, *, is_forming: bool) -> None:
-        """Take in the activity of `rank`, which has the rounds up to `logged`; `stretch` is the newest pause."""
+    def noted(self, rank: int, note: Note, logged: int, newest: int, era: int, *, is_forming: bool) -> None:
+        """Take in the activity of `rank`, which has the rounds up to `logged`; `era` is the newest pause."""
         kind, computing = note.note, note.computing
         if kind == "call":
             self.called(rank, note.since, computing, note.slack)
@@ -164,7 +164,7 @@ class Calls:
             self.waits(rank)
         elif kind == "away":
             self.went_away(rank)
-        elif kind in ("copy", "enter") or (kind == "settle" and logged < stretch):
+        elif kind in ("copy", "enter") or (kind == "settle" and logged < era):
             self.rode(rank, newest)  # it is inside by now, or has rested, as it will see
         else:
             self.settled(rank, ended=kind == "end")

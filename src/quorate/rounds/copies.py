@@ -1,9 +1,9 @@
 """Copies of replicas, as the leader assigns them: for members that miss more than the log has, and for newcomers.
 
-A newcomer asks for a copy of a replica, which comes from a worker that steps. The copy is of one *stretch*, the rounds
+A newcomer asks for a copy of a replica, which comes from a worker that steps. The copy is of one *era*, the rounds
 between two pauses, since collective calls of workers are counted from there. Then it asks to be let in: the next round
 names it among those that have joined, on every worker, if it has all rounds before that one and its copy is of the same
-stretch; otherwise it copies anew.
+era; otherwise it copies anew.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Entrance:
 
     def knocked(self, rank: int, note: Note, logged: int) -> int | None:
         """Return the newest round that counts (-1: none) of a newcomer that knocks; None for other notes."""
-        if note.note == "enter" and note.stretch == self._log.stretch:
+        if note.note == "enter" and note.era == self._log.era:
             self._ready.add(rank)
             if note.hastens:
                 self._hastening.add(rank)

@@ -93,13 +93,13 @@ class Knocking:
         self._member, self._progress, self._wire, self._may_hasten = member, progress, wire, may_hasten
         self._until, self._ready_since = wire.clock.now() + wire.timeout, math.inf
 
-    def knock(self, stretch: int) -> None:
-        """Ask again; `stretch` is that of the newest copy (-1: none), which is stale after another pause."""
-        if stretch == self._member.log.stretch:
+    def knock(self, era: int) -> None:
+        """Ask again; `era` is that of the newest copy (-1: none), which is stale after another pause."""
+        if era == self._member.log.era:
             now = self._wire.clock.now()
             self._ready_since = min(self._ready_since, now)
             hastens = self._may_hasten and now - self._ready_since >= KNOCK_SECONDS
-            note = Note("enter", self._progress.applied, stretch=stretch, hastens=hastens)
+            note = Note("enter", self._progress.applied, era=era, hastens=hastens)
             self._progress.say(note.header())
         else:
             self._progress.say(Note("copy").header())

@@ -124,7 +124,7 @@ def round_of(
         is_last=gathering.settles and calls.all_ended,
         quorum=calls.quorum,
         joined=(*log.joined, *entering),
-        stretch=gathering.number if gathering.settles else log.stretch,
+        era=gathering.number if gathering.settles else log.era,
         measures={rank: sent.measures for rank, sent in contributions.items() if sent.measures},
         times={rank: sent.times for rank, sent in contributions.items()},
         window=calls.window.used,

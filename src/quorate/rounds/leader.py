@@ -168,7 +168,7 @@ class Leader:
     def noted(self, rank: int, note: Note, envelope: Envelope, now: float) -> None:
         """Take in the activity of `rank`."""
         log = self._log
-        self.calls.noted(rank, note, envelope.logged, log.newest, log.stretch, is_forming=self._is_forming)
+        self.calls.noted(rank, note, envelope.logged, log.newest, log.era, is_forming=self._is_forming)
         if note.note == "away":
             self.are_absent([rank])
         elif note.note == "back":

@@ -37,7 +37,7 @@ class Round:
     joined: tuple[
         int, ...
     ] = ()  # as the log agrees: workers that joined by then; the last ones step from this round on
-    stretch: int = 0  # the round of the newest pause up to this one: newcomers join between two pauses
+    era: int = 0  # the round of the newest pause up to this one: newcomers join between two pauses
     progress: float = 0.0  # synchronous steps so far: the weight that rounds have used up, over the workers then alive
     measures: dict[int, list[Any]] = field(default_factory=dict)
     """By rank, the measures of contributions, in order; not after a checkpoint was loaded."""
@@ -108,7 +108,7 @@ class LogState(Fields):
     settings: dict[str, Any] = field(default_factory=dict)
     request: int = NO_REQUEST
     joined: Sequence[int] = ()
-    stretch: int = 0
+    era: int = 0
     progress: float = 0.0
     voters: Sequence[int] = ()
     settles: bool = False
@@ -156,7 +156,7 @@ class Log:
         self.settings: dict[str, Any] = {}
         self.request = NO_REQUEST
         self.joined: tuple[int, ...] = ()
-        self.stretch = 0
+        self.era = 0
         self.voters: Sequence[int] = ()
         self._jumped_to: tuple[int, tuple[int, ...], int] = (0, (), 0)
 
@@ -171,7 +171,7 @@ class Log:
         self._rounds[number] = formed
         self.newest, self.term, self.step, self.options = number, formed.term, formed.step, formed.options
         self.settings, self.request, self.progress = formed.settings, formed.request, formed.progress
-        self.joined, self.stretch, self.voters = formed.joined, formed.stretch, formed.voters
+        self.joined, self.era, self.voters = formed.joined, formed.era, formed.voters
         self._history[number] = formed.term, frozenset(formed.contributors)
         self._history.pop(number - _REMEMBERED, None)
         if formed.saves:
@@ -183,10 +183,10 @@ class Log:
         self._rounds.clear()
         self.newest, self.term, self.step = state.number, state.log_term, state.best_step
         self.options, self.settings, self.request = state.best_options, state.settings, state.request
-        self.joined, self.stretch = tuple(state.joined), state.stretch
+        self.joined, self.era = tuple(state.joined), state.era
         self.progress, self.voters, self.marks = state.progress, state.voters, dict(state.marks)
         self._history = {past: (term, frozenset(ranks)) for past, term, ranks in state.history}
-        self._jumped_to = state.number, self.joined, state.stretch
+        self._jumped_to = state.number, self.joined, state.era
 
     def history(self, number: int) -> History:
         """Return the history of the rounds up to `number`, as far back as goes with a copy."""
@@ -209,8 +209,8 @@ class Log:
     def _joined_at(self, number: int) -> tuple[tuple[int, ...], int]:
         completed = self.get(number)
         if completed is not None:
-            return completed.joined, completed.stretch
-        return self._jumped_to[1:] if number == self._jumped_to[0] else (self.joined, self.stretch)
+            return completed.joined, completed.era
+        return self._jumped_to[1:] if number == self._jumped_to[0] else (self.joined, self.era)
 
     def term_of(self, number: int) -> int | None:
         """Return the term in which round `number` was formed; None where that is not known any more."""

@@ -180,7 +180,7 @@ class Member:
         number = formed.number
         self.log.add(formed)
         self.incoming.logged(formed)
-        self._note = _goes_on(self._note, number, formed.stretch, is_in=self.rank in formed.joined)
+        self._note = _goes_on(self._note, number, formed.era, is_in=self.rank in formed.joined)
         self.patience.new_round()
         self.started = max(self.started, number)
         self.keeping.marked(number, formed.saves)
@@ -193,7 +193,7 @@ class Member:
         if self.leader is not None:  # it led from what it has just given up: somebody has to ask where all are
             self.leader, self.is_wanted = None, True
         number, newest = jump.state.number, self.log.newest
-        self._note = _goes_on(self._note, number, jump.state.stretch, is_in=False)
+        self._note = _goes_on(self._note, number, jump.state.era, is_in=False)
         self.log.jump(jump.state)
         self.keeping.jumped(number, jump.state.marks)
         self._giving.jumped(number, newest)
@@ -367,7 +367,7 @@ class _Inquiry:
         return 2 * len(self.states.keys() & set(known)) > len(known)
 
 
-def _goes_on(note: Note, number: int, stretch: int, *, is_in: bool) -> Note:
+def _goes_on(note: Note, number: int, era: int, *, is_in: bool) -> Note:
     """Return the activity from round `number` on: a worker steps after a pause, or once it has joined (`is_in`)."""
-    settled = note.note == "settle" and number == stretch
+    settled = note.note == "settle" and number == era
     return Note("ride", number) if settled or (note.note in ("copy", "enter") and is_in) else note

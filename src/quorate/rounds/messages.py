@@ -53,7 +53,7 @@ _OF_NOTES = {
     "call": ("since", "computing", "slack"),
     "ride": ("computing",),
     "back": ("computing",),
-    "enter": ("stretch", "computing", "hastens"),
+    "enter": ("era", "computing", "hastens"),
 }
 
 
@@ -65,7 +65,7 @@ class Note(Fields):
     computing: int | None = None  # the round whose parameters it computes on; None while it waits
     since: int = 0  # in a call: the newest round it knows to have started
     slack: float | None = None  # in a call: the seconds it can go on without the result
-    stretch: int = 0  # for newcomers: the round of the pause before their copy
+    era: int = 0  # for newcomers: the round of the pause before their copy
     hastens: bool = False  # for newcomers: whether they ask for a round, as none comes
 
     def header(self) -> dict[str, Any]:

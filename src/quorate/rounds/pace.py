@@ -180,14 +180,14 @@ class Pace(Protocol):
 
 
 class OwnPace:
-    """The pace of a replica of one worker; `stretch()` is the start of a newcomer's copy (-1: it has none)."""
+    """The pace of a replica of one worker; `era()` is the start of a newcomer's copy (-1: it has none)."""
 
     def __init__(
-        self, progress: RoundTask, arrival: Arrival, stretch: Callable[[], int], settles: Callable[[], bool], give: Give
+        self, progress: RoundTask, arrival: Arrival, era: Callable[[], int], settles: Callable[[], bool], give: Give
     ) -> None:
         self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
-        self._stretch, self._settles, self._give = stretch, settles, give
+        self._era, self._settles, self._give = era, settles, give
 
     @property
     def version(self) -> int:
@@ -223,7 +223,7 @@ class OwnPace:
         source, copy = member.copy
         member.copy, state = None, copy.jump.state
         if copy.is_whole:
-            is_known = not member.is_outside or (state.stretch, state.number) <= (self._stretch(), self.version)
+            is_known = not member.is_outside or (state.era, state.number) <= (self._era(), self.version)
         else:
             is_known = (state.number, state.log_term) == (self.version, member.log.term_of(self.version))
         return None if is_known else Copied(source, copy)

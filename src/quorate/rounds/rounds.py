@@ -52,12 +52,12 @@ class Rounds:
         self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
         self._pace = pace_in(
-            row, self._progress, self._arrival, lambda: self._stretch, lambda: self._settles, self._give_copy
+            row, self._progress, self._arrival, lambda: self._era, lambda: self._settles, self._give_copy
         )
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
         self.progress = 0.0  # synchronous steps made up to the newest round that was applied: see `Round.progress`
-        self._stretch = -1  # of a newcomer: the round of the pause before its copy; -1: none
+        self._era = -1  # of a newcomer: the round of the pause before its copy; -1: none
         self._put_off: Copied | None = None
         self._rests = self._looks = self._jumps = 0
         """The number of pauses, of looks for rounds since the last one, and of copies that this worker became."""
@@ -161,7 +161,7 @@ class Rounds:
             self._put_off = None
             self._become(copied, in_step=False)
         while self._pace.is_outside:
-            knocking.knock(self._stretch)
+            knocking.knock(self._era)
             self._pace.wait_for_news(KNOCK_SECONDS)
             self._progress.check()
             with self._look():
@@ -213,7 +213,7 @@ class Rounds:
         """Tell the rounds of this worker's other optimizers where it waits for long, as they may wait for it."""
         self._arrival.others = others
 
-    def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
+    def pause(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         """Wait until no worker steps, and apply what comes; then nothing is pending and all replicas are equal."""
         if self.is_over:
             return
@@ -231,7 +231,7 @@ class Rounds:
             if self._has_settled:
                 self._settles, self._rests, self._looks = False, self._rests + 1, 0
                 log = self._member.log
-                self._meeting.meet(log.stretch, log.joined, is_over=self.is_over, meanwhile=self.give_copies)
+                self._meeting.meet(log.era, log.joined, is_over=self.is_over, meanwhile=self.give_copies)
                 if not ended:
                     return
             else:
@@ -246,7 +246,7 @@ class Rounds:
             self._put_off = copied
             raise
         if copy.is_whole:
-            self._stretch = state.stretch
+            self._era = state.era
         self._has_settled, self.is_over, self.progress = state.settles, state.is_last, state.progress
         self._pace.applied(state.number)
         self._watching.looked((self._rests, self._looks), self.version, copied.source)

@@ -239,7 +239,7 @@ class Layer:
         if not isinstance(output, Tensor):
             return None
         if self.style == "channels":
-            self.statistics.settle()
+            self.statistics.pause()
         together = self.together
         if outside is not None:
             output = output.masked_fill(outside.unsqueeze(-1), 0.0)
@@ -362,7 +362,7 @@ class Statistics:
                     self._renewed[id(whole)] = whole
                 module._buffers[key] = self._part(whole.data if module.training else whole)
 
-    def settle(self) -> None:
+    def pause(self) -> None:
         """End a norm's pass: join the parts unless the model's pass does so later, as when activations are
         recalculated."""
         if not self.is_in_call:

@@ -135,7 +135,7 @@ class HostStep:
         for p in stepped:
             self._copies.take_gradient(p)
             if p in optimizer.state:
-                self._copies.settle(p, optimizer.state[p])
+                self._copies.pause(p, optimizer.state[p])
                 kept = {key: x for key, x in optimizer.state[p].items() if key != MASTER}
                 state.update({self._copies[p]: kept} if kept else {})
         self._boundary.wait([local(p) for p in stepped])
@@ -181,7 +181,7 @@ class HostStep:
                 kept = {**like["state"][copy], **({MASTER: before[MASTER]} if MASTER in before else {})}
                 before.clear()
                 before.update(kept)
-                self._copies.settle(p, before)
+                self._copies.pause(p, before)
 
     def _check_unwritten(self, parameters: Sequence[Parameter]) -> None:
         if any(self._copies.are_written(parameters)):
@@ -306,7 +306,7 @@ class HostCopies:
         assert held.gradient is not None
         held.copy.grad = as_piece_of(held.copy, held.gradient.to(local(held.copy).dtype))
 
-    def settle(self, p: Parameter, kept: dict[str, Any]) -> None:
+    def pause(self, p: Parameter, kept: dict[str, Any]) -> None:
         """Move the optimizer's state of `p` to memory of the host, in the precision of its copy."""
         copy = local(self._held[p].copy)
         for key, x in kept.items():

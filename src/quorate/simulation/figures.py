@@ -54,7 +54,7 @@ def figures_of(played: Played, workers: int, steps: int) -> Figures:
     begin, arrive, last, done, end = (
         np.asarray(column) for column in (played.begin, played.arrive, played.last, played.done, played.end)
     )
-    since, until = _stretch(rank, end, workers, min(WARM_UP_STEPS, int(WARM_UP_SHARE * steps)))
+    since, until = _era(rank, end, workers, min(WARM_UP_STEPS, int(WARM_UP_SHARE * steps)))
     share = _inside(begin, end, since, until)
     total = float((share * (end - begin)).sum())
     busy = np.bincount(rank, share * (arrive - begin + end - done), workers)
@@ -86,7 +86,7 @@ def figures_of(played: Played, workers: int, steps: int) -> Figures:
     )
 
 
-def _stretch(rank: NDArray[np.int64], end: Column, workers: int, warm_up: int) -> tuple[float, float]:
+def _era(rank: NDArray[np.int64], end: Column, workers: int, warm_up: int) -> tuple[float, float]:
     """Return the time from which all workers are warm (else the beginning), and the first end of a last step."""
     order = np.lexsort((end, rank))
     firsts = np.searchsorted(rank[order], np.arange(workers))

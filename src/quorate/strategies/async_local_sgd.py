@@ -50,7 +50,7 @@ from quorate.strategies import register
 from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.mates import LearnerSettings
-from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_ways
+from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
 
 
@@ -97,7 +97,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
-        worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), units=units_of_ways, **more)
+        worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), units=units_of_deltas, **more)
         return learner
 
     def backward(self, worker: Worker) -> None:
@@ -131,7 +131,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         worker.measure_distance(worker.state.common)
         worker.parameters = worker.state.common
         worker.state.rested(worker)

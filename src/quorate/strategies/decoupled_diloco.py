@@ -51,7 +51,7 @@ from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.learners import Learner, learner_of, part_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.mates import LearnerSettings
-from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_ways
+from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_deltas
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 
 
@@ -89,7 +89,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
         learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner, by=self.fragments_by)
         learner.mates, late = self.mates_of(worker, self._period), self.late_terms(self.late)
         more = {"learners": learner.learners, "window": self.window if self.overlap else 0.0, **late, **self.bounds}
-        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), units=units_of_ways, **more)
+        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), units=units_of_deltas, **more)
         return learner
 
     def backward(self, worker: Worker) -> None:
@@ -133,7 +133,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         worker.measure_distance(worker.state.common)
         worker.parameters = worker.state.common
         worker.state.rested(worker)

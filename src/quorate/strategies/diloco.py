@@ -119,7 +119,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
             take_mean(worker, result.mean, self.momentum)
             worker.state.begin_outer_steps(worker, worker.replica.parameters_of(result.mean))
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         if worker.state.is_local and (self.fragments > 1 or self.overlap):
             for _ in range(self.fragments):
                 self.apply(worker, mean_of_all(worker, *self.contribution(worker)))

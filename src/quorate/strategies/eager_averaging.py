@@ -56,10 +56,10 @@ class CommonPoint(LocalSteps):
 
         The delta is pending from now on. An edit of the script without a step counts 1.
         """
-        way, weight = reached - self.begun, self.done / self.steps if self.steps else 1.0
-        self.pending.append(way)
+        delta, weight = reached - self.begun, self.done / self.steps if self.steps else 1.0
+        self.pending.append(delta)
         self.restart()
-        return way, weight
+        return delta, weight
 
     def has_left(self, reached: Flat) -> bool:
         """Whether this worker, which has `reached` a point, has made a step since `begun`, or the script an edit."""
@@ -84,8 +84,8 @@ class CommonPoint(LocalSteps):
     def go_on(self) -> Flat:
         """Return the point at which the next local steps begin."""
         self.begun = self.common.clone()
-        for way in self.pending:
-            self.begun.add_(way)
+        for delta in self.pending:
+            self.begun.add_(delta)
         return self.begun
 
 
@@ -114,8 +114,8 @@ class EagerAveraging(LocalRoundSettings):
         worker.update()
         point.count(worker, period)
         if point.is_due(worker, period):
-            way, weight = point.hand_in(worker.parameters)
-            worker.rounds.contribute(way, weight=weight).wait()
+            delta, weight = point.hand_in(worker.parameters)
+            worker.rounds.contribute(delta, weight=weight).wait()
             for result in worker.rounds.completed():
                 self.apply(worker, result)
             worker.parameters = point.go_on()
@@ -134,10 +134,10 @@ class EagerAveraging(LocalRoundSettings):
 
     def drain(self, worker: Worker) -> None:
         if worker.state.has_left(worker.parameters):
-            way, weight = worker.state.hand_in(worker.parameters)
-            worker.rounds.contribute(way, weight=weight, waits=False)
+            delta, weight = worker.state.hand_in(worker.parameters)
+            worker.rounds.contribute(delta, weight=weight, waits=False)
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         has_moved, common = worker.state.rest(), worker.state.go_on()
         if has_moved:
             worker.measure_distance(common)

@@ -101,7 +101,7 @@ class EASGD(ElasticSettings, PlacedOnServers):
             centre = worker.servers.pull().wait().x
             worker.replica.shift((centre - x) * self.strength(worker))  # a) x <- x - alpha (x - x~)
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         worker.state.centre = worker.servers.centre
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:

@@ -37,7 +37,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_delta, mean_delta
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
 
 
@@ -85,11 +85,11 @@ class FedOpt(FederatedSettings):
         return handed_in(worker, self)
 
     def apply(self, worker: Worker, result: Mean) -> None:
-        if (way := mean_way(worker, self, result)) is not None:
+        if (way := mean_delta(worker, self, result)) is not None:
             self._go(worker, way)
 
-    def settle(self, worker: Worker) -> None:
-        if self.secure and (way := masked_mean_way(worker, self)) is not None:
+    def pause(self, worker: Worker) -> None:
+        if self.secure and (way := masked_mean_delta(worker, self)) is not None:
             self._go(worker, way)
 
     def _go(self, worker: Worker, delta: Flat) -> None:

@@ -31,7 +31,7 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.client_sums import handed_in, masked_mean_way, mean_way
+from quorate.strategies.parts.client_sums import handed_in, masked_mean_delta, mean_delta
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
 
 
@@ -62,16 +62,16 @@ class FedProx(FederatedSettings):
         return handed_in(worker, self)
 
     def apply(self, worker: Worker, result: Mean) -> None:
-        if (way := mean_way(worker, self, result)) is not None:
-            self._go(worker, way)
+        if (delta := mean_delta(worker, self, result)) is not None:
+            self._go(worker, delta)
 
-    def settle(self, worker: Worker) -> None:
-        if self.secure and (way := masked_mean_way(worker, self)) is not None:
-            self._go(worker, way)
+    def pause(self, worker: Worker) -> None:
+        if self.secure and (delta := masked_mean_delta(worker, self)) is not None:
+            self._go(worker, delta)
 
-    def _go(self, worker: Worker, way: Flat) -> None:
+    def _go(self, worker: Worker, delta: Flat) -> None:
         work: ClientWork = worker.state
-        work.go_on_at(worker, work.point + way)
+        work.go_on_at(worker, work.point + delta)
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)

@@ -98,7 +98,7 @@ class OSGP(GossipSettings):
         worker.state.take_edits(worker.replica, rests=True)
         worker.state.keep(self._received(worker, at_most=0), worker.neighbours.blank())
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         received = self._received(worker, at_most=0)
         worker.state.keep([*received, *worker.neighbours.late()], worker.neighbours.blank())
 

@@ -89,7 +89,7 @@ class ParameterServer(ServerSettings, PlacedOnServers):
     def drain(self, worker: Worker) -> None:
         worker.state.drain(worker)
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         s: Pushing = worker.state
         s.shown, s.left_out, s.momenta = worker.parameters, worker.servers.left_out, worker.servers.momenta
 

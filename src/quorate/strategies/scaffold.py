@@ -131,15 +131,15 @@ class Scaffold(FederatedSettings):
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         work: Controlled = worker.state
         work.end_turn(worker, self)
-        way, count = work.mean_way() or (work.common, 0.0)
-        return together([way, work.change / max(1.0, count)], work.numbers_for(worker, count)), count
+        delta, count = work.mean_delta() or (work.common, 0.0)
+        return together([delta, work.change / max(1.0, count)], work.numbers_for(worker, count)), count
 
     def apply(self, worker: Worker, result: Mean) -> None:
         work: Controlled = worker.state
-        (way, change), numbers = apart(result.mean, worker.parameters.layout, 2)
+        (delta, change), numbers = apart(result.mean, worker.parameters.layout, 2)
         clients, handed_in = work.heard(numbers)
         work.common = work.common + change * (handed_in / clients)  # line 17: c <- c + |S| / N mean(c_i+ - c_i)
-        work.go_on_at(worker, work.point + way * self.server_rate)  # line 16: x <- x + eta_g mean(y_i - x)
+        work.go_on_at(worker, work.point + delta * self.server_rate)  # line 16: x <- x + eta_g mean(y_i - x)
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)

@@ -94,7 +94,7 @@ class SGP(GossipSettings):
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.parameters, worker.state.u
 
-    def settle(self, worker: Worker) -> None:
+    def pause(self, worker: Worker) -> None:
         s: State = worker.state
         own = Given(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
         s.x, s.u = take_shares(worker, [own, *worker.neighbours.late()])

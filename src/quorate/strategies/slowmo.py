@@ -112,8 +112,8 @@ class SlowMo(LocalStepSettings):
         etas = [rate / state.means for rate in state.agreed_rates]
         kick = worker.replica.by_group(u, [self.alpha * eta * self.beta for eta in etas])
         state.before = x * (1 - self.alpha) + m * self.alpha - kick  # line 8
-        way = worker.replica.by_group(x - m, [1 / eta if eta > 0 else 0.0 for eta in etas])
-        state.velocity = u * self.beta + way  # line 7
+        delta = worker.replica.by_group(x - m, [1 / eta if eta > 0 else 0.0 for eta in etas])
+        state.velocity = u * self.beta + delta  # line 7
         worker.parameters = state.before
         state.agreed_rates, state.means = [0.0] * len(etas), 0
 

@@ -113,7 +113,7 @@ def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
     except BaseException as error:
         if isinstance(error, Stopped):  # one training is over: the others end without this worker's steps
             for worker in entered:
-                worker.rounds.settle(ended=True)
+                worker.rounds.pause(ended=True)
         for worker in workers:
             worker.finished = True
         raise

@@ -282,7 +282,7 @@ class Loop(StepObserver):
             close_admission(worker, training)
         if worker.has_rounds:
             with nullcontext() if self.beside is None else self.beside.settling():
-                worker.rounds.settle(ended=worker.has_ended)
+                worker.rounds.pause(ended=worker.has_ended)
             self.relayout.all_have_paused()
         else:
             everyone = loops_of(self._place)
@@ -295,7 +295,7 @@ class Loop(StepObserver):
             for single in worker.with_single_ones:
                 single.quiesce()
         self.rests = True
-        self.strategy.settle(worker)
+        self.strategy.pause(worker)
         worker.edits.average()
         keep_round(worker.state, worker.neighbours)
 

@@ -219,11 +219,11 @@ class _Own(threading.local):
 _OWN = _Own()
 
 
-def _at(seed: int, stretch: int) -> np.random.Generator:
+def _at(seed: int, era: int) -> np.random.Generator:
     """A generator that begins where the stretch does: setting the state takes 2 µs, a new Philox 15."""
     state: Any = _OWN.philox.state
     state["state"]["key"][:] = (seed, 0)
-    state["state"]["counter"][:] = (0, 0, 0, stretch)
+    state["state"]["counter"][:] = (0, 0, 0, era)
     state.update(buffer_pos=4, has_uint32=0, uinteger=0)  # nothing is left over from the row before
     _OWN.philox.state = state
     return np.random.Generator(_OWN.philox)

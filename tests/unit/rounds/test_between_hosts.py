@@ -148,7 +148,7 @@ def of_ones(steps: int, width: int, times: list[float], **settings: Any) -> Call
             times.append(wire.clock.now() - begin)
             total += sum(float(one.sum.parts[0].double().sum()) for one in rounds.completed() if one.sum is not None)
         number = rounds.version
-        rounds.settle(ended=True, apply=lambda one: None)
+        rounds.pause(ended=True, apply=lambda one: None)
         rounds.close()
         return total, number
 

@@ -10,13 +10,13 @@ from quorate.rounds.entering import copies_wanted
 from quorate.rounds.messages import Note
 
 
-def entrance(newest: int = 5, stretch: int = 0) -> Entrance:
-    log: Any = SimpleNamespace(newest=newest, stretch=stretch)
+def entrance(newest: int = 5, era: int = 0) -> Entrance:
+    log: Any = SimpleNamespace(newest=newest, era=era)
     return Entrance(log)
 
 
-def note(kind: Any, logged: int = 5, stretch: int = 0) -> tuple[Note, int]:
-    return Note(kind, stretch=stretch), logged
+def note(kind: Any, logged: int = 5, era: int = 0) -> tuple[Note, int]:
+    return Note(kind, era=era), logged
 
 
 def test_who_asks_for_a_copy_gets_one_and_is_not_let_in() -> None:
@@ -40,8 +40,8 @@ def test_who_lacks_rounds_gets_them_first() -> None:
 
 
 def test_a_copy_from_before_all_had_settled_is_worth_nothing() -> None:
-    door = entrance(stretch=4)
-    assert door.knocked(3, *note("enter", stretch=0)) == -1
+    door = entrance(era=4)
+    assert door.knocked(3, *note("enter", era=0)) == -1
     assert door.let_in(6, {3: 5}, settles=False) == ()
 
 

@@ -114,7 +114,7 @@ def training(
             for one in rounds.completed():
                 own.apply(one)
             own.steps.append(wire.clock.now() - begin)
-        rounds.settle(ended=True, apply=own.apply)
+        rounds.pause(ended=True, apply=own.apply)
         own.ledger = rounds.ledger
         rounds.close()
         return own

@@ -36,12 +36,12 @@ class Server:
         self.task = ServerTask(self.wire, TERMS, range(1, 3), 0, receiver, name="main", coding=None)
         self.options = options_of(optimizer)
 
-    def sets_out(self, stretch: int) -> None:
-        self.task.set_out({part: Shard(self.replica, cut) for part, cut in enumerate(self.cuts)}, stretch)
+    def sets_out(self, era: int) -> None:
+        self.task.set_out({part: Shard(self.replica, cut) for part, cut in enumerate(self.cuts)}, era)
 
 
-def pushed(options: Any, stretch: int, number: int) -> Message:
-    header = {"kind": "push", "stretch": stretch, "number": number, "version": 0, "count": 1, "reads": True}
+def pushed(options: Any, era: int, number: int) -> Message:
+    header = {"kind": "push", "stretch": era, "number": number, "version": 0, "count": 1, "reads": True}
     header |= {
         "options": options,
         "draw": 0,
@@ -70,13 +70,13 @@ def played(worker: Callable[[Wire, Callable[..., None], Callable[[], Message]], 
         channel = wire.channel("servers")
         tasks = channel.channel("server")
 
-        def send(kind: str, stretch: int = 1, **header: Any) -> None:
-            tasks.send(Message(header={"kind": kind, "stretch": stretch, **header}), 0, "asked")
+        def send(kind: str, era: int = 1, **header: Any) -> None:
+            tasks.send(Message(header={"kind": kind, "stretch": era, **header}), 0, "asked")
 
-        def push(stretch: int, number: int) -> None:
+        def push(era: int, number: int) -> None:
             model = torch.nn.ParameterList(torch.zeros(4) for _ in range(2))
             options = options_of(torch.optim.SGD(model.parameters(), lr=1.0))
-            tasks.send(pushed(options, stretch, number), 0, "asked")
+            tasks.send(pushed(options, era, number), 0, "asked")
 
         def take() -> Message:
             return channel.receive(0, READ).wait(10.0)[1]

@@ -18,7 +18,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.learners import Learner, part_of
-from quorate.strategies.parts.outer_gradients import merged_ways
+from quorate.strategies.parts.outer_gradients import merged_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.wire import current
@@ -173,12 +173,12 @@ def test_a_merge_is_radial_or_plain(size: int) -> None:
             numbers.add_(torch.tensor([weight, norm * weight if radial else 0.0]))
         return found
 
-    plain, radial = merged_ways(sums(False), size), merged_ways(sums(True), size)
+    plain, radial = merged_deltas(sums(False), size), merged_deltas(sums(True), size)
     assert plain is not None and radial is not None
     assert torch.allclose(plain[0], (ways[0] * 0.5 + ways[1] * 1.5) / 2)
     direction = torch.tensor([0.5, 1.5])
     assert torch.allclose(radial[0], direction / direction.norm() * (3.0 * 0.5 + 1.0 * 1.5) / 2)
-    assert merged_ways(Flat.zeros(layout), size) is None
+    assert merged_deltas(Flat.zeros(layout), size) is None
 
 
 @pytest.mark.parametrize(

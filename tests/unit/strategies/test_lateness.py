@@ -16,7 +16,7 @@ from quorate.core.means import Mean
 from quorate.quorums import rounds
 from quorate.rounds.log import Round
 from quorate.rounds.terms import Agreed
-from quorate.strategies.parts.learners import Learner, ways_of
+from quorate.strategies.parts.learners import Learner, deltas_of
 from tests.support.local_trainings import net
 from tests.support.scene import flat
 from tests.unit.strategies.test_decoupled_diloco import are_equal, common, ledger, scene, trained, uneven
@@ -66,7 +66,7 @@ def test_what_is_late_enters_adam_by_its_age(strategy: str, monkeypatch: pytest.
         (way,) = given["vectors"]
         weight = float(way.segments()[-1][0])
         if weight:
-            ways[worker.rank, self.times + 1] = weight, torch.cat([x.reshape(-1) for x in ways_of(way, size)])
+            ways[worker.rank, self.times + 1] = weight, torch.cat([x.reshape(-1) for x in deltas_of(way, size)])
         was_handed_in(self, worker, given)
 
     monkeypatch.setattr(rounds, "mean_of_fragments", noting)

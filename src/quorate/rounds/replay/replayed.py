@@ -270,7 +270,7 @@ class ReplayedRounds(IdleInReplays):
 
     # -- rests
 
-    def settle(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
+    def pause(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         self._end_if_gone()
         self._looks += 1
         while not self.is_over:

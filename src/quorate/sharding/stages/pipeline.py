@@ -94,7 +94,7 @@ class Pipeline:
             self.ending.backward_begins()
             for action in self.layout.order(len(run.batches))[self.wire.rank]:
                 self._do(run, action, end)
-            self._between.settle(run)
+            self._between.pause(run)
         self.ending.ended()
         return self._broadcast(torch.stack(list(losses.values())).sum() if losses else torch.zeros(()))
 
@@ -131,7 +131,7 @@ class Pipeline:
             for number in range(len(run.batches)):
                 self._forward(run, stage, number)
         outputs = self._outputs(run)
-        self._between.settle(run)
+        self._between.pause(run)
         tensors = outputs.tensors
         if learns and any(outputs.learns):
             tensors = list(_Piped.apply(self, run, outputs, self._anchor, *tensors))  # type: ignore[no-untyped-call]
@@ -168,7 +168,7 @@ class Pipeline:
                 for number in range(len(run.batches)):
                     grads = outputs.gradients(gradients, number) if stage == self.last else []
                     self._backward(run, stage, number, grads, halves=False)
-            self._between.settle(run)
+            self._between.pause(run)
         self.ending.ended()
 
     # -- passes
@@ -394,7 +394,7 @@ class Between:
         x = message.tensors[0]
         return x.requires_grad_() if message.header["learns"] and way == "f" else x
 
-    def settle(self, run: Run) -> None:
+    def pause(self, run: Run) -> None:
         """Wait until the sends have completed."""
         for work in run.sends:
             self._traffic.wait_along(work, self._wire.clock)

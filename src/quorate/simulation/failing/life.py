@@ -71,7 +71,7 @@ class Lived:
     """The result of a life. Worker-seconds: `worked` is active time, which includes `saving` and `lost`."""
 
     size: int
-    stretches: list[Stretch] = field(default_factory=list)
+    eras: list[Stretch] = field(default_factory=list)
     worked: float = 0.0
     saving: float = 0.0
     lost: float = 0.0
@@ -150,7 +150,7 @@ class _Learner:
             lived.waiting += live * (took - work)
             lived.saving += live * (self._saving(self._done + work) - self._saving(self._done))
             self._done += work
-            lived.stretches.append(Stretch(self._now, to, rate, live, 0.0))
+            lived.eras.append(Stretch(self._now, to, rate, live, 0.0))
         self._now = to
 
     def _saving(self, done: float) -> float:
@@ -223,8 +223,8 @@ class _Learner:
         work = min(work, self._done)
         self._done -= work
         lived.lost += min(self._live * work, lived.worked - lived.saving - lived.lost)
-        if lived.stretches and work:
-            lived.stretches[-1] = lived.stretches[-1]._replace(dropped=work)
+        if lived.eras and work:
+            lived.eras[-1] = lived.eras[-1]._replace(dropped=work)
 
     def _lose_state(self) -> None:
         terms = self.terms
@@ -234,8 +234,8 @@ class _Learner:
             self._drop(self._done)
         else:
             self._drop(min(self._done % (terms.checkpoint + terms.save), terms.checkpoint))
-        if self.lived.stretches:
-            self.lived.stretches[-1] = self.lived.stretches[-1]._replace(dropped=math.inf)
+        if self.lived.eras:
+            self.lived.eras[-1] = self.lived.eras[-1]._replace(dropped=math.inf)
         self._done, self._gone = 0.0, True
         self._silent, self._slow = [], []
 

@@ -69,8 +69,8 @@ def merging(lives: Lives, way: Way) -> Spent:
     if needed <= 0:
         spent.up = lives.seconds
         return spent
-    begins = np.array([stretch.begin for lived in lives.struck for stretch in lived.stretches])
-    ends = np.array([stretch.end for lived in lives.struck for stretch in lived.stretches])
+    begins = np.array([era.begin for lived in lives.struck for era in lived.eras])
+    ends = np.array([era.end for lived in lives.struck for era in lived.eras])
     times = np.concatenate([ends, begins])  # an end comes first, and counts no time between
     changes = np.concatenate([-np.ones(len(ends), int), np.ones(len(begins), int)])
     order = np.argsort(times, kind="stable")
@@ -88,7 +88,7 @@ def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
     common, waiting = 1.0, 0.0
     quorums: dict[int, int] = {}
 
-    def settle() -> None:
+    def pause() -> None:
         nonlocal common, waiting
         if members not in quorums:
             quorums[members] = way.quorum(members) if members else 1
@@ -101,7 +101,7 @@ def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
         waiting = sum(live * max(0.0, rate - common) for rate, (_, live) in rates.items())
 
     events = sorted(event for lived in lives.struck for event in _changes(lived, lives.seconds, detect))
-    settle()
+    pause()
     for time, training, rate, live, member in events:
         if time > before:
             spent.up += (time - before) * (common > 0)
@@ -113,7 +113,7 @@ def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
             count = rates.setdefault(rate, [0, 0])
             count[0] += training
             count[1] += training * live
-        settle()
+        pause()
     spent.up += (lives.seconds - before) * (common > 0)
     spent.useful -= (lives.seconds - before) * waiting
     spent.waiting += (lives.seconds - before) * waiting
@@ -125,13 +125,13 @@ def in_rounds(lives: Lives, way: Way, detect: float) -> Spent:
 def _changes(lived: Lived, seconds: float, detect: float) -> Iterator[tuple[float, int, float, int, int]]:
     """Yield time, whether training begins (1) or ends (-1), speed, workers, and a change of members."""
     at = 0.0
-    for stretch in lived.stretches:
-        if stretch.begin > at + detect:
+    for era in lived.eras:
+        if era.begin > at + detect:
             yield at + detect, 0, 0.0, 0, -1
-            yield stretch.begin, 0, 0.0, 0, 1
-        yield stretch.begin, 1, stretch.rate, stretch.live, 0
-        yield stretch.end, -1, stretch.rate, stretch.live, 0
-        at = stretch.end
+            yield era.begin, 0, 0.0, 0, 1
+        yield era.begin, 1, era.rate, era.live, 0
+        yield era.end, -1, era.rate, era.live, 0
+        at = era.end
     if seconds > at + detect:
         yield at + detect, 0, 0.0, 0, -1
 
@@ -154,26 +154,26 @@ class _Attempt:
 
 def _attempt(lived: Lived, place: int, begin: float, work: float) -> _Attempt:
     attempt, done = _Attempt(math.inf), 0.0
-    if place and lived.stretches[place - 1].dropped == math.inf:  # it was gone, and may be still
-        later = place == len(lived.stretches) or lived.stretches[place].begin > begin
+    if place and lived.eras[place - 1].dropped == math.inf:  # it was gone, and may be still
+        later = place == len(lived.eras) or lived.eras[place].begin > begin
         attempt.lost_at = -math.inf if later else math.inf
-    for number in range(place, len(lived.stretches)):
-        stretch = lived.stretches[number]
-        since = max(begin, stretch.begin)
-        took = (stretch.end - since) * stretch.rate
+    for number in range(place, len(lived.eras)):
+        era = lived.eras[number]
+        since = max(begin, era.begin)
+        took = (era.end - since) * era.rate
         if done + took >= work:
-            attempt.arrival = since + (work - done) / stretch.rate
-            attempt.kept += (work - done) * stretch.live
+            attempt.arrival = since + (work - done) / era.rate
+            attempt.kept += (work - done) * era.live
             attempt.times.append((since, attempt.arrival))
             return attempt
         done += took
-        attempt.kept += took * stretch.live
-        attempt.times.append((since, stretch.end))
-        is_gone = stretch.dropped == math.inf
-        again = min(done, stretch.dropped)
-        chips = attempt.kept if is_gone else min(attempt.kept, again * stretch.live)
+        attempt.kept += took * era.live
+        attempt.times.append((since, era.end))
+        is_gone = era.dropped == math.inf
+        again = min(done, era.dropped)
+        chips = attempt.kept if is_gone else min(attempt.kept, again * era.live)
         if is_gone and attempt.lost_at == math.inf:
-            attempt.lost_at, attempt.kept_before = stretch.end, attempt.kept
+            attempt.lost_at, attempt.kept_before = era.end, attempt.kept
         attempt.kept, attempt.dropped, done = attempt.kept - chips, attempt.dropped + chips, done - again
     return attempt
 
@@ -184,7 +184,7 @@ class _Paths:
     def __init__(self, struck: Sequence[Lived]) -> None:
         self._struck = struck
         self.places = [0] * len(struck)
-        """The current stretch, or the next one."""
+        """The current era, or the next one."""
         self.workers = 0
         """Workers of learners at full speed."""
         self.others = list(range(len(struck)))
@@ -196,13 +196,13 @@ class _Paths:
         self._leave(now)
         others, self.others = self.others, []
         for learner in others:
-            place, stretches = self.places[learner], self._struck[learner].stretches
-            while place < len(stretches) and stretches[place].end <= now:
+            place, eras = self.places[learner], self._struck[learner].eras
+            while place < len(eras) and eras[place].end <= now:
                 place += 1
             self.places[learner] = place
-            if place < len(stretches) and stretches[place].begin <= now and stretches[place].rate == 1.0:
-                heappush(self._quiet, (stretches[place].end, learner))
-                self.workers += stretches[place].live
+            if place < len(eras) and eras[place].begin <= now and eras[place].rate == 1.0:
+                heappush(self._quiet, (eras[place].end, learner))
+                self.workers += eras[place].live
             else:
                 self.others.append(learner)
         return self._quiet[0][0] if self._quiet else math.inf
@@ -215,7 +215,7 @@ class _Paths:
     def _leave(self, until: float) -> None:
         while self._quiet and self._quiet[0][0] <= until:
             _, learner = heappop(self._quiet)
-            self.workers -= self._struck[learner].stretches[self.places[learner]].live
+            self.workers -= self._struck[learner].eras[self.places[learner]].live
             self.others.append(learner)
 
 

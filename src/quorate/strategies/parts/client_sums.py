@@ -28,14 +28,14 @@ def handed_in(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float]
         return None
     work.end_turn(worker, strategy, is_early=True)
     if strategy.noise == 0:
-        return work.mean_way()
+        return work.mean_delta()
     if (around := worker.client_round) is None:
         return None
     numbers = [float(around.clients), 1 / _noising_workers(worker), *of_worker(worker, 1.0)]
     return together([_private(worker, strategy, around)], numbers), 1.0
 
 
-def mean_way(worker: Worker, strategy: FederatedSettings, result: Mean) -> Flat | None:
+def mean_delta(worker: Worker, strategy: FederatedSettings, result: Mean) -> Flat | None:
     """Return the mean delta of all clients of a round, from the mean of the contributions of workers.
 
     None for a round that is left out: the next one begins where it began.
@@ -47,7 +47,7 @@ def mean_way(worker: Worker, strategy: FederatedSettings, result: Mean) -> Flat 
     return _of_private_sum(worker, mean * workers, workers, round(clients), share * workers, strategy)
 
 
-def masked_mean_way(worker: Worker, strategy: FederatedSettings) -> Flat | None:
+def masked_mean_delta(worker: Worker, strategy: FederatedSettings) -> Flat | None:
     """Return the mean delta of a round whose sums are masked; None without contributions, and if it is left out.
 
     All workers call it together, at a pause of all.

@@ -164,21 +164,21 @@ class ClientWork:
         self.running = {}
         counts = not (turn is not None and turn.is_lost) and not (is_early and strategy.noise > 0)
         if counts:
-            way = clipped(worker.parameters - self.point, strategy.clip)
-            self.add(way, 1.0 if strategy.weigh == "equal" else amount)
+            delta = clipped(worker.parameters - self.point, strategy.clip)
+            self.add(delta, 1.0 if strategy.weigh == "equal" else amount)
         worker.parameters = self.point
         if turn is not None:
             worker.replica.forget_moments()
         return counts
 
-    def add(self, way: Flat, weight: float) -> None:
+    def add(self, delta: Flat, weight: float) -> None:
         """One client's way counts so much."""
         if self.total is None:
-            self.total = Flat.zeros(way.layout)
-        self.total.add_(way, alpha=weight)
+            self.total = Flat.zeros(delta.layout)
+        self.total.add_(delta, alpha=weight)
         self.weight += weight
 
-    def mean_way(self) -> tuple[Flat, float] | None:
+    def mean_delta(self) -> tuple[Flat, float] | None:
         """The mean way of this worker's clients and its weight; None where no client has ended."""
         if self.total is None or self.weight == 0:
             return None
@@ -231,17 +231,17 @@ def check_privacy(weigh: str, clip: float, noise: float) -> None:
         )
 
 
-def clipped(way: Flat, most: float) -> Flat:
+def clipped(delta: Flat, most: float) -> Flat:
     """The way, shortened in place to the length `most` where it is longer; 0: as it is.
 
     With a bound, one that is not finite becomes zeros: its length is none.
     """
     if not most:
-        return way
-    length = math.sqrt(sum(float(part.detach().abs().double().square().sum()) for part in way.bare().parts))
+        return delta
+    length = math.sqrt(sum(float(part.detach().abs().double().square().sum()) for part in delta.bare().parts))
     if not math.isfinite(length):
-        return way.map(torch.zeros_like)
-    return way.mul_(most / length) if length > most else way
+        return delta.map(torch.zeros_like)
+    return delta.mul_(most / length) if length > most else delta
 
 
 def noised(x: Flat, deviation: float, seed: list[int] | None) -> Flat:

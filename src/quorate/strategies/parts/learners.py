@@ -22,7 +22,7 @@ from quorate.strategies.parts.edits import edit_of, is_edited
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
-from quorate.strategies.parts.outer_gradients import laid_out_as, merged_ways, ways_of
+from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, merged_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
@@ -37,7 +37,7 @@ class HandedIn:
 
     since: list[list[float]]
     """`Learner.since` at that time."""
-    ways: list[Flat]
+    deltas: list[Flat]
     """The deltas as they went into rounds; they are only read."""
 
 
@@ -109,7 +109,7 @@ class StepsOfMates(LocalSteps):
         payload = {name: getattr(self, name) for name in _WHOLE}
         payload["ago"] = worker.step - self.handed_at
         payload["handed"] = [[time, entry.since] for time, entry in self.handed.items()]
-        return payload, [part for entry in self.handed.values() for way in entry.ways for part in way.parts]
+        return payload, [part for entry in self.handed.values() for delta in entry.deltas for part in delta.parts]
 
     def become(self, worker: Worker, payload: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
         """Take over the state of another worker of this learner."""
@@ -163,7 +163,7 @@ class Learner(StepsOfMates):
         has_edits = is_edited(worker.replica.read(only=own).segments(), among(self.common, own).parts)
         return 1 / period.count if has_edits else 0.0
 
-    def way(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
+    def delta_of(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
         """Return the contribution of a fragment: its delta from the common point, times its weight, and the weight.
 
         Radial: directions by their weights; behind it, for each tensor, the norm times the weight. Tables of embeddings
@@ -171,9 +171,9 @@ class Learner(StepsOfMates):
         """
         own, share = self.fragments[fragment], weight / worker.size
         contribution = worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own)
-        *ways, numbers = contribution.segments()
+        *deltas, numbers = contribution.segments()
         cells, plain = [weight], worker.replica.tables if averaging == "radial" else own
-        for place, x, before in zip(own, ways, among(self.common, own).parts, strict=True):
+        for place, x, before in zip(own, deltas, among(self.common, own).parts, strict=True):
             x.copy_(before.view_as(x).to(x.device) - x)
             norm = 0.0 if place in plain else float(torch.linalg.vector_norm(x))
             x.mul_(share / norm if norm else share)
@@ -206,10 +206,10 @@ class Learner(StepsOfMates):
         rests_at = [number for number, weight in enumerate(weights) if self.rests and not weight]
         edits = {number: self.weight_of_edits(worker, number, period) for number in rests_at}
         weights = [edits.get(number, weight) for number, weight in enumerate(weights)]
-        ways = [self.way(worker, number, weight, averaging) for number, weight in enumerate(weights)]
+        deltas = [self.delta_of(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
         payload = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
-        return {"vectors": ways, "fresh": self.fresh or float(any(edits.values())), "payload": payload}
+        return {"vectors": deltas, "fresh": self.fresh or float(any(edits.values())), "payload": payload}
 
     def give(self, worker: Worker, contribution: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
         """Contribute the result of `hand_in`; with `waits` return when its round has arrived."""
@@ -276,9 +276,11 @@ class Learner(StepsOfMates):
         delta = self._merged(fragment, payloads[0]["time"]) if payloads else None
         steps = self.since[fragment][0]
         if self.rests and (payloads or not drops):  # what was done since counts in full, edits of the script included
-            ways = ways_of(delta, worker.size) if delta is not None else [torch.zeros_like(old) for old in before.parts]
-            for theta, old, new, way in zip(local.parts, before.parts, x.parts, ways, strict=False):
-                left = old - way.to(old.device)
+            deltas = (
+                deltas_of(delta, worker.size) if delta is not None else [torch.zeros_like(old) for old in before.parts]
+            )
+            for theta, old, new, moved in zip(local.parts, before.parts, x.parts, deltas, strict=False):
+                left = old - moved.to(old.device)
                 theta.copy_(edit_of(theta, left, old, new).add_(new.to(theta.device)))
         elif delta is not None and steps <= within:
             merged(own, x, self.fragments[fragment], share if steps else 0.0)
@@ -288,21 +290,23 @@ class Learner(StepsOfMates):
         else:
             for theta, old, new in zip(local.parts, before.parts, x.parts, strict=True):
                 theta.add_((new - old).to(theta.device))
-            for theta, way in zip(local.parts, ways_of(delta, worker.size) if delta is not None else (), strict=False):
-                theta.add_(way)  # it is in the new point
+            for theta, moved in zip(
+                local.parts, deltas_of(delta, worker.size) if delta is not None else (), strict=False
+            ):
+                theta.add_(moved)  # it is in the new point
         worker.parameters = own
 
     def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float) -> bool:
         """Move `x`, where the common point is in a fragment, in place; whether there was anything to do.
 
-        The outer gradient is `part` of the mean way.
+        The outer gradient is `part` of the mean delta.
         """
-        ways = merged_ways(sums, worker.size)
-        if ways is None:
+        deltas = merged_deltas(sums, worker.size)
+        if deltas is None:
             return False
         if part != 1.0:
-            ways = [way * part for way in ways]
-        self.outer.step(worker, x, laid_out_as(x, ways), self.memory[fragment], fragment)
+            deltas = [delta * part for delta in deltas]
+        self.outer.step(worker, x, laid_out_as(x, deltas), self.memory[fragment], fragment)
         return True
 
     def _merged(self, fragment: int, time: int) -> Flat | None:
@@ -314,7 +318,7 @@ class Learner(StepsOfMates):
         for amounts in [self.since, *(other.since for later, other in self.handed.items() if later > time)]:
             amounts[fragment] = [max(0.0, x - y) for x, y in zip(amounts[fragment], done, strict=True)]
         self.handed = {other: entry for other, entry in self.handed.items() if other >= time}
-        return contribution.ways[fragment]
+        return contribution.deltas[fragment]
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from the consensus `at`, with nothing done since; with None, from what a checkpoint has kept.
@@ -345,8 +349,8 @@ class Learner(StepsOfMates):
 
 def part_of(fragment: int, result: Mean) -> float:
     """Return the share of the learners that have not died whose delta is in a round; those that have ended live."""
-    ways = sum(any(each["weights"][fragment] for each in payloads) for payloads in result.payloads.values())
-    return ways / max(result.learners, ways, 1)
+    deltas = sum(any(each["weights"][fragment] for each in payloads) for payloads in result.payloads.values())
+    return deltas / max(result.learners, deltas, 1)
 
 
 L = TypeVar("L", bound=Learner)
@@ -449,10 +453,12 @@ class AsyncLearner(Learner):
         """
         if self.outer.kind != "sgd":
             return super().outer_step(worker, fragment, x, sums, part)
-        *ways, numbers = sums.segments()
+        *deltas, numbers = sums.segments()
         if not float(numbers[0]):
             return False
-        gradient = laid_out_as(x, [way * (worker.size / self.every) for way in ways])  # ways are over all workers
+        gradient = laid_out_as(
+            x, [delta * (worker.size / self.every) for delta in deltas]
+        )  # deltas are over all workers
         gathered = self.gathered or [torch.zeros_like(part) for part in x.parts]
         for own, g, total in zip(x.parts, gradient.parts, gathered, strict=True):
             own.add_(g, alpha=-self.outer.rate)
