@@ -36,7 +36,7 @@ class Case:
     def nbytes(self) -> int:
         """Bytes of a vector in a message: its numbers, and a header with a place for every worker. Other contents of
         messages are not counted, as in records."""
-        return 4 * (self.parameters + 33 + self.workers)
+        return 4 * (self.parameters + 38 + self.workers)
 
 
 @dataclass
