@@ -424,6 +424,26 @@ def test_forward_buffers_travel_with_the_gradient_from_the_third_time_on(
     assert len(apart) + len(together) == 2 * 20
 
 
+def reshapes_on_rank_1(cell: Cell) -> list[list[float]]:
+    """The codebook after each step; that of rank 1 has another shape before some of them."""
+    model, seen = Codes("in place"), []
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4, generator=torch.Generator().manual_seed(step))).backward()
+        if cell.world.rank and step in (4, 6):
+            model.book = torch.zeros(3, 4)
+        cell.step(optimizer)
+        seen.append([*model.book.flatten().tolist(), *model.used.tolist()])
+    optimizer.finish()
+    return seen
+
+
+def test_forward_buffers_of_another_shape_become_rank_0s() -> None:
+    first, second = ended(reshapes_on_rank_1, "all-reduce").right()
+    assert first == second
+
+
 def test_a_newcomer_takes_part_in_forward_buffers() -> None:
     def live(wire: Wire) -> list[list[float]]:
         if wire.is_newcomer:

@@ -210,6 +210,7 @@ class BufferCopies:
     def _read(self, room: Tensor) -> None:
         if self._is_source:
             return
+        self._make_room()
         tensors = self._tensors()
         lengths = [count_in(x.numel(), x.dtype, room.dtype) for x in tensors]
         with torch.no_grad():
@@ -226,7 +227,7 @@ class BufferCopies:
     def _copy_from_rank_0(self, *, has_others: bool) -> None:
         if has_others:
             self._described = scatter_json(self._described, self._wire)
-            self._make_room()
+        self._make_room()
         copy_tensors(self._tensors(), self._wire)
 
     def _copy_among(self, left: Survivors) -> None:

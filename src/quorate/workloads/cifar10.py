@@ -89,11 +89,11 @@ class Cifar10(ImageWorkload):
     higher_is_better: ClassVar[bool] = True
 
     folder: str = ""
-    """Where CIFAR-10's binary version lies, unpacked; it must be given."""
+    """Folder with the unpacked binary version of CIFAR-10; required."""
     augment: bool = True
     """Whether training images are cropped and mirrored at random."""
     seed: int = 0
-    """Of the crops; the model has its own."""
+    """Seed of the crops; the model is seeded apart."""
     records: int = 10_000
     """Images in each of the six files; other numbers are for tests."""
 

@@ -44,7 +44,7 @@ class Digits(ImageWorkload):
     higher_is_better: ClassVar[bool] = True
 
     seed: int = 0
-    """Of the split; the model has its own."""
+    """Seed of the split into training and test images; the model is seeded apart."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:

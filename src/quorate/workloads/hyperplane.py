@@ -111,7 +111,7 @@ class Hyperplane(PointWorkload):
     noise: float = 1.87
     """Standard deviation of what is added to the targets."""
     seed: int = 0
-    """Of the data; the model has its own."""
+    """Seed of the data; the model is seeded apart."""
     data: Literal["file", "counter"] = "file"
     """Whether points come from a file that is made once, or are drawn anew whenever they are asked for."""
 

@@ -39,7 +39,7 @@ class LeastSquares(PointWorkload):
     noise: float = 0.1
     """Standard deviation of what is added to the targets."""
     seed: int = 0
-    """Of the data; the model has its own."""
+    """Seed of the data; the model is seeded apart."""
 
     def __post_init__(self) -> None:
         if self.features < 1:

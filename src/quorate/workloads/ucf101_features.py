@@ -62,7 +62,7 @@ class Ucf101Features(SequenceWorkload):
     higher_is_better: ClassVar[bool] = True
 
     folder: str = ""
-    """Where the videos' files and the split files lie; it must be given."""
+    """Folder with the files of the videos and of the splits; required."""
     train_split: str = "train.txt"
     """Name of the file that lists the training videos and their classes."""
     test_split: str = "test.txt"

@@ -157,7 +157,7 @@ def open_to_all(folder: Path, board: str) -> Iterator[None]:
 
 
 def board_of(folder: Path) -> SocketBoard:
-    """That of the run in `folder`. Raises `ConfigurationError` where none is under way that others may join."""
+    """Return the board of the run in `folder`. Raises `ConfigurationError` if no run that others may join is there."""
     try:
         return SocketBoard((folder / _DOOR).read_text(encoding="utf-8"))
     except (OSError, ValueError, QuorateError):
