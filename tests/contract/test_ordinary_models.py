@@ -425,14 +425,15 @@ def test_forward_buffers_travel_with_the_gradient_from_the_third_time_on(
 
 
 def reshapes_on_rank_1(cell: Cell) -> list[list[float]]:
-    """The codebook after each step; that of rank 1 has another shape before some of them."""
+    """The codebook after each step; that of rank 1 has another shape before some means."""
     model, seen = Codes("in place"), []
     optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
     for step in range(8):
         optimizer.zero_grad()
-        model(torch.randn(8, 4, generator=torch.Generator().manual_seed(step))).backward()
+        loss = model(torch.randn(8, 4, generator=torch.Generator().manual_seed(step)))
         if cell.world.rank and step in (4, 6):
             model.book = torch.zeros(3, 4)
+        loss.backward()
         cell.step(optimizer)
         seen.append([*model.book.flatten().tolist(), *model.used.tolist()])
     optimizer.finish()
