@@ -178,7 +178,7 @@ def train(side: Side, world: Any) -> dict[str, float]:
     ids = torch.randint(0, TOKENS, (1, LENGTH + 1), generator=torch.Generator().manual_seed(world.rank))
     seconds, meter, peak = list[float](), None, None
     if side.name != FSDP:
-        meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+        meter = optimizer.__dict__["_quorate_worker"].coordinates.traffic.meter
     sent = 0
     for step in range(side.steps + 2):
         if step == 1:

@@ -120,7 +120,7 @@ def test_workers_that_use_other_blocks_are_named(zero: Any, order: Any, within: 
 def by_torch(cell: Cell, order: Any) -> Tensor:
     """In shards whose numbers torch's own collectives carry, without names, as on GPUs."""
     by_fsdp: Any = importlib.import_module("quorate.sharding.by_fsdp")
-    by_fsdp._over_wires = lambda seat: False
+    by_fsdp._over_wires = lambda coordinates: False
     return in_shards(cell, Deep(order), 3)
 
 

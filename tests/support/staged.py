@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quorate.core.contracts import Wire
-from quorate.sharding.mesh import seat_in
+from quorate.sharding.mesh import coordinates_in
 from quorate.sharding.stages.by_stages import by_stages, stages_for
 from quorate.sharding.stages.choice import StageChoice
 from quorate.sharding.stages.pipeline import Pipeline
@@ -127,9 +127,9 @@ def made(build: Callable[[], nn.Module], seed: int = 3) -> nn.Module:
 
 def piped(model: nn.Module, wire: Wire, **chosen: Any) -> Pipeline:
     """`model` in stages over all workers of `wire`."""
-    seat = seat_in(Mesh(torch.arange(wire.size).view(wire.size, 1), ("stages", "shards")), wire)  # type: ignore[arg-type]
+    coordinates = coordinates_in(Mesh(torch.arange(wire.size).view(wire.size, 1), ("stages", "shards")), wire)  # type: ignore[arg-type]
     choice = StageChoice(**chosen)
-    return by_stages(model, stages_for(model, wire.size, wire, choice, shards=1, zero=3), seat, "stages")
+    return by_stages(model, stages_for(model, wire.size, wire, choice, shards=1, zero=3), coordinates, "stages")
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:

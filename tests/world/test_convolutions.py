@@ -70,7 +70,7 @@ def sent(world: Any) -> list[dict[str, int]]:
     layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 2, 3)]
     model: Any = quorate.parallelize(nn.Sequential(*layers), world.mesh(tensor=2))
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+    meter = optimizer.__dict__["_quorate_worker"].coordinates.traffic.meter
     x = torch.ones(1, 2, 16, 8, requires_grad=True)
     for _ in range(2):  # the first calls look at batches
         model(x)

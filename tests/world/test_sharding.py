@@ -80,7 +80,7 @@ def sent_in_a_step(zero: Any, world: Any) -> int:
     """Bytes, where three backward passes make one step."""
     model: Any = quorate.parallelize(Model(), zero=zero)
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+    meter = optimizer.__dict__["_quorate_worker"].coordinates.traffic.meter
     before = meter.bytes_out.total()
     for part in range(3):
         with nullcontext() if part == 2 else optimizer.accumulate():

@@ -130,7 +130,7 @@ def sent(world: Any) -> tuple[int, list[int]]:
     x = torch.ones(BATCH, WIDTH, requires_grad=True)
     for _ in range(2):  # the first call looks at batches
         model(x).sum().backward()
-    meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+    meter = optimizer.__dict__["_quorate_worker"].coordinates.traffic.meter
     before = meter.bytes_out["all_reduce"]
     model(x).sum().backward()
     found = meter.bytes_out["all_reduce"] - before

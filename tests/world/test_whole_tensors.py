@@ -102,7 +102,7 @@ def sent(world: Any) -> tuple[int, int]:
     torch.set_num_threads(1)
     model: Any = quorate.parallelize(Model(), zero=2)
     optimizer: Any = quorate.distribute(Lars(model.parameters()), model)
-    meter = optimizer.__dict__["_quorate_worker"].seat.traffic.meter
+    meter = optimizer.__dict__["_quorate_worker"].coordinates.traffic.meter
     model(batch(0, range(1))[0]).mean().backward()
     before = meter.bytes_out.total()
     optimizer.step()

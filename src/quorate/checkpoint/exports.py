@@ -116,7 +116,7 @@ def _check_layout(entry: Distributed) -> None:
 
 
 def _states(entry: Distributed) -> tuple[dict[str, Any], dict[str, Any]]:
-    if entry.seat is None:
+    if entry.coordinates is None:
         return {key: _copied(x) for key, x in entry.model.state_dict().items()}, entry.optimizer.state_dict()
     from quorate.sharding.torch_states import gathered
 
@@ -130,8 +130,8 @@ def _copied(x: Any) -> Any:
 def _write_folder(place: Place, entry: Distributed, path: Path, new: Path) -> None:
     from quorate.sharding.torch_states import write_folder
 
-    if entry.seat is not None or place.wire.rank == 0:
-        write_folder(entry.model, entry.optimizer, entry.step, new, is_alone=entry.seat is None)
+    if entry.coordinates is not None or place.wire.rank == 0:
+        write_folder(entry.model, entry.optimizer, entry.step, new, is_alone=entry.coordinates is None)
     error = ""
     if place.wire.rank == 0:
         try:
@@ -147,7 +147,7 @@ def _read_folder(entry: Distributed, path: Path) -> int:
     from quorate.sharding.torch_states import read_folder
 
     try:
-        return read_folder(entry.model, entry.optimizer, path, is_alone=entry.seat is None)
+        return read_folder(entry.model, entry.optimizer, path, is_alone=entry.coordinates is None)
     except Exception as error:  # any kind that torch raises for unreadable files
         raise CheckpointError(f"{path} is not a checkpoint of this model: {_last_line(error)}") from None
 
@@ -173,7 +173,7 @@ def _take(entry: Distributed, extras: Mapping[str, Any], saved: dict[str, Any], 
         if all(isinstance(key, str) and key.startswith(wrapper) for key in model):
             model = {key.removeprefix(wrapper): x for key, x in model.items()}
     try:
-        if entry.seat is None:
+        if entry.coordinates is None:
             entry.model.load_state_dict(model)
             if optimizer is not None:
                 entry.optimizer.load_state_dict(optimizer)

@@ -17,7 +17,7 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.observe.step_times import timing
 from quorate.replica.replica import Replica
 from quorate.rounds.terms import Agreed
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.wire.current import Place
 
@@ -102,8 +102,8 @@ class Distributed:
     """Inside, parameters are those after every step, where the newest one is still in progress."""
     steps: int = 0
     """Counted by a hook, where there is no worker."""
-    seat: Seat | None = None
-    """This worker's seat among those that hold the model together; None where it holds all of it."""
+    coordinates: Coordinates | None = None
+    """This worker's coordinates among those that hold the model together; None where it holds all of it."""
     pipeline: Pipeline | None = None
     """Set where this worker has some of the model's stages."""
     owned: Callable[[], Collection[int]] | None = None
@@ -117,26 +117,27 @@ class Distributed:
     @property
     def shard(self) -> tuple[int, int]:
         """The number of shards (or tensor parts) of the model, over all stages, and the index of this one."""
-        if self.seat is None:
+        if self.coordinates is None:
             return 1, 0
-        axes = self.seat.axes
-        return axes.of_replica, (self.seat.stage * axes.shards + self.seat.shard) * axes.tensor + self.seat.part
+        return self.coordinates.axes.of_replica, self.coordinates.in_replica
 
     @property
     def parts(self) -> int:
         """How many workers compute its layers together."""
-        return 1 if self.seat is None else self.seat.axes.tensor
+        return 1 if self.coordinates is None else self.coordinates.axes.tensor
 
     @property
     def reads(self) -> tuple[int, int]:
         """The number of shards and the shard for reading a checkpoint; (1, 0) where parts of layers are taken from
         full ones."""
-        return (1, 0) if self.parts > 1 or self.seat is None else (self.seat.axes.shards, self.seat.shard)
+        if self.parts > 1 or self.coordinates is None:
+            return 1, 0
+        return self.coordinates.axes.shards, self.coordinates.shard
 
     @property
     def stage(self) -> int:
         """The place of this worker in the model's pipeline."""
-        return 0 if self.seat is None else self.seat.stage
+        return 0 if self.coordinates is None else self.coordinates.stage
 
     @property
     def stages(self) -> list[list[str]]:

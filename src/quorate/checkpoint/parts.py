@@ -99,7 +99,7 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
     shards, shard = shard_of(all_of_it)
     for place, entry in enumerate(all_of_it.ordered):
         suffix = f"-{place + 1}" if place else ""
-        optimizer, is_here = f"optimizer{suffix}.safetensors", entry.seat is not None or shard == 0
+        optimizer, is_here = f"optimizer{suffix}.safetensors", entry.coordinates is not None or shard == 0
         if id(entry.model) not in models:
             models[id(entry.model)] = f"model{suffix}.safetensors"
             if is_here:
@@ -124,7 +124,7 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
 
 def shard_of(all_of_it: Trained) -> tuple[int, int]:
     """Return the number of shards of models in shards, and the index of this one."""
-    return next((entry.shard for entry in all_of_it.ordered if entry.seat is not None), (1, 0))
+    return next((entry.shard for entry in all_of_it.ordered if entry.coordinates is not None), (1, 0))
 
 
 ROWS = "quorate rows"

@@ -137,9 +137,11 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         _copy_all(others_of(entry), kept["others"], f"parameters that {folder.name} keeps beside its model")
         own = [worker["optimizers"][entry.name] for worker in workers]
         olds = [there.replica(own[first : first + shards]) for first in range(0, len(own), shards)]
-        seat = (rank, size) if entry.seat is None else (entry.seat.replica, entry.seat.axes.replicas)
-        _restore_own(place, entry, olds, *seat)
-        sentences += restore_state(entry, about["strategy"], kept["state"], olds, *seat, is_cut_anew=is_cut_anew)
+        place_now = (rank, size)
+        if entry.coordinates is not None:
+            place_now = (entry.coordinates.replica, entry.coordinates.axes.replicas)
+        _restore_own(place, entry, olds, *place_now)
+        sentences += restore_state(entry, about["strategy"], kept["state"], olds, *place_now, is_cut_anew=is_cut_anew)
         if entry.worker is not None:
             restore_round(entry.worker.state, entry.worker.neighbours)
             entry.worker.resumed()

@@ -246,7 +246,7 @@ class Saving(StepObserver):
         self._memory.begin()
         files = [own_file(self._place, training, drawn or generators.states(), self._memory)]
         shared = None
-        coordinates = next((optimizer.seat for optimizer in training.ordered if optimizer.seat is not None), None)
+        coordinates = next((entry.coordinates for entry in training.ordered if entry.coordinates is not None), None)
         if writes_shared and (claims(board, key) if coordinates is None else coordinates.replica == 0):
             more, about = shared_files(training, self._memory)
             files += more

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quorate.core.vectors import Flat
 
-Leaves = Literal["", "rests", "ended"]
+Leaves = Literal["", "pauses", "ended"]
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ class ClientSplit:
     def share(self, place: Place, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> ClientShare:
         """Return the share of the worker of `place`."""
         context = data_context(place)
-        size, own = place.wire.size, place.wire.rank if context.seat is None else context.seat
+        size, own = place.wire.size, place.wire.rank if context.replaced_rank is None else context.replaced_rank
         return ClientShare(
             rank=own % size,
             size=size,

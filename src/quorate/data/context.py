@@ -20,8 +20,8 @@ class DataContext:
     """The launcher's choice in place of the script's `share`, for loaders that shuffle."""
     seed: int = 0
     """The seed of the run."""
-    seat: int | None = None
-    """The rank whose place a joined worker has."""
+    replaced_rank: int | None = None
+    """The rank in whose place this worker has joined."""
     deals: tuple[int, int] | None = None
     """The number of shares, and this worker's share, where several workers have the same; None: one for each worker."""
     redundancy: Redundancy = field(default_factory=Redundancy)

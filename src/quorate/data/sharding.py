@@ -175,7 +175,7 @@ def _share(
     if redundancy.groups:
         size, own = redundancy.groups, redundancy.group_of(wire.rank, wire.size)
     choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
-    seat = (own if context.seat is None or context.deals is not None else context.seat) % size
+    own_share = (own if context.replaced_rank is None or context.deals is not None else context.replaced_rank) % size
     if kind == OWN:
         if context.deals is not None:
             raise ConfigurationError(
@@ -187,14 +187,14 @@ def _share(
                 f'files of {len(ends)} workers are not those of {wire.size}; call quorate.files(..., read="own") after '
                 "quorate.join(), on all that begin together"
             )
-        return OwnShare(rank=seat, ends=ends, **choices)
+        return OwnShare(rank=own_share, ends=ends, **choices)
     if redundancy.by_round:
         assert context.round_now is not None, "a strategy of rounds has rounds"
         return ByRoundShare(rank=own, times=redundancy.batches, round_now=context.round_now, **choices)
     if redundancy.batches > 1:
         return RepeatedShare(rank=own, times=redundancy.batches, **choices)
     if kind == STATIC:
-        return StaticShare(rank=seat, **choices)
+        return StaticShare(rank=own_share, **choices)
     baseline = context.needs_equal_shares
     if baseline is not None:
         raise ConfigurationError(

@@ -40,7 +40,7 @@ class Contribution(Fields):
 class Away(Fields):
     """The message that the sender begins no exchange until the next pause, or never again."""
 
-    away: Literal["rests", "ended"]
+    away: Literal["pauses", "ended"]
     round: int  # its newest exchange
     before: float
 

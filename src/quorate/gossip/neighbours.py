@@ -236,7 +236,7 @@ class NeighbourExchange:
         self.resume()
         for peer in self.ranks:
             if peer != self.rank:
-                fields = Away("ended" if ended else "rests", self.round, self.ledger.sent[peer])
+                fields = Away("ended" if ended else "pauses", self.round, self.ledger.sent[peer])
                 self._wire.send(Message(header=fields.header()), peer, TAG)
 
     def quiesce(self) -> None:
@@ -334,11 +334,11 @@ class QuestionFields(Fields):
     pauses: int  # the pauses of all so far, on the asking worker
 
     def header(self) -> dict[str, Any]:
-        return {"name": self.name, "sequence": self.sequence, "header": self.about, "rests": self.pauses}
+        return {"name": self.name, "sequence": self.sequence, "header": self.about, "pauses": self.pauses}
 
     @classmethod
     def read(cls, header: Header, **others: Any) -> QuestionFields:
-        return cls(header["name"], header["sequence"], header["header"], header["rests"])
+        return cls(header["name"], header["sequence"], header["header"], header["pauses"])
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class MemoryFields:
     """The message with which another worker finds the memory of some parameters."""
 
     wire_header: Mapping[str, Any]  # open: that of `Common.invitation`
-    signature: list[Any]  # open: see `Seats.signature`
+    signature: list[Any]  # open: see `Slots.signature`
 
     def header(self) -> dict[str, Any]:
         return {**self.wire_header, "laid out": self.signature}
@@ -64,19 +64,19 @@ class Invitation:
     pieces: Sequence[InvitedPiece]
 
     def header(self) -> dict[str, Any]:
-        return {"rests": self.pauses, "pieces": [piece.header() for piece in self.pieces]}
+        return {"pauses": self.pauses, "pieces": [piece.header() for piece in self.pieces]}
 
     @classmethod
     def read(cls, header: Mapping[str, Any]) -> Invitation:
         pieces = [InvitedPiece(piece, piece["parameters"], piece["tensors"]) for piece in header["pieces"]]
-        return cls(header["rests"], pieces)
+        return cls(header["pauses"], pieces)
 
 
 @dataclass
 class _Piece:
     """Parameters that were moved to common memory together: those of the start, or some that were added later."""
 
-    seats: Seats
+    slots: Slots
     common: Common
     parameter_ids: list[int]
     """The `id` of each parameter."""
@@ -110,26 +110,26 @@ class CommonParameters:
         new = [p for p in self._replica.every if id(p) not in moved]
         if not new:
             return
-        seats = Seats(new, self._model_tensors())
+        slots = Slots(new, self._model_tensors())
         wire, members = self._wire, self._living()
         if wire.rank == members[0]:
-            common = wire.make_common(seats.nbytes)
-            seats.copy_to(common.memory)
+            common = wire.make_common(slots.nbytes)
+            slots.copy_to(common.memory)
             for peer in members[1:]:
-                wire.send(_invitation(common, seats), peer, _TAG)
+                wire.send(_invitation(common, slots), peer, _TAG)
         else:
             _, message = wire.receive(members[0], _TAG).wait()
-            _check(message, seats, members[0], wire.rank)
+            _check(message, slots, members[0], wire.rank)
             common = wire.find_common(message)
-        seats.sit(common.memory)
-        self._pieces.append(_Piece(seats, common, [id(p) for p in new]))
+        slots.move_to(common.memory)
+        self._pieces.append(_Piece(slots, common, [id(p) for p in new]))
 
     def invitation(self) -> tuple[dict[str, Any], list[Tensor]]:
         """Return plain JSON and tensors with which a newcomer finds the memory, as long as this worker lives."""
         place_of = {id(p): place for place, p in enumerate(self._replica.every)}
         pieces, tensors = list[InvitedPiece](), list[Tensor]()
         for piece in self._pieces:
-            message = _invitation(piece.common, piece.seats)
+            message = _invitation(piece.common, piece.slots)
             places = [place_of[parameter_id] for parameter_id in piece.parameter_ids]
             pieces.append(InvitedPiece(message.header, places, len(message.tensors)))
             tensors += message.tensors
@@ -155,11 +155,11 @@ class CommonParameters:
             parameters = [self._replica.every[place] for place in piece.places]
             message = Message(tuple(remaining[: piece.tensors]), piece.memory, shared=True)
             del remaining[: piece.tensors]
-            seats = Seats(parameters, self._model_tensors())
-            _check(message, seats, source, self._wire.rank)
+            slots = Slots(parameters, self._model_tensors())
+            _check(message, slots, source, self._wire.rank)
             common = self._wire.find_common(message)
-            seats.sit(common.memory)
-            self._pieces.append(_Piece(seats, common, [id(p) for p in parameters]))
+            slots.move_to(common.memory)
+            self._pieces.append(_Piece(slots, common, [id(p) for p in parameters]))
 
     def _model_tensors(self) -> list[Tensor]:
         """Return the model's tensors, which may be views of the moved parameters."""
@@ -191,7 +191,7 @@ class CommonParameters:
         self._pauses += 1
         self._copies = [(x, x.clone()) for x in (piece.common.memory.clone() for piece in self._pieces)]
         for piece, (memory, _) in zip(self._pieces, self._copies, strict=True):
-            piece.seats.sit(memory)
+            piece.slots.move_to(memory)
         board = self._wire.board
         board.delete(self._key(self._pauses - 2, ""))
         board.set(self._key(self._pauses, str(self._wire.rank)), b"apart")
@@ -207,8 +207,8 @@ class CommonParameters:
         for piece, (memory, before) in zip(self._pieces, copies, strict=True):
             is_edited = not torch.equal(memory, before)
             if is_edited and (self._wire.board.swap(key, None, name) or self._wire.board.get(key) == name):
-                piece.seats.edits(memory, before, into=piece.common.memory)
-            piece.seats.sit(piece.common.memory)
+                piece.slots.edits(memory, before, into=piece.common.memory)
+            piece.slots.move_to(piece.common.memory)
 
     def ends(self) -> None:
         """Announce that this worker has ended: pauses of the others do not wait for it."""
@@ -217,7 +217,7 @@ class CommonParameters:
     def leave(self) -> None:
         """Move the parameters to memory of this worker, after all have ended."""
         for piece in self._pieces:
-            piece.seats.sit(piece.common.memory.clone())
+            piece.slots.move_to(piece.common.memory.clone())
         self._pieces.clear()
 
     def _wait(self) -> None:
@@ -259,12 +259,12 @@ def check_shareable(replica: Replica, wire: Wire, label: str) -> None:
             )
 
 
-def _invitation(common: Common, seats: Seats) -> Message:
-    return replace(common.invitation, header=MemoryFields(common.invitation.header, seats.signature).header())
+def _invitation(common: Common, slots: Slots) -> Message:
+    return replace(common.invitation, header=MemoryFields(common.invitation.header, slots.signature).header())
 
 
-def _check(message: Message, seats: Seats, first: int, rank: int) -> None:
-    if MemoryFields.read(message.header).signature != seats.signature:
+def _check(message: Message, slots: Slots, first: int, rank: int) -> None:
+    if MemoryFields.read(message.header).signature != slots.signature:
         raise ConfigurationError(
             f"parameters lie in memory on rank {rank} in another order than on rank {first} (strides, or views of each "
             "other), so they cannot have it in common; every worker must build the same model"
@@ -272,7 +272,7 @@ def _check(message: Message, seats: Seats, first: int, rank: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Seat:
+class _Slot:
     """One tensor: where its storage begins in the memory, and where the tensor begins in its storage."""
 
     tensor: Tensor
@@ -282,11 +282,11 @@ class _Seat:
     stride: tuple[int, ...]
 
 
-class Seats:
+class Slots:
     """The places of parameters in a piece of memory: their storages, one after the other.
 
-    Tied parameters share a storage, and views stay views of it, also the tensors of `others`. `sit` moves the tensors;
-    `Tensor` objects stay the same, so optimizers and hooks need no change.
+    Tied parameters share a storage, and views stay views of it, also the tensors of `others`. `move_to` moves the
+    tensors; `Tensor` objects stay the same, so optimizers and hooks need no change.
     """
 
     def __init__(self, parameters: Sequence[Parameter], others: Iterable[Tensor] = ()) -> None:
@@ -299,30 +299,30 @@ class Seats:
                 count = storage.nbytes() // p.element_size()
                 self._storages[storage.data_ptr()] = self.nbytes, p.dtype, count
                 self.nbytes += -(-storage.nbytes() // _ALIGNED) * _ALIGNED
-        self._seated: list[_Seat] = []
+        self._slots: list[_Slot] = []
         for x in dict(zip(map(id, tensors), tensors, strict=True)).values():
             storage_place = self._storages.get(x.untyped_storage().data_ptr()) if x.layout == torch.strided else None
             if storage_place is not None:
-                self._seated.append(_Seat(x, storage_place[0], int(x.storage_offset()), x.shape, x.stride()))
+                self._slots.append(_Slot(x, storage_place[0], int(x.storage_offset()), x.shape, x.stride()))
 
     @property
     def signature(self) -> list[Any]:
         """A value that is equal on workers which may share memory; plain JSON."""
-        return [[s.place, str(s.tensor.dtype), list(s.shape), list(s.stride), s.offset] for s in self._seated]
+        return [[s.place, str(s.tensor.dtype), list(s.shape), list(s.stride), s.offset] for s in self._slots]
 
     def copy_to(self, memory: Tensor) -> None:
         """Write the numbers into `memory`, byte by byte."""
-        for seat in {seat.place: seat for seat in self._seated}.values():
-            numbers = torch.empty(0, dtype=torch.uint8).set_(seat.tensor.untyped_storage())
-            memory[seat.place : seat.place + numbers.numel()].copy_(numbers)
+        for slot in {slot.place: slot for slot in self._slots}.values():
+            numbers = torch.empty(0, dtype=torch.uint8).set_(slot.tensor.untyped_storage())
+            memory[slot.place : slot.place + numbers.numel()].copy_(numbers)
 
-    def sit(self, memory: Tensor) -> None:
+    def move_to(self, memory: Tensor) -> None:
         """Move the tensors into `memory`."""
         storage, begin = memory.untyped_storage(), memory.storage_offset()
-        for seat in self._seated:
-            x = seat.tensor
-            offset = (begin + seat.place) // x.element_size() + seat.offset
-            x.data = torch.empty(0, dtype=x.dtype).set_(storage, offset, seat.shape, seat.stride)
+        for slot in self._slots:
+            x = slot.tensor
+            offset = (begin + slot.place) // x.element_size() + slot.offset
+            x.data = torch.empty(0, dtype=x.dtype).set_(storage, offset, slot.shape, slot.stride)
 
     def edits(self, memory: Tensor, shown: Tensor, into: Tensor) -> bool:
         """Add the changes of `memory` since it was `shown` to `into`, and return whether there are any.

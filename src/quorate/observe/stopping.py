@@ -88,21 +88,21 @@ class Finishes(Protocol):
     def finish(self) -> None: ...
 
 
-def leave(place: Place, trainings: Sequence[Finishes], *, settles: bool = False) -> None:
+def leave(place: Place, trainings: Sequence[Finishes], *, at_pause: bool = False) -> None:
     """End the training in order and raise `Stopped`; once.
 
-    Actions before leaving are done where all are after the same step; with `settles`, when no worker steps any more.
+    Actions before leaving are done where all are after the same step; with `at_pause`, when no worker steps any more.
     """
     stop = stop_of(place)
     if stop.left_with is not None:
         return
     status = INTERRUPTED if stop.asked is None else stop.asked
     stop.left_with = status
-    if not settles:
+    if not at_pause:
         _before_stopping(place)
     for training in trainings:
         training.finish()
-    if settles:
+    if at_pause:
         _before_stopping(place)
     raise Stopped(status)
 

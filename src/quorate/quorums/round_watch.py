@@ -182,7 +182,7 @@ class RoundRows:
             "progress": round.progress,
             "window": round.window if self._has_window or round.window else None,
             "hosts": round.hosts or None,
-            "settles": round.settles or None,
+            "settles": round.is_pause or None,
             "is_last": round.is_last or None,
             "digest": None if round.sum is None else f"{digest_of(_ends_of(round.sum.parts)):016x}",
             **({} if round.why is None else {"settings": round.settings, "why": round.why}),

@@ -417,11 +417,11 @@ def mean_of_fragments(
     `learners` says which learner each worker is of, if learners are of several workers.
     """
     assert round.sum is not None
-    parts = fragments.split(round.sum) if round.settles else [round.sum]
+    parts = fragments.split(round.sum) if round.is_pause else [round.sum]
     are_left_out = [watch.leaves_out(round, part, is_scaled=False) for part in parts]
     if any(are_left_out):
         return None
-    first = 0 if round.settles else fragments.number(round.number)
+    first = 0 if round.is_pause else fragments.number(round.number)
     living = {learner for rank, learner in enumerate(learners) if rank not in round.missing}
     return Mean(
         mean=round.sum,

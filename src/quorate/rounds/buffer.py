@@ -109,11 +109,11 @@ class Contribution(Fields):
 class Give:
     """The message of a contribution to the leader."""
 
-    settles: bool
+    is_pause: bool
     contribution: Contribution
 
     def header(self) -> dict[str, Any]:
-        return {"kind": "give", "settles": self.settles, **self.contribution.header()}
+        return {"kind": "give", "is_pause": self.is_pause, **self.contribution.header()}
 
 
 @dataclass(kw_only=True)
@@ -142,7 +142,7 @@ class Buffer(Protocol):
     options: Any
     times: int
 
-    def take(self, number: int, *, settles: bool = False) -> Snapshot:
+    def take(self, number: int, *, is_pause: bool = False) -> Snapshot:
         """Return all that round `number` may have; count what is too old for it as expired."""
 
     def give_back(self, snapshot: Snapshot) -> None:
@@ -151,7 +151,7 @@ class Buffer(Protocol):
     def lose(self, weight: float) -> None:
         """Count `weight` as expired: a void round had taken it."""
 
-    def taken_from_mate(self, number: int, *, settles: bool) -> None:
+    def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
         """Note that round `number` has the contribution of another worker of the same learner."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:

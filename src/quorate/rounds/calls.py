@@ -164,10 +164,10 @@ class Calls:
             self.waits(rank)
         elif kind == "away":
             self.went_away(rank)
-        elif kind in ("copy", "enter") or (kind == "settle" and logged < era):
+        elif kind in ("copy", "enter") or (kind == "pause" and logged < era):
             self.rode(rank, newest)  # it is inside by now, or has rested, as it will see
         else:
-            self.settled(rank, ended=kind == "end")
+            self.paused(rank, ended=kind == "end")
 
     def called(self, rank: int, since: int, computing: int | None = None, slack: float | None = None) -> None:
         """Note a call; `since` is the newest round that `rank` knows to have started: an overtaken call is none."""
@@ -196,7 +196,7 @@ class Calls:
         worker.activity, worker.computing, worker.is_present = "away", None, False
         self.callers.discard(rank)
 
-    def settled(self, rank: int, *, ended: bool) -> None:
+    def paused(self, rank: int, *, ended: bool) -> None:
         """Note that `rank` pauses until all do: it drains, evaluates or (with `ended`) has ended."""
         worker, self._known = self.workers[rank], None
         worker.activity, worker.computing = "ended" if ended else "settling", None
@@ -210,11 +210,11 @@ class Calls:
         is_heard = worker.is_present or now - worker.heard_at < self.agreed.patience
         return worker.activity != "ended" and is_heard
 
-    def missing_at(self, now: float, *, settles: bool) -> list[int]:
+    def missing_at(self, now: float, *, is_pause: bool) -> list[int]:
         """Return, for learners of several workers, the workers that have died or been silent for too long."""
         missing = list[int]()
         for rank, worker in enumerate(self.workers[: len(self.agreed.learners)]):
-            is_counted = settles or worker.activity == "ended" or self._trains(worker, now)
+            is_counted = is_pause or worker.activity == "ended" or self._trains(worker, now)
             if rank not in self.members or not is_counted:
                 missing.append(rank)
         return missing
@@ -283,9 +283,9 @@ class Calls:
         self.window.closed(self.now)
         return self.started
 
-    def takes_effect(self, number: int, joining: Iterable[int], *, settles: bool) -> None:
+    def takes_effect(self, number: int, joining: Iterable[int], *, is_pause: bool) -> None:
         """Note that round `number` is there, and the `joining` workers step from it on."""
-        if settles:
+        if is_pause:
             self.resumed(number)
         self.completed(number)
         self.come(joining, number)

@@ -121,9 +121,9 @@ class Entrance:
         """Return whether a round has to start so that a newcomer steps; `has` is the newest round of each worker."""
         return any(has[rank] == self._log.newest for rank in self._hastening)
 
-    def let_in(self, number: int, has: Mapping[int, int], *, settles: bool) -> tuple[int, ...]:
+    def let_in(self, number: int, has: Mapping[int, int], *, is_pause: bool) -> tuple[int, ...]:
         """Return the newcomers that step from round `number` on; `has` is the newest round of each worker."""
-        if settles:
+        if is_pause:
             self._ready.clear()
             self._hastening.clear()
         entering = tuple(rank for rank in sorted(self._ready) if has[rank] == number - 1)

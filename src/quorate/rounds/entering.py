@@ -45,7 +45,7 @@ class Replica(Protocol):
         a step, and no further round may be applied before."""
 
     def met(self, number: int, joined: Sequence[int]) -> None:
-        """In round `number` all have settled, with those that have `joined` by then: what all workers call together
+        """Round `number` is a pause of all, with those that have `joined` by then: what all workers call together
         from here on, these call as well."""
 
     def boundary(self) -> None:
@@ -69,12 +69,12 @@ def leave_if_over(wire: Wire) -> None:
         raise Stopped(0)
 
 
-def copies_wanted(member: Member, *, settles: bool) -> Iterator[tuple[int, bool]]:
+def copies_wanted(member: Member, *, is_pause: bool) -> Iterator[tuple[int, bool]]:
     """Yield the workers that wait for a copy of this replica, and whether each is a newcomer. Newcomers wait while this
-    worker `settles`: their start would be neither before the pause nor after it."""
+    round `is_pause`: their start would be neither before the pause nor after it."""
     while member.copies_wanted:
         yield member.copies_wanted.pop(), False
-    while member.entries_wanted and not settles:
+    while member.entries_wanted and not is_pause:
         yield member.entries_wanted.pop(), True
 
 

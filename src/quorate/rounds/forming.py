@@ -35,7 +35,7 @@ class Plan(Fields):
     """The message to the head of a host: one attempt to form the sum of a round."""
 
     number: int
-    settles: bool
+    is_pause: bool
     kind: str = field(init=False, default="form")
     attempt: int
     heads: list[int]  # in the order in which hosts are added
@@ -51,7 +51,7 @@ class Lend(Fields):
     """The message to a contributor that has to send its vector, or its code, to the head of its host."""
 
     number: int
-    settles: bool
+    is_pause: bool
     kind: str = field(init=False, default="lend")
     attempt: int
     head: int
@@ -112,16 +112,16 @@ class Forming:
         for host in self.hosts:
             host.is_whole = host.is_whole or host.head == head
 
-    def messages(self, number: int, settles: bool) -> Iterable[tuple[int, Plan | Lend]]:
+    def messages(self, number: int, is_pause: bool) -> Iterable[tuple[int, Plan | Lend]]:
         """Yield the messages for round `number`, by rank: plans to heads, and to others where to send vectors."""
         giving = [place for place, host in enumerate(self.hosts) if host.contributors]
         of_all = [host.head for host in self.hosts], giving, self._owners, self.order if self.gathers else []
         for host in self.hosts:
-            yield host.head, Plan(number, settles, self.attempt, *of_all, host.contributors, host.others)
+            yield host.head, Plan(number, is_pause, self.attempt, *of_all, host.contributors, host.others)
             if not host.is_whole:
                 for rank in host.contributors:
                     if rank != host.head:
-                        yield rank, Lend(number, settles, self.attempt, host.head, self.gathers)
+                        yield rank, Lend(number, is_pause, self.attempt, host.head, self.gathers)
 
     def is_less_in_codes(self, sizes: Mapping[int, Sequence[int] | None]) -> bool:
         """Return whether sending all codes to all hosts costs each host less than forming the sum in pieces. `sizes`,

@@ -34,9 +34,9 @@ class Fragments:
         """Return the fragment of a round that is no pause."""
         return (of_round - 1) % len(self.layouts)
 
-    def layout(self, of_round: int, *, settles: bool) -> Layout:
+    def layout(self, of_round: int, *, is_pause: bool) -> Layout:
         """Return the layout of the vectors of a round."""
-        return joined(self.layouts) if settles else self.layouts[self.number(of_round)]
+        return joined(self.layouts) if is_pause else self.layouts[self.number(of_round)]
 
     def split(self, of_all: Flat) -> list[Flat]:
         fragments, begin = [], 0
@@ -114,8 +114,8 @@ class PendingFragments:
     def holds(self) -> int:
         return max(self._taken.values(), default=0)
 
-    def taken_from_mate(self, number: int, *, settles: bool) -> None:
-        places = range(len(self.fragments.layouts)) if settles else [self.fragments.number(number)]
+    def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
+        places = range(len(self.fragments.layouts)) if is_pause else [self.fragments.number(number)]
         self._from_mates.update(dict.fromkeys(places, number))
 
     @property
@@ -123,8 +123,8 @@ class PendingFragments:
         """The weight that waits for a round."""
         return sum(entry.weight for entry in self._handed.values())
 
-    def take(self, number: int, *, settles: bool = False) -> Snapshot:
-        wanted = range(len(self.fragments.layouts)) if settles else [self.fragments.number(number)]
+    def take(self, number: int, *, is_pause: bool = False) -> Snapshot:
+        wanted = range(len(self.fragments.layouts)) if is_pause else [self.fragments.number(number)]
         fit: dict[int, Entry] = {}
         for place in wanted:
             entry = self._handed.get(place)
@@ -150,13 +150,13 @@ class PendingFragments:
                 place: entry.vector if counts[place] == 1.0 else entry.vector * counts[place]
                 for place, entry in fit.items()
             }
-            if self.coding is not None and not settles:
+            if self.coding is not None and not is_pause:
                 self._write_small(snapshot, fit, vectors)
             parts = [
                 (vectors[place] if place in fit else Flat.zeros(self.fragments.layouts[place])).parts
                 for place in wanted
             ]
-            layout = self.fragments.layout(number, settles=settles)
+            layout = self.fragments.layout(number, is_pause=is_pause)
             snapshot.vector = Flat([x for fragment in parts for x in fragment], layout)
         return snapshot
 

@@ -23,7 +23,7 @@ class OpenRound:
 
     number: int
     since: float
-    settles: bool
+    is_pause: bool
     until: dict[int, float]
     spans: bool = False
     contributions: dict[int, Contribution] = field(default_factory=dict)
@@ -107,31 +107,31 @@ def round_of(
     """Return the round of `result` and of `contributions`, by rank."""
     best_step, best_options = furthest(contributions.values(), log.step, log.options)
     contributors = {rank: sent.stalenesses for rank, sent in contributions.items() if sent.gives}
-    live = calls.live if gathering.settles else max(1, calls.counted_at(now), len(contributors))
+    live = calls.live if gathering.is_pause else max(1, calls.counted_at(now), len(contributors))
     return Round(
         number=gathering.number,
         term=term,
         sum=result.vector,
         weight=sum(sent.weight for sent in contributions.values()),
         live=live,
-        alive=live if gathering.settles else max(live, calls.counted_at(now) + calls.ended),
+        alive=live if gathering.is_pause else max(live, calls.counted_at(now) + calls.ended),
         options=best_options,
         step=best_step,
         progress=log.progress + sum(sent.used_up for sent in contributions.values()) / max(1, calls.live),
         contributors=contributors,
-        settles=gathering.settles,
+        is_pause=gathering.is_pause,
         saves=saves,
-        is_last=gathering.settles and calls.all_ended,
+        is_last=gathering.is_pause and calls.all_ended,
         quorum=calls.quorum,
         joined=(*log.joined, *entering),
-        era=gathering.number if gathering.settles else log.era,
+        era=gathering.number if gathering.is_pause else log.era,
         measures={rank: sent.measures for rank, sent in contributions.items() if sent.measures},
         times={rank: sent.times for rank, sent in contributions.items()},
         window=calls.window.used,
         voters=voters,
         hosts=[] if result.vector is None else hosts,
         excluded=[list(exclusion) for exclusion in result.excluded],
-        missing=calls.missing_at(now, settles=gathering.settles),
+        missing=calls.missing_at(now, is_pause=gathering.is_pause),
         **answered,
     )
 

@@ -201,15 +201,15 @@ class Leader:
         gathering, self.calls.now = self.gathering, now
         if gathering is not None and gathering.forming is None and now >= gathering.earliest and now >= self.looks_at:
             self._look(gathering, now)
-        if gathering is not None and gathering.forming is not None and not gathering.settles:
+        if gathering is not None and gathering.forming is not None and not gathering.is_pause:
             self._finds_silent(gathering.forming.needed, now, self.attempts.seconds)
             self._go_on(gathering, now)
         while self.gathering is None and self.votes.on is None and not self.is_over:
             if self._resumes or self.calls.may_start() or self._entrance.calls(self.holdings.told):
                 self._resumes = False
-                self._begin(now, settles=False)
+                self._begin(now, is_pause=False)
             elif self.calls.may_settle():
-                self._begin(now, settles=True)
+                self._begin(now, is_pause=True)
             elif not self._finds_silent(self.calls.held_by(), now):
                 break
 
@@ -221,15 +221,15 @@ class Leader:
             self._asking.asked(rank, self._silent_at(rank, now) + longer)
         return bool(silent)
 
-    def _begin(self, now: float, *, settles: bool) -> None:
+    def _begin(self, now: float, *, is_pause: bool) -> None:
         number = self.calls.begin()
         assert number == self._log.newest + 1
         inside = self.calls.inside
-        asked = [rank for rank in inside if settles or self.calls.workers[rank].is_present]
+        asked = [rank for rank in inside if is_pause or self.calls.workers[rank].is_present]
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
-        self.gathering = OpenRound(number, now, settles, until, spans)
-        header = Start(number, settles, spans).header()
+        self.gathering = OpenRound(number, now, is_pause, until, spans)
+        header = Start(number, is_pause, spans).header()
         for rank in inside:  # also the absent ones: it wakes them up
             self._send(rank, header, None)
 
@@ -247,7 +247,7 @@ class Leader:
         if gathering is None:
             return min(self._asking.looks_at, self.calls.opens_at)
         looks_at = gathering.looks_at if gathering.forming is None else self._asking.looks_at
-        return math.inf if gathering.settles else looks_at
+        return math.inf if gathering.is_pause else looks_at
 
     def _look(self, gathering: OpenRound, now: float) -> None:
         if now >= self.looks_at + self.agreed.grace and not gathering.is_extended:
@@ -272,7 +272,7 @@ class Leader:
         hosts = self.attempts.order(gathering, received)
         about = self.agreed, gathering.number, hosts or [list(received)], received, self._blank
         result = total_of(*about) if forming is None else Combined(total)
-        entering = self._entrance.let_in(gathering.number, self.holdings.told, settles=gathering.settles)
+        entering = self._entrance.let_in(gathering.number, self.holdings.told, is_pause=gathering.is_pause)
         voters = self.votes.voters if self.votes.are_needed else []
         formed = round_of(
             gathering,
@@ -303,7 +303,7 @@ class Leader:
 
     def _takes_effect(self, formed: Round, acknowledged: int) -> None:
         self.is_over = formed.is_last
-        self.calls.takes_effect(formed.number, formed.joined[len(self._log.joined) :], settles=formed.settles)
+        self.calls.takes_effect(formed.number, formed.joined[len(self._log.joined) :], is_pause=formed.is_pause)
         self._accept(formed, acknowledged)
         self.holdings.told[self.rank] = formed.number
         self.calls.agreed = self._changes.agreed
@@ -315,7 +315,7 @@ class Start(Fields):
 
     kind: str = field(init=False, default="start")
     number: int
-    settles: bool
+    is_pause: bool
     spans: bool  # whether hosts form its sum: then contributions are sent without vectors
 
 

@@ -26,7 +26,7 @@ class Round:
     options: Any  # the optimizer's settings of the most advanced contributor so far; None where there was none
     step: float  # the place in the training that `options` are for, in synchronous steps: see `progress`
     contributors: dict[int, list[tuple[int, int]]]  # by rank, pairs of staleness and number of contributions
-    settles: bool = False  # whether it is a pause: all replicas are equal after it, and nothing is pending
+    is_pause: bool = False  # whether it is a pause: all replicas are equal after it, and nothing is pending
     is_last: bool = False
     saves: int = 0  # the request that it answers: every worker is saved as it is after this round; 0: none
     settings: dict[str, Any] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class LogState(Fields):
     era: int = 0
     progress: float = 0.0
     voters: Sequence[int] = ()
-    settles: bool = False
+    is_pause: bool = False
     is_last: bool = False
 
 
@@ -124,7 +124,7 @@ class Jump:
 
     def header(self) -> dict[str, Any]:
         state = self.state.header()
-        del state["settles"], state["is_last"]
+        del state["is_pause"], state["is_last"]
         return {**state, "term": self.term}
 
     @classmethod
@@ -203,7 +203,7 @@ class Log:
         known, place = completed or self, (number, self.term_of(number) or 0, self.step, self.options)
         marks = [(past, request) for past, request in self.marks.items() if past <= number]
         rounds = self.history(number), marks, known.settings, known.request
-        ends = (False, False) if completed is None else (completed.settles, completed.is_last)
+        ends = (False, False) if completed is None else (completed.is_pause, completed.is_last)
         return LogState(*place, *rounds, *self._joined_at(number), known.progress, known.voters, *ends)
 
     def _joined_at(self, number: int) -> tuple[tuple[int, ...], int]:

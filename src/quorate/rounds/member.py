@@ -60,7 +60,7 @@ class Member:
         self.leader: Leader | None = None
         self.copies_wanted: list[int] = []  # workers that the training thread has to send a copy of its replica
         self.entries_wanted: list[int] = []
-        """Newcomers that need a full copy (optimizer, strategy state, data too); not served while it settles."""
+        """Newcomers that need a full copy (optimizer, strategy state, data too); not served while it pauses."""
         self.copy: tuple[int, Copy] | None = None
         self.is_wanted = False  # to lead: it knows more than the one that was about to
         self.wish: Wish | None = None
@@ -162,8 +162,8 @@ class Member:
         self.patience.asked(number, now, spans=start.spans)
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, RoundSignal("here", number).header(), None)
-        snapshot = self._giving.give(number, settles=start.settles)
-        give = Give(start.settles, snapshot.contribution)
+        snapshot = self._giving.give(number, is_pause=start.is_pause)
+        give = Give(start.is_pause, snapshot.contribution)
         self._tell(self.leads, give.header(), None if start.spans else snapshot.vector)
 
     def _exchange(self, source: int, header: Header, vector: Flat | None, now: float) -> None:
@@ -369,5 +369,5 @@ class _Inquiry:
 
 def _goes_on(note: Note, number: int, era: int, *, is_in: bool) -> Note:
     """Return the activity from round `number` on: a worker steps after a pause, or once it has joined (`is_in`)."""
-    settled = note.note == "settle" and number == era
-    return Note("ride", number) if settled or (note.note in ("copy", "enter") and is_in) else note
+    is_pause = note.note == "pause" and number == era
+    return Note("ride", number) if is_pause or (note.note in ("copy", "enter") and is_in) else note

@@ -61,7 +61,7 @@ _OF_NOTES = {
 class Note(Fields):
     """The activity of a worker: its training thread tells its member, and the member whoever leads."""
 
-    note: Literal["call", "ride", "wait", "away", "back", "settle", "end", "copy", "enter"]
+    note: Literal["call", "ride", "wait", "away", "back", "pause", "end", "copy", "enter"]
     computing: int | None = None  # the round whose parameters it computes on; None while it waits
     since: int = 0  # in a call: the newest round it knows to have started
     slack: float | None = None  # in a call: the seconds it can go on without the result

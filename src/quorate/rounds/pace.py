@@ -183,11 +183,11 @@ class OwnPace:
     """The pace of a replica of one worker; `era()` is the start of a newcomer's copy (-1: it has none)."""
 
     def __init__(
-        self, progress: RoundTask, arrival: Arrival, era: Callable[[], int], settles: Callable[[], bool], give: Give
+        self, progress: RoundTask, arrival: Arrival, era: Callable[[], int], is_pause: Callable[[], bool], give: Give
     ) -> None:
         self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
-        self._era, self._settles, self._give = era, settles, give
+        self._era, self._settles, self._give = era, is_pause, give
 
     @property
     def version(self) -> int:
@@ -243,5 +243,5 @@ class OwnPace:
         self._arrival.until(number, is_called_for=is_called_for)
 
     def serve(self) -> None:
-        for to, is_whole in copies_wanted(self._member, settles=self._settles()):
+        for to, is_whole in copies_wanted(self._member, is_pause=self._settles()):
             self._give(to, is_whole)

@@ -54,7 +54,7 @@ class PendingGradients:
         """The weight that waits for a round."""
         return sum(entry.weight for entry in self.entries)
 
-    def take(self, number: int, *, settles: bool = False) -> Snapshot:
+    def take(self, number: int, *, is_pause: bool = False) -> Snapshot:
         entries, self.entries = self.entries, []
         fit = []
         for entry in entries:
@@ -72,7 +72,7 @@ class PendingGradients:
             snapshot.weight += counts * entry.weight
         if self.coding is not None and snapshot.vector is not None:
             new, wanted = empty_vector if self.blank is None else self.blank, snapshot.vector
-            encoded = self.coding.whole(wanted, new) if settles else self.coding.encode(wanted, number, new)
+            encoded = self.coding.whole(wanted, new) if is_pause else self.coding.encode(wanted, number, new)
             snapshot.vector, snapshot.coded[0] = encoded.vector, encoded
         self.ledger.taken += sum(entry.weight for entry in fit)
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
@@ -85,7 +85,7 @@ class PendingGradients:
         part = vector if counts == 1.0 else scale_into(vector, counts, into)
         return part if so_far is None else add_into(so_far, part, into)
 
-    def taken_from_mate(self, number: int, *, settles: bool) -> None:
+    def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
         """Do nothing: gradients are every worker's own."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
@@ -139,7 +139,7 @@ class Giving:
         self.snapshots: dict[int, Snapshot] = {}
         self._weights: dict[int, float] = {}  # by round, the weight sent and not taken back, as far as copies tell
 
-    def give(self, number: int, *, settles: bool = False) -> Snapshot:
+    def give(self, number: int, *, is_pause: bool = False) -> Snapshot:
         """Return the snapshot for round `number`, the same when it is asked for again."""
         known = self.snapshots.get(number)
         if number <= self._log.newest:  # formed under another leader: one of the two will come to nothing
@@ -147,7 +147,7 @@ class Giving:
         if known is not None:
             return known
         with self._lock:
-            snapshot = self.snapshots[number] = self._pending.take(number, settles=settles)
+            snapshot = self.snapshots[number] = self._pending.take(number, is_pause=is_pause)
         self._weights[number] = sum(entry.weight for entry in snapshot.entries)
         for old in [past for past in self._weights if past <= number - HISTORY]:
             del self._weights[old]
@@ -158,7 +158,7 @@ class Giving:
         completed = self._log.get(newest)
         if completed is not None and not self._mates.isdisjoint(completed.contributors):
             with self._lock:
-                self._pending.taken_from_mate(newest, settles=completed.settles)
+                self._pending.taken_from_mate(newest, is_pause=completed.is_pause)
         for number in [n for n in self.snapshots if n <= newest]:
             if self._log.took(number, self._rank) is False:
                 self._take_back(number)

@@ -84,7 +84,7 @@ class Lying(Fields):
     """How the vector of a message lies in its tensors: fields of the messages that may have one."""
 
     number: int
-    settles: bool
+    is_pause: bool
     coded: bool = False
     piece: int | None = None
     of: int | None = None
@@ -233,7 +233,7 @@ class RoundTask:
         if event["header"]["kind"] == "copy":
             return happen(self.member, event, tensors=message.tensors)
         lying = Lying.read(event["header"])
-        layout = self._layout_of(lying.number, lying.settles)
+        layout = self._layout_of(lying.number, lying.is_pause)
         if lying.coded:
             assert self._coding is not None, "all have the same codec"
             layout = self._coding.codes.layout(layout) or layout
@@ -246,8 +246,8 @@ class RoundTask:
     def _host_of(self, rank: int) -> int:
         return self._wire.host_of(rank)
 
-    def _layout_of(self, number: int, settles: bool) -> Layout:
-        return self.layout if self._handed is None else self._handed.fragments.layout(number, settles=settles)
+    def _layout_of(self, number: int, is_pause: bool) -> Layout:
+        return self.layout if self._handed is None else self._handed.fragments.layout(number, is_pause=is_pause)
 
     def _seconds(self) -> float:
         member, now = self.member, self._wire.clock.now()

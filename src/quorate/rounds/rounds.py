@@ -218,13 +218,13 @@ class Rounds:
         if self.is_over:
             return
         self._replica.boundary()
-        self._progress.say(Note("end" if ended else "settle").header())
+        self._progress.say(Note("end" if ended else "pause").header())
         self._looks += 1
         while not self.is_over:
             self._has_settled, self._settles = False, True
             for completed in self._completed():
                 apply(completed)
-                if completed.settles:
+                if completed.is_pause:
                     self._has_applied(completed, in_step=False)
                     self._has_settled, self.is_over = True, completed.is_last
                     break
@@ -247,7 +247,7 @@ class Rounds:
             raise
         if copy.is_whole:
             self._era = state.era
-        self._has_settled, self.is_over, self.progress = state.settles, state.is_last, state.progress
+        self._has_settled, self.is_over, self.progress = state.is_pause, state.is_last, state.progress
         self._pace.applied(state.number)
         self._watching.looked((self._rests, self._looks), self.version, copied.source)
         self._jumps += 1

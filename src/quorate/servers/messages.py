@@ -36,7 +36,7 @@ class Keyed(Fields):
 class Signal(Keyed):
     """A message of a worker without fields of its own."""
 
-    kind: Literal["comes", "rests", "ended", "read", "has read"]
+    kind: Literal["comes", "pauses", "ended", "read", "has read"]
     era: int
 
 

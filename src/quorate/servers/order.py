@@ -34,7 +34,7 @@ class Pusher:
     """The numbers of the pushes after which it has asked to read and was not answered."""
     answered: int = 0
     """The number of the newest push after which it was answered."""
-    leaves: Literal["", "rests", "ended"] = ""
+    leaves: Literal["", "pauses", "ended"] = ""
     """How it leaves when all its pushes are taken in; empty: it does not."""
 
 
@@ -102,8 +102,8 @@ class Order:
             self._asks(push)
         return self._in_turn()
 
-    def leaves(self, rank: int, how: Literal["rests", "ended"]) -> list[Decision]:
-        """Note that a worker pushes no more: until the next era (`"rests"`), or never again (`"ended"`)."""
+    def leaves(self, rank: int, how: Literal["pauses", "ended"]) -> list[Decision]:
+        """Note that a worker pushes no more: until the next era (`"pauses"`), or never again (`"ended"`)."""
         worker = self._workers.get(rank)
         if worker is None:
             return []
@@ -111,7 +111,7 @@ class Order:
             worker.leaves = how
             return []
         del self._workers[rank]
-        if how == "rests":
+        if how == "pauses":
             self._rested.add(rank)
         else:
             self.ended |= {rank}

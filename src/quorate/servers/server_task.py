@@ -200,7 +200,7 @@ class ServerTask:
             case Signal("read"):
                 if is_current or source in self._order.ended:  # a worker that has ended reads when all have
                     self._decide(self._order.asks(source))
-            case Signal("rests" | "ended" as how) if is_current:
+            case Signal("pauses" | "ended" as how) if is_current:
                 self._decide(self._order.leaves(source, how))
 
     def _decoded(self, source: int, message: PushMessage, tensors: Sequence[Tensor]) -> dict[int, PartPushed]:

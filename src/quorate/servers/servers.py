@@ -183,7 +183,7 @@ class ServedParameters:
         if self._is_away and not ended:
             return
         has_rested, self._is_away = self._is_away, True
-        self._link.tell(Signal("ended" if ended else "rests", self._link.era))
+        self._link.tell(Signal("ended" if ended else "pauses", self._link.era))
         if ended and has_rested:
             self._task.ends()
 

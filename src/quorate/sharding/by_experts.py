@@ -12,7 +12,7 @@ from torch.nn import Module, Parameter
 from quorate.core.axes import Axes, Offload
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.experts import Exchange, Experts
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.wire.metered import Metered
 
 
@@ -48,25 +48,26 @@ def outside_experts(model: Module, blocks: Sequence[tuple[str, Module]]) -> list
     return [(name, module) for name, module in blocks if id(module) not in inside]
 
 
-def by_experts(model: Module, seat: Seat) -> set[Parameter]:
+def by_experts(model: Module, coordinates: Coordinates) -> set[Parameter]:
     """Give each shard its experts, in place; return the parameters that are now in pieces."""
-    exchange = Exchange(Metered(seat.beside.channel("experts"), seat.traffic.meter), seat.traffic)
+    exchange = Exchange(Metered(coordinates.beside.channel("experts"), coordinates.traffic.meter), coordinates.traffic)
     made: dict[int, Parameter] = {}
     for _, layer in experts_in(model):
         for module in layer.experts.modules():
             for key, p in list(module.named_parameters(recurse=False)):
                 if id(p) not in made:
-                    piece = made[id(p)] = _piece(p, seat)
+                    piece = made[id(p)] = _piece(p, coordinates)
                     made[id(piece)] = piece  # where two layers have the same experts
                 module._parameters[key] = made[id(p)]
         layer.spread_(exchange)
     return set(made.values())
 
 
-def _piece(p: Parameter, seat: Seat) -> Any:
+def _piece(p: Parameter, coordinates: Coordinates) -> Any:
     whole: dict[str, Any] = {"shape": p.shape, "stride": p.stride()}
-    held = p.detach().chunk(seat.axes.shards)[seat.shard].clone(memory_format=torch.contiguous_format)
-    made = Parameter(DTensor.from_local(held, seat.shards, [Shard(0)], run_check=False, **whole), p.requires_grad)
+    held = p.detach().chunk(coordinates.axes.shards)[coordinates.shard].clone(memory_format=torch.contiguous_format)
+    piece = DTensor.from_local(held, coordinates.shards, [Shard(0)], run_check=False, **whole)
+    made = Parameter(piece, p.requires_grad)
     for key, value in vars(p).items():
         setattr(made, key, value)
     return made

@@ -25,7 +25,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.core.local_tensor import as_piece_of, local
 from quorate.sharding.collectives import REMEDY, Pieces, groups_of, over_wires, split_by_dtype
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.offload import Offloaded, count
 from quorate.sharding.plain_modules import plain_classes, replace_parameters, without_hooks
 from quorate.sharding.script_access import HooksBefore, check_shardable, give_access
@@ -44,26 +44,26 @@ def is_sharded_already(model: Module) -> bool:
 def shard(
     model: Module,
     blocks: Sequence[Module],
-    seat: Seat,
+    coordinates: Coordinates,
     zero: Zero,
     precision: str | None,
-    rests: Offloaded | None,
+    in_ram: Offloaded | None,
     apart: Collection[Parameter] = (),
     *,
     is_whole: bool = True,
 ) -> list[Any]:
     """Shard `model` in place, each of the `blocks` as one piece, and the remainder too if `is_whole`.
 
-    `rests` is the part that lies on the host. Parameters in `apart` are left as they are. Returns the modules that are
+    `in_ram` is the part that lies on the host. Parameters in `apart` are left as they are. Returns the modules that are
     in shards.
     """
-    is_on_cpu = seat.shards.device_type == "cpu"
-    chosen: dict[str, Any] = {"mesh": seat.shards}
+    is_on_cpu = coordinates.shards.device_type == "cpu"
+    chosen: dict[str, Any] = {"mesh": coordinates.shards}
     if apart:
         chosen["ignored_params"] = set(apart)
     if precision is not None:
         chosen["mp_policy"] = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
-    is_on_host = rests is not None and rests.where == "all"
+    is_on_host = in_ram is not None and in_ram.where == "all"
     if is_on_host and not is_on_cpu:
         chosen["offload_policy"] = CPUOffloadPolicy()
     check_shardable(model)
@@ -75,27 +75,27 @@ def shard(
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     pieces: Pieces | None = None
     walk: Walk | None = None
-    if seat.axes.shards > 1 and not _over_wires(seat):
-        walk = Walk(seat.beside.channel("walk"))
+    if coordinates.axes.shards > 1 and not _over_wires(coordinates):
+        walk = Walk(coordinates.beside.channel("walk"))
         for name, module in model.named_modules():
             if isinstance(module, FSDPModule):
                 note_calls(module, walk, name or "the rest of the model")
-    elif seat.axes.shards > 1:
-        pieces = Pieces(Metered(seat.beside.channel("fsdp"), seat.traffic.meter), seat.traffic)
-        seat.traffic.meet_also(pieces.meet)
+    elif coordinates.axes.shards > 1:
+        pieces = Pieces(Metered(coordinates.beside.channel("fsdp"), coordinates.traffic.meter), coordinates.traffic)
+        coordinates.traffic.meet_also(pieces.meet)
         _name(modules, model, pieces)
-    if rests is not None and is_on_host:
-        count(modules, rests.boundary, is_converted=precision is not None)
+    if in_ram is not None and is_on_host:
+        count(modules, in_ram.boundary, is_converted=precision is not None)
     if zero == 1 and is_whole:
         root: Any = model
-        seat.traffic.reduces = root.set_requires_gradient_sync
-    seat.traffic.forgets.append(partial(_step_ended, modules, is_on_cpu, walk))
+        coordinates.traffic.reduces = root.set_requires_gradient_sync
+    coordinates.traffic.forgets.append(partial(_step_ended, modules, is_on_cpu, walk))
     handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)
     meet = _meet_by_torch if pieces is None else pieces.meet
-    define_operations(seat.shards, meet)
-    is_alone = is_whole and not apart and seat.axes.tensor == 1
-    _note(modules, Spread(model, modules, seat, pieces, chosen, handles, is_alone=is_alone))
+    define_operations(coordinates.shards, meet)
+    is_alone = is_whole and not apart and coordinates.axes.tensor == 1
+    _note(modules, Spread(model, modules, coordinates, pieces, chosen, handles, is_alone=is_alone))
     return list(modules)
 
 
@@ -121,7 +121,7 @@ class Spread:
     model: Module
     modules: Sequence[Any]
     """The modules in shards, from each of which this object is reached."""
-    seat: Seat
+    coordinates: Coordinates
     pieces: Pieces | None
     chosen: Mapping[str, Any]
     """Arguments of `fully_shard`."""
@@ -139,7 +139,7 @@ class Spread:
 
     def meet(self, call: str) -> None:
         """Wait until all workers of the replica have reached the same call. Raises as `Traffic.meet`."""
-        self.seat.traffic.meet(call)
+        self.coordinates.traffic.meet(call)
 
 
 _SPREADS: WeakKeyDictionary[Module, Spread] = WeakKeyDictionary()
@@ -203,9 +203,9 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
-def _over_wires(seat: Seat) -> bool:
+def _over_wires(coordinates: Coordinates) -> bool:
     """Return whether Quorate's messages carry the pieces, instead of torch's collectives."""
-    return seat.shards.device_type == "cpu"
+    return coordinates.shards.device_type == "cpu"
 
 
 def _step_ended(modules: Sequence[FSDPModule], is_on_cpu: bool, walk: Walk | None) -> None:

@@ -17,7 +17,7 @@ from torch.nn import GroupNorm, Module, MultiheadAttention, Parameter
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.data.common_draws import CommonDraws
 from quorate.sharding.bits import digest_of_inputs
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together, copied, joined, piece_of_sum, summed
@@ -73,13 +73,14 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
     return plan
 
 
-def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] = ()) -> None:
+def by_tensor(model: Module, plan: Plan, coordinates: Coordinates, apart: Collection[Module] = ()) -> None:
     """Cut `model` in place; its workers draw the same random numbers from now on. Modules in `apart` do not register
     calls: their caller replaces their parameters by plain tensors."""
-    assert seat.parts is not None
-    together = Together(Metered(seat.together.channel("tensor"), seat.traffic.meter), seat.traffic, seat.parts)
+    assert coordinates.parts is not None
+    traffic = coordinates.traffic
+    together = Together(Metered(coordinates.together.channel("tensor"), traffic.meter), traffic, coordinates.parts)
     vectors = [(layer, deal_out(layer, name, model, together)) for name, layer in branches_in(model).items()]
-    cut_parameters(model, plan, seat.parts)
+    cut_parameters(model, plan, coordinates.parts)
     for module, vector in vectors:
         attach(module, vector, together)
     statistics = hook_layers(model, plan, together, apart)
@@ -90,7 +91,7 @@ def by_tensor(model: Module, plan: Plan, seat: Seat, apart: Collection[Module] =
     calls = _Calls(together, statistics, in_pieces)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
     model.register_forward_hook(calls.behind, always_call=True)
-    seat.traffic.meet_also(together.meet)
+    coordinates.traffic.meet_also(together.meet)
     _draw_alike(together)
 
 

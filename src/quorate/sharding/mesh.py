@@ -74,11 +74,11 @@ def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
     return more.reshape(-1, *ranks.shape[1:])
 
 
-def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
+def deal_to(place: Place, axes: Axes, coordinates: Coordinates | None = None) -> None:
     """Divide data so that stages, and workers along the tensor axis, get the same batches.
 
-    There are `axes.batches` shares, and this worker gets the share of its `seat` (None: as `mesh_of` seats it). Raises
-    `ConfigurationError` where data has been divided already.
+    There are `axes.batches` shares, and this worker gets the share of its `coordinates` (None: as `mesh_of` lays
+    workers out). Raises `ConfigurationError` where data has been divided already.
     """
     data = data_context(place)
     if axes.tensor * axes.stages == 1 or data.deals is not None:
@@ -91,13 +91,13 @@ def deal_to(place: Place, axes: Axes, seat: Seat | None = None) -> None:
     rank = place.wire.rank
     replica, stage = rank // axes.of_replica, rank // (axes.shards * axes.tensor) % axes.stages
     shard, part = rank // axes.tensor % axes.shards, rank % axes.tensor
-    if seat is not None:
-        replica, stage, shard, part = seat.replica, seat.stage, seat.shard, seat.part
+    if coordinates is not None:
+        replica, stage, shard, part = coordinates.replica, coordinates.stage, coordinates.shard, coordinates.part
     data.deals, data.repeats = (axes.batches, replica * axes.shards + shard), stage + part > 0
 
 
 @dataclass(frozen=True)
-class Seat:
+class Coordinates:
     """The position of this worker in a mesh, and the wires to its neighbours there."""
 
     axes: Axes
@@ -128,13 +128,18 @@ class Seat:
     """Messages between these workers for one model."""
 
     @property
+    def in_replica(self) -> int:
+        """Its position among the workers of its replica."""
+        return (self.stage * self.axes.shards + self.shard) * self.axes.tensor + self.part
+
+    @property
     def mates(self) -> Sequence[int]:
         """The ranks of its replica's workers."""
         return self.workers[self.replica]
 
 
-def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
-    """Return this worker's seat. Raises `ConfigurationError` for a mesh with other axes, or other workers."""
+def coordinates_in(mesh: DeviceMesh, wire: Wire) -> Coordinates:
+    """Return this worker's coordinates. Raises `ConfigurationError` for a mesh with other axes, or other workers."""
     names = tuple(mesh.mesh_dim_names or ())
     if SHARDS not in names or not set(names) <= set(AXES):
         raise ConfigurationError(
@@ -161,7 +166,7 @@ def seat_in(mesh: DeviceMesh, wire: Wire) -> Seat:
         return GroupWire(wire.channel(f"mesh/{name}"), own, size=len(own))
 
     workers = ranks.flatten(1).tolist()
-    return Seat(
+    return Coordinates(
         axes=_axes(sizes),
         replica=replica,
         stage=stage,
@@ -184,11 +189,11 @@ def _axes(sizes: Sequence[int]) -> Axes:
     return Axes(replicas, shards, tensor, stages)
 
 
-def copies_of(p: Tensor, seat: Seat) -> int:
-    """Return the copies of `p`: along the axes of `seat` along which it is not cut, and in other stages."""
-    along = seat.traffic.along
+def copies_of(p: Tensor, coordinates: Coordinates) -> int:
+    """Return the copies of `p`: along the axes of `coordinates` along which it is not cut, and in other stages."""
+    along = coordinates.traffic.along
     count = 1 if along is None else along.holders(p)
-    for name, size in ((SHARDS, seat.axes.shards), (TENSOR, seat.axes.tensor)):
+    for name, size in ((SHARDS, coordinates.axes.shards), (TENSOR, coordinates.axes.tensor)):
         if size > 1 and not _is_cut(p, name):
             count *= size
     return count

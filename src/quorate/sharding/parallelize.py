@@ -24,7 +24,7 @@ from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
-from quorate.sharding.mesh import Meshes, Seat, deal_to, mesh_of, seat_in
+from quorate.sharding.mesh import Coordinates, Meshes, coordinates_in, deal_to, mesh_of
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.sharding.stages.choice import StageChoice, check_stages
@@ -43,7 +43,7 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 class Sharded:
     """A model that is divided among the workers of its replica."""
 
-    seat: Seat
+    coordinates: Coordinates
     zero: Zero
     blocks: Sequence[str]
     precision: Precision | None = None
@@ -148,12 +148,12 @@ def parallelize(
     if mesh is None or requested.axes is not None:
         usual = Axes(1, place.wire.size) if tensor is None else Axes(1, 1, place.wire.size)
         mesh = mesh_of(place, requested.axes or usual, requested.device if is_on_meta else parameters[0].device)
-    seat = seat_in(mesh, place.wire)
-    if seat.axes.of_replica > 1 and mesh.device_type == "cuda" and "cuda:gloo" in dist.get_backend_config():
+    coordinates = coordinates_in(mesh, place.wire)
+    if coordinates.axes.of_replica > 1 and mesh.device_type == "cuda" and "cuda:gloo" in dist.get_backend_config():
         raise ConfigurationError(
             "a model in pieces on GPUs needs NCCL, which refuses two workers on one GPU; start one worker for each GPU"
         )
-    axes, data = seat.axes, data_context(place)
+    axes, data = coordinates.axes, data_context(place)
     _check(model, is_cut_otherwise=is_on_meta or axes.tensor * axes.stages > 1)
     if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and requested.axes is None:
         raise ConfigurationError("tensor= needs a mesh with a tensor axis: world.mesh(tensor=2)")
@@ -172,8 +172,8 @@ def parallelize(
     if axes.stages > 1:
         check_stages(model, is_on_meta=is_on_meta, offload=where, tensor=tensor)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
-    deal_to(place, axes, seat)
-    rests = offloaded(where, delayed_update, offload_folder if requested.offload in (None, "disk") else None)
+    deal_to(place, axes, coordinates)
+    in_ram = offloaded(where, delayed_update, offload_folder if requested.offload in (None, "disk") else None)
     models.calls += 1
     wire = place.wire.channel(f"parallelize/{models.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
@@ -189,11 +189,12 @@ def parallelize(
         divided = stages_for(model, axes.stages, wire, asked, shards=axes.shards, zero=zero)
         if wire.rank == 0:
             tell(divided.words)
-        pipeline, blocks_found = by_stages(model, divided, seat, f"stages/{models.calls}"), divided.blocks(seat.stage)
+        pipeline = by_stages(model, divided, coordinates, f"stages/{models.calls}")
+        blocks_found = divided.blocks(coordinates.stage)
         words = in_words(blocks_found, of_stages=True)
         models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
     if plan is not None:
-        by_tensor(model, plan, seat, () if pipeline is None else pipeline.ending.owners)
+        by_tensor(model, plan, coordinates, () if pipeline is None else pipeline.ending.owners)
         branches = branches_in(model)
         blocks_found = [(name, block) for name, block in blocks_found if not is_in_branches(name, branches)]
         words, models.blocks[model], modules = (
@@ -205,11 +206,11 @@ def parallelize(
             tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
     if axes.shards > 1 or plan is not None or pipeline is not None:
         data.needs_equal_shares = "a model in shards"
-    is_on_host = rests is not None and rests.where == "all"
+    is_on_host = in_ram is not None and in_ram.where == "all"
     is_cut = axes.shards > 1 or precision is not None or is_on_host
     if is_cut:
-        apart = by_experts(model, seat) if axes.shards > 1 else set()
-        pieces = shard(model, modules, seat, zero, precision, rests, apart, is_whole=pipeline is None)
+        apart = by_experts(model, coordinates) if axes.shards > 1 else set()
+        pieces = shard(model, modules, coordinates, zero, precision, in_ram, apart, is_whole=pipeline is None)
         if pipeline is not None:
             pipeline.ending.shards(pieces, zero=zero)
         if wire.rank == 0:
@@ -217,13 +218,13 @@ def parallelize(
                 layers = [f"{name or 'the model'} ({layer.count})" for name, layer in experts_in(model)]
                 tell(f"quorate: experts over {_counted(axes.shards, 'worker')}: {', '.join(layers)}\n")
             spread = f"{_counted(axes.shards, 'worker')} for each of {_counted(axes.replicas, 'replica')}"
-            tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if rests is None else rests.in_words}\n")
+            tell(f"quorate: ZeRO {zero} over {spread}: {words}{'' if in_ram is None else in_ram.in_words}\n")
     if is_on_meta:
-        shards = (axes.shards, seat.shard) if is_cut else (1, 0)
+        shards = (axes.shards, coordinates.shard) if is_cut else (1, 0)
         make_pieces(model, modules, wire, *shards, requested.device, initialize, is_on_host=is_on_host)
-    if is_cut or plan is not None or rests is not None or pipeline is not None:
+    if is_cut or plan is not None or in_ram is not None or pipeline is not None:
         note_used(place.wire.board, "mesh")
-        models.sharded[model] = Sharded(seat, zero, models.blocks[model], precision, plan, rests, pipeline)
+        models.sharded[model] = Sharded(coordinates, zero, models.blocks[model], precision, plan, in_ram, pipeline)
     return model
 
 

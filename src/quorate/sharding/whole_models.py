@@ -54,7 +54,7 @@ def whole(model: M) -> Iterator[M]:
             )
         yield model
         return
-    if any(local(p).device.type != spread.seat.shards.device_type for p in model.parameters()):
+    if any(local(p).device.type != spread.coordinates.shards.device_type for p in model.parameters()):
         raise ConfigurationError('quorate.whole does not gather parameters that rest on the host (offload="all")')
     from quorate.sharding.plain_modules import replace_parameters, without_hooks
 
@@ -125,7 +125,7 @@ def _end(held: list[_Held], spread: Any) -> None:
         for parameter in changed:
             here, numbers = local(parameter.piece), parameter.taken.detach().to(local(parameter.piece))
             if is_sharded(parameter.piece) and numbers.dim():
-                rows = rows_of(numbers.shape[0], spread.seat.axes.shards, spread.seat.shard)
+                rows = rows_of(numbers.shape[0], spread.coordinates.axes.shards, spread.coordinates.shard)
                 numbers = numbers[rows.start : rows.stop]
             here.copy_(numbers.view(here.shape))
 

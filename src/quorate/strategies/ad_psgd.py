@@ -69,7 +69,7 @@ class ADPSGD(GossipSettings):
         def average(request: Request) -> None:
             assert request.x is not None
             with worker.neighbours.lock:
-                own = None if s.rests_edited else worker.neighbours.blank().copy_(s.x)
+                own = None if s.pause_edited else worker.neighbours.blank().copy_(s.x)
                 if own is not None:
                     s.x.add_(request.x - own, 0.5)
             request.reply(own)
@@ -116,7 +116,7 @@ class ADPSGD(GossipSettings):
     def drain(self, worker: Worker) -> None:
         s: State = worker.state
         with worker.neighbours.lock:
-            s.take_edits(worker, rests=True)
+            s.take_edits(worker, at_pause=True)
         self._take_answer(worker)
 
     def _take_answer(self, worker: Worker) -> None:
@@ -124,6 +124,6 @@ class ADPSGD(GossipSettings):
         if s.asked is not None:
             sent, answer = s.asked
             theirs, s.asked, s.is_averaged = answer.wait()[0], None, True
-            if theirs is not None and not s.rests_edited:  # else it is dead, or has answered numbers of before the edit
+            if theirs is not None and not s.pause_edited:  # else it is dead, or has answered numbers of before the edit
                 with worker.neighbours.lock:
                     s.x.add_(theirs - sent, 0.5)

@@ -100,7 +100,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         else:
             state.count_step(worker, self.period)
             if state.is_due(worker, self.period):  # every H steps
-                x, weight, _ = state.give(worker, self.period, moments=self.momentum == "average", rests=False)
+                x, weight, _ = state.give(worker, self.period, moments=self.momentum == "average", at_pause=False)
                 mean = worker.means.of(x, weight=weight).wait()  # Delta <- 1/k sum of (theta - theta_i)
                 outer_step(worker, self, 0, mean)  # theta <- OuterOpt(theta, Delta), where all go on
 
@@ -108,8 +108,8 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         state, has_moments = worker.state, self.momentum == "average"
         if not state.is_local:
             return worker.replica.read(moments=has_moments), 0.0
-        take_means(worker, self, rests=True)  # in one order on all workers, also on one that rests
-        x, weight, _ = state.give(worker, self.period, moments=has_moments, rests=True)
+        take_means(worker, self, at_pause=True)  # in one order on all workers, also on one that pauses
+        x, weight, _ = state.give(worker, self.period, moments=has_moments, at_pause=True)
         return x, weight
 
     def apply(self, worker: Worker, result: Mean) -> None:

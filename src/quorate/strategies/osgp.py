@@ -95,7 +95,7 @@ class OSGP(GossipSettings):
         return worker.state.consensus(worker.parameters), worker.state.mass
 
     def drain(self, worker: Worker) -> None:
-        worker.state.take_edits(worker.replica, rests=True)
+        worker.state.take_edits(worker.replica, at_pause=True)
         worker.state.keep(self._received(worker, at_most=0), worker.neighbours.blank())
 
     def pause(self, worker: Worker) -> None:

@@ -237,13 +237,13 @@ def distribute(
     said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
     kept = Distributed(channel, optimizer, model, label, said)
     if spread is not None:
-        kept.seat, kept.pipeline = spread.seat, spread.pipeline
+        kept.coordinates, kept.pipeline = spread.coordinates, spread.pipeline
     if host is not None:
         kept.ahead = host.ahead
     if place.wire.max_size == 1 and with_one_worker == "bypass":
         swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
         if spread is not None:
-            optimizer.register_step_post_hook(lambda *_: spread.seat.traffic.forget())
+            optimizer.register_step_post_hook(lambda *_: spread.coordinates.traffic.forget())
         if host is not None:
             steps_on_host(optimizer, host)
             kept.pause = host.catch_up
@@ -274,7 +274,8 @@ def distribute(
             if spread is not None:
                 named = dataclasses.replace(named, host=host, shard_by=shard_by)
                 chosen, named = as_pieces(spread, chosen, named)
-                check_in_shards(model, spread.seat, (p for group in optimizer.param_groups for p in group["params"]))
+                parameters = (p for group in optimizer.param_groups for p in group["params"])
+                check_in_shards(model, spread.coordinates, parameters)
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
@@ -291,9 +292,11 @@ def distribute(
         optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:
-            lay_out_steps(kept, loop.replica, spread.seat, named)
+            lay_out_steps(kept, loop.replica, spread.coordinates, named)
         looks = (
-            StillPlain(loop.replica) if spread is None else AfterPieces(loop.replica, spread.seat, loop.worker.timer)
+            StillPlain(loop.replica)
+            if spread is None
+            else AfterPieces(loop.replica, spread.coordinates, loop.worker.timer)
         )
         watching.add(looks, stepped)
         place.leaving += [loop.finish, stepped.check]

@@ -29,4 +29,4 @@ def is_over(place: Place) -> bool:
     if stop.reason is None or stop.is_over:
         return stop.is_over
     trainings = [loop for loop in loops_of(place) if not loop.is_finished]
-    return not stop.is_agreed and all(loop.settles for loop in trainings)
+    return not stop.is_agreed and all(loop.meets_at_pauses for loop in trainings)

@@ -85,14 +85,14 @@ def enter(
 
 
 def _joins_beside_others(worker: StrategyWorker) -> bool:
-    return worker.has_rounds and not worker.differs and worker.seat is None
+    return worker.has_rounds and not worker.differs and worker.coordinates is None
 
 
 def _enter_rounds(trained: Trained, workers: Sequence[StrategyWorker]) -> None:
-    """Enter the rounds of all optimizers of this worker, in the order in which pauses settle them.
+    """Enter the rounds of all optimizers of this worker, in the order of pauses.
 
-    All workers pause together, and the first optimizer's rounds settle first. As soon as this worker is in these, the
-    others cannot settle without it, so that it enters the rounds of all optimizers between the same two pauses.
+    All workers pause together, and the rounds of the first optimizer pause first. As soon as this worker is in these,
+    the others cannot pause without it, so that it enters the rounds of all optimizers between the same two pauses.
     Meanwhile it counts as away in those that it has entered, and no worker waits for its steps. If it has not
     distributed all optimizers yet, it enters none and notes which are missing.
     """

@@ -34,7 +34,7 @@ class Training(Protocol):
         """Whether the training has ended."""
 
     @property
-    def settles(self) -> bool:
+    def meets_at_pauses(self) -> bool:
         """Whether no exchange of its steps has everyone."""
 
     def finish(self) -> None: ...
@@ -76,11 +76,11 @@ class Leaving(StepObserver):
             return
         saving(self._place).boundary(is_forward_done=True)
         trainings = self._trainings()
-        settles = all(training.settles for training in trainings)
+        at_pause = all(training.meets_at_pauses for training in trainings)
         if not stop.is_due and stop.asked is not None:
-            stop.is_due = settles and not stop.is_agreed  # where no exchange has everyone, all are asked, and settle
+            stop.is_due = at_pause and not stop.is_agreed  # where no exchange has everyone, all are asked, and pause
         if stop.is_due and (_is_even(trainings) or self._passed(trainings)):
-            leave(self._place, trainings, settles=settles)
+            leave(self._place, trainings, at_pause=at_pause)
 
     def _passed(self, trainings: Sequence[Training]) -> bool:
         """Whether one has made several further steps since: they make unequally many, and there is no telling when."""

@@ -68,7 +68,7 @@ class Loop(StepObserver):
     ) -> None:
         self._place, self._observers, self.optimizer = place, observe_backward(place), name
         self._pacing = injected(place).pacing
-        wire = place.wire if watched.seat is None else watched.seat.across
+        wire = place.wire if watched.coordinates is None else watched.coordinates.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded, watched.host)
@@ -97,7 +97,7 @@ class Loop(StepObserver):
             self.replica.check_moments()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
-        tolerate_deaths(place, name, strategy, watched.seat)
+        tolerate_deaths(place, name, strategy, watched.coordinates)
         enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
         self._may_differ = self.worker.has_rounds or self.worker.differs
         """Whether replicas may differ between two steps, or rounds be under way."""
@@ -239,8 +239,8 @@ class Loop(StepObserver):
 
     def group_came(self, group: dict[str, Any]) -> None:
         """Lay out a new parameter group."""
-        if self.worker.seat is not None:
-            check_in_shards(self.replica.model, self.worker.seat, group["params"])
+        if self.worker.coordinates is not None:
+            check_in_shards(self.replica.model, self.worker.coordinates, group["params"])
         self.relayout.group_came(group["params"])
 
     # -- pauses
@@ -281,7 +281,7 @@ class Loop(StepObserver):
         if (training := self._open) is not None:
             close_admission(worker, training)
         if worker.has_rounds:
-            with nullcontext() if self.beside is None else self.beside.settling():
+            with nullcontext() if self.beside is None else self.beside.pausing():
                 worker.rounds.pause(ended=worker.has_ended)
             self.relayout.all_have_paused()
         else:
@@ -328,8 +328,8 @@ class Loop(StepObserver):
         if not self.worker.finished:
             buffers = list(self.replica.model.buffers())
             agree_on_buffers(buffers, buffers_at_pauses(self.strategy), self.worker.wire, self._place)
-            if self.worker.seat is not None:
-                agree_on(buffers, buffers_at_pauses(self.strategy), self.worker.seat.abreast)
+            if self.worker.coordinates is not None:
+                agree_on(buffers, buffers_at_pauses(self.strategy), self.worker.coordinates.abreast)
             self.worker.buffers.seen(reads=True)
 
     # -- the end
@@ -388,8 +388,8 @@ class Loop(StepObserver):
         return self.worker.finished
 
     @property
-    def settles(self) -> bool:
-        return self.worker.settles
+    def meets_at_pauses(self) -> bool:
+        return self.worker.meets_at_pauses
 
 
 def with_hooks(worker: StrategyWorker) -> None:

@@ -23,7 +23,7 @@ from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.rows import Layers
 from quorate.replica.by_tensors import is_by_numbers
 from quorate.replica.replica import Replica
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.optimizer_steps import OnPieces, WholeTensors
 from quorate.sharding.parallelize import Sharded
 from quorate.train.compatibility import Combination
@@ -39,22 +39,22 @@ def as_pieces(spread: Sharded, strategy: Strategy, watched: Watched) -> tuple[St
 
     A replica ends where one of its workers does.
     """
-    goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.seat.axes.replicas > 1
+    goes_on = strategy.on_death == "continue" and strategy.meets == "rounds" and spread.coordinates.axes.replicas > 1
     changes: Any = {"on_death": "continue" if goes_on else "stop", "on_error": strategy.on_error if goes_on else "stop"}
-    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, seat=spread.seat)
+    return dataclasses.replace(strategy, **changes), dataclasses.replace(watched, coordinates=spread.coordinates)
 
 
 def in_pieces(combination: Combination, spread: Sharded) -> Combination:
     """Return `combination` for a model that is spread over workers."""
-    axes, pipeline, offload = spread.seat.axes, spread.pipeline, spread.offload
+    axes, pipeline, offload = spread.coordinates.axes, spread.pipeline, spread.offload
     shared = () if pipeline is None or axes.replicas == 1 else pipeline.ending.shared
     offloads, delays_update = offload is not None, offload is not None and offload.delays
     return dataclasses.replace(combination, axes=axes, shared=shared, offloads=offloads, delays_update=delays_update)
 
 
-def check_in_shards(model: Module, seat: Seat, parameters: Iterable[Tensor]) -> None:
+def check_in_shards(model: Module, coordinates: Coordinates, parameters: Iterable[Tensor]) -> None:
     """Raise `ConfigurationError` for parameters added after `parallelize`: each worker would train its own."""
-    if seat.axes.shards == 1:
+    if coordinates.axes.shards == 1:
         return
     from quorate.sharding.script_access import is_left_whole
 
@@ -66,19 +66,19 @@ def check_in_shards(model: Module, seat: Seat, parameters: Iterable[Tensor]) -> 
             )
 
 
-def lay_out_steps(kept: Distributed, replica: Replica, seat: Seat, watched: Watched) -> None:
+def lay_out_steps(kept: Distributed, replica: Replica, coordinates: Coordinates, watched: Watched) -> None:
     """Prepare the steps over pieces.
 
     Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; an
     optimizer that only needs their norms adds these up over the pieces. Optimizers of torch that treat each number
     alike step the pieces as plain tensors.
     """
-    if isinstance(kept.optimizer, ByLayers) and seat.abreast.size > 1:
-        norms = Metered(seat.abreast.channel(f"optimizer/{kept.name}/norms"), seat.traffic.meter)
+    if isinstance(kept.optimizer, ByLayers) and coordinates.abreast.size > 1:
+        norms = Metered(coordinates.abreast.channel(f"optimizer/{kept.name}/norms"), coordinates.traffic.meter)
         kept.optimizer.pieces = Pieces(norms.size, WholeReplica(norms).sums)
-    if watched.shard_by == "tensors" and seat.axes.shards > 1:
-        wire = Metered(seat.abreast.channel(f"optimizer/{kept.name}/tensors"), seat.traffic.meter)
-        replica.spread = whole = WholeTensors(wire, seat.traffic)
+    if watched.shard_by == "tensors" and coordinates.axes.shards > 1:
+        wire = Metered(coordinates.abreast.channel(f"optimizer/{kept.name}/tensors"), coordinates.traffic.meter)
+        replica.spread = whole = WholeTensors(wire, coordinates.traffic)
         kept.owned = partial(whole.owned, kept.optimizer)
     elif is_by_numbers(replica.plain):
         replica.spread = OnPieces()
@@ -93,13 +93,13 @@ class AfterPieces(StepObserver):
 
     phase = Phase.MEASURE
 
-    def __init__(self, replica: Replica, seat: Seat, timer: StepTimer) -> None:
-        self._replica, self._seat, self._timer, self._is_first = replica, seat, timer, True
+    def __init__(self, replica: Replica, coordinates: Coordinates, timer: StepTimer) -> None:
+        self._replica, self._coordinates, self._timer, self._is_first = replica, coordinates, timer, True
         self._passes, self._before = 0, Counter[str]()
 
     def _note_layers(self) -> None:
         self._passes += 1
-        sent, recorder = self._seat.traffic.by_layer, self._timer.recorder
+        sent, recorder = self._coordinates.traffic.by_layer, self._timer.recorder
         if self._passes == 2 and sent and recorder is not None:
             traffic, now = dict(sent - self._before), self._timer.clock.now()
             recorder.write(Layers(step=self._timer.steps, time=now, optimizer=self._timer.name, sent=traffic))
@@ -108,7 +108,7 @@ class AfterPieces(StepObserver):
 
     def backward_ended(self) -> None:
         """Cost: a call for each block of memory; one look at each parameter, once."""
-        self._seat.within.trim()
+        self._coordinates.within.trim()
         self._note_layers()
         if not self._is_first or all(p.grad is None for p in self._replica.trained):
             return  # where passes are added up, they are not reduced to pieces yet

@@ -61,13 +61,13 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     torch's own optimizers is measured by one step on a few numbers. For others `optimizer` is left out.
     """
     spread = sharded(kept.model, place, kept.optimizer)
-    how: dict[str, Any] = {} if spread is None else {"zero": spread.zero, "shards": spread.seat.axes.shards}
+    how: dict[str, Any] = {} if spread is None else {"zero": spread.zero, "shards": spread.coordinates.axes.shards}
     if spread is not None and spread.plan is not None:
-        how["tensor"] = spread.seat.axes.tensor
+        how["tensor"] = spread.coordinates.axes.tensor
     if spread is not None and spread.pipeline is not None:
         layout = spread.pipeline.layout
         schedule = {"schedule": layout.schedule, "microbatches": layout.microbatches, "stages": layout.stages}
-        how["pipeline"] = {**schedule, "workers": layout.workers, "worker": spread.seat.stage}
+        how["pipeline"] = {**schedule, "workers": layout.workers, "worker": spread.coordinates.stage}
     return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
 

@@ -35,7 +35,7 @@ class Beside:
 
     def __init__(self, loop: TrainingInRounds, everyone: Sequence[TrainingInRounds]) -> None:
         self._loop, self._others = loop, [other for other in everyone if other is not loop]
-        self.seconds, self._settles = loop.worker.rounds.agreed.grace, False
+        self.seconds, self._is_pausing = loop.worker.rounds.agreed.grace, False
 
     def wait(self) -> None:
         """Note that this worker waits in the rounds of `loop`.
@@ -43,11 +43,11 @@ class Beside:
         If all rounds wait for all workers, these come to the same rounds in the same order, and no message is sent,
         unless newcomers have joined, which come in between.
         """
-        if not (self._settles or self._are_in_lockstep()):
+        if not (self._is_pausing or self._are_in_lockstep()):
             self._each(lambda rounds: rounds.waits())
 
     def go_on(self) -> None:
-        if not (self._settles or self._are_in_lockstep()):
+        if not (self._is_pausing or self._are_in_lockstep()):
             self._each(lambda rounds: rounds.goes_on())
 
     def serve(self) -> None:
@@ -55,15 +55,15 @@ class Beside:
         self._each(lambda rounds: rounds.give_copies())
 
     @contextmanager
-    def settling(self) -> Iterator[None]:
-        """Settle the rounds of `loop` inside; the others do not wait for this worker until they settle or step
+    def pausing(self) -> Iterator[None]:
+        """Pause the rounds of `loop` inside; the others do not wait for this worker until they pause or step
         again."""
         self._each(lambda rounds: rounds.waits())
-        self._settles = True
+        self._is_pausing = True
         try:
             yield
         finally:
-            self._settles = False
+            self._is_pausing = False
         if self._loop.worker.has_ended:
             self._each(lambda rounds: rounds.goes_on())
 

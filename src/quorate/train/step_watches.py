@@ -30,13 +30,13 @@ from quorate.wire.current import Place
 def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
     """Return the observers of the steps of one optimizer that have something to do under its strategy."""
     watches: list[StepObserver] = [EndWatch(place, worker.name, lambda: worker.step)]
-    if worker.seat is not None:
+    if worker.coordinates is not None:
         watches.append(PieceWatch(worker, place))
     if worker.digests.compares and not (worker.has_rounds or worker.differs):
         watches.append(ReplicaWatch(worker))
     if worker.digests.compares and worker.has_rounds and not worker.differs:
         watches.append(Edits(worker))
-    if not copies_buffers(worker.strategy) and worker.seat is None:
+    if not copies_buffers(worker.strategy) and worker.coordinates is None:
         watches.append(BufferWatch(worker))
     if worker.edits.looks:
         watches.append(worker.edits)
@@ -55,8 +55,8 @@ class PieceWatch(StepObserver):
     phase = Phase.CHECK
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
-        assert worker.seat is not None
-        self.optimizer, self._worker, self._traffic = worker.name, worker, worker.seat.traffic
+        assert worker.coordinates is not None
+        self.optimizer, self._worker, self._traffic = worker.name, worker, worker.coordinates.traffic
         self._stop = stop_of(place)
         self._stop.is_agreed = True
         self._traffic.pauses.append(lambda: worker.means.ready.pausing())
@@ -105,7 +105,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
 @contextmanager
 def accumulating(worker: StrategyWorker) -> Iterator[None]:
     """Let backward passes inside only add to `.grad`; for models in pieces, see `Traffic.reduces`."""
-    reduces = None if worker.seat is None else worker.seat.traffic.reduces
+    reduces = None if worker.coordinates is None else worker.coordinates.traffic.reduces
     with worker.means.ready.pausing():
         if reduces is not None:
             reduces(False)
@@ -124,9 +124,9 @@ def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
     trained(place).check_entered()
     if worker.replica.host is not None:
         worker.replica.host.catch_up()
-    if worker.seat is not None:
-        worker.seat.traffic.forget()
-        worker.seat.traffic.meet(call)
+    if worker.coordinates is not None:
+        worker.coordinates.traffic.forget()
+        worker.coordinates.traffic.meet(call)
 
 
 def note_end(worker: StrategyWorker, place: Place) -> None:

@@ -18,7 +18,7 @@ from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.means import MeansOfAll
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.failure import (
@@ -34,10 +34,11 @@ _TAG = "gone"
 """Nobody reads its messages: this worker reads `Wire.dead`."""
 
 
-def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | None = None) -> None:
+def tolerate_deaths(place: Place, name: str, strategy: Strategy, coordinates: Coordinates | None = None) -> None:
     """Prepare for deaths, and errors in a script, as `strategy` says, now that optimizer `name` is distributed.
 
-    Workers continue only if the strategies of all optimizers do. `seat` is this worker's where replicas are in pieces.
+    Workers continue only if the strategies of all optimizers do. `coordinates` are this worker's where replicas are in
+    pieces.
     """
     wire = place.wire
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
@@ -46,9 +47,9 @@ def tolerate_deaths(place: Place, name: str, strategy: Strategy, seat: Seat | No
     own = place.context(DeathTolerance)
     if wanted and not own.is_refused:
         own.survivors = own.survivors or Survivors(wire.channel("survivors"))
-        if seat is not None:
-            own.between = own.between or Survivors(seat.across.channel("survivors"))
-            own.replica = frozenset(seat.mates)
+        if coordinates is not None:
+            own.between = own.between or Survivors(coordinates.across.channel("survivors"))
+            own.replica = frozenset(coordinates.mates)
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
             allow_going_on(wire.board, wire.size, name=name)

@@ -11,7 +11,7 @@ from quorate.means.reduction import Reduction
 from quorate.observe.finite import OnNonfinite, check_policy
 from quorate.replica.by_tensors import ShardBy, check_shard_by
 from quorate.sharding.host_step import HostStep
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.train.step_weight import Weight, check_weight
 
 COMPARE_EVERY = 1000
@@ -32,7 +32,7 @@ class Watched:
     """How means of gradients are formed."""
     shard_by: ShardBy | None = None
     """How the optimizer's state is divided among the workers of a replica; None: as its class needs it."""
-    seat: Seat | None = None
+    coordinates: Coordinates | None = None
     """The place of this worker in its replica; None where it holds all of it."""
     host: HostStep | None = None
     """How steps are made on the host; None where they are made on the device."""
@@ -48,7 +48,7 @@ class Watched:
     @property
     def replicas(self) -> Sequence[Sequence[int]] | None:
         """The workers of each replica, where one is spread over several."""
-        return None if self.seat is None else self.seat.workers
+        return None if self.coordinates is None else self.coordinates.workers
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from quorate.replica.worker_momentum import MomentumChoice
 from quorate.rounds.terms import Agreed
 from quorate.servers.own import OwnServers
 from quorate.servers.servers import OnServers, ServedParameters
-from quorate.sharding.mesh import Seat, copies_of
+from quorate.sharding.mesh import Coordinates, copies_of
 from quorate.strategies.parts.gossip import PushSum
 from quorate.train.edits_at_pauses import EditsAtPauses
 from quorate.train.reduced import by_rule, coding_of, edge_coding_of, reducer_of, served_coding_of
@@ -68,13 +68,13 @@ class StrategyWorker:
     """The implementation of `core.strategy.Worker` for one optimizer, with parts for `train.loop`."""
 
     def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
-        seat = self.seat = watched.seat
-        own, meter = (place.wire, Meter()) if seat is None else (seat.across, seat.traffic.meter)
+        coordinates = self.coordinates = watched.coordinates
+        own, meter = (place.wire, Meter()) if coordinates is None else (coordinates.across, coordinates.traffic.meter)
         wire = Metered(own.channel(f"optimizer/{name}"), meter)
-        self._row = None if seat is None else seat.within.channel(f"optimizer/{name}")
+        self._row = None if coordinates is None else coordinates.within.channel(f"optimizer/{name}")
         self.name, self.wire, self.replica, self.strategy, self._place = name, wire, replica, strategy, place
         self.label = watched.strategy
-        self.timer = StepTimer(place, name, meter, None if seat is None else seat.traffic)
+        self.timer = StepTimer(place, name, meter, None if coordinates is None else coordinates.traffic)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
         self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"
@@ -92,8 +92,8 @@ class StrategyWorker:
         )
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
-        self.losses = Losses(wire if seat is None else place.wire, self.timer, lambda: self.version)
-        is_exact = seat is None and watched.reduction.forms_means
+        self.losses = Losses(wire if coordinates is None else place.wire, self.timer, lambda: self.version)
+        is_exact = coordinates is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
         self.changes = LocalChanges(
             replica,
@@ -104,7 +104,7 @@ class StrategyWorker:
             is_on=self.digests.compares and wire.max_size > 1 and strategy.client_terms is None,
             differ=self.differs,
             tells=steps_apart(strategy),
-            whole_state=seat is None and watched.host is None,
+            whole_state=coordinates is None and watched.host is None,
         )
         self.has_rounds = self.is_served = False
         """Whether its strategy has agreed on rounds; whether its parameters are on servers."""
@@ -129,7 +129,7 @@ class StrategyWorker:
 
     def _new_means(self, before: MeansOfAll | None = None) -> MeansOfAll:
         copies = None
-        if copies_buffers(self.strategy) and self.seat is None:
+        if copies_buffers(self.strategy) and self.coordinates is None:
             copies = BufferCopies(
                 self.buffers,
                 self.wire,
@@ -261,7 +261,8 @@ class StrategyWorker:
         )
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
-        chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum, "seat": self.seat}
+        chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum}
+        chosen["coordinates"] = self.coordinates
         self.has_rounds = True
         self._rounds = begin_rounds(*of, fragments=fragments, units=units, settings=settings, row=self._row, **chosen)
 
@@ -338,7 +339,7 @@ class StrategyWorker:
         return None if dealt is None or not self.differs or self.strategy.meets == "neighbours" else dealt + 1
 
     @property
-    def settles(self) -> bool:
+    def meets_at_pauses(self) -> bool:
         return self.has_rounds or steps_apart(self.strategy)
 
 
@@ -373,10 +374,11 @@ def begin_rounds(
     settings: Mapping[str, Any],
     units: Callable[[Flat, int], Sequence[float]] | None = None,
     row: Wire | None = None,
-    seat: Seat | None = None,
+    coordinates: Coordinates | None = None,
 ) -> WorkerRounds:
-    """Begin rounds: see `Worker.agree_on_rounds`; `row` and `seat` are those of a replica in pieces."""
-    of_tensors = WholeReplica(None if seat is None else seat.abreast.channel(f"optimizer/{timer.name}/momentum"))
+    """Begin rounds: see `Worker.agree_on_rounds`; `row` and `coordinates` are those of a replica in pieces."""
+    abreast = None if coordinates is None else coordinates.abreast.channel(f"optimizer/{timer.name}/momentum")
+    of_tensors = WholeReplica(abreast)
     whole = WholeReplica(row)
     nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
@@ -422,5 +424,5 @@ def begin_rounds(
             reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight
         ),
         replica_wire=row,
-        **({} if seat is None else {"copies": lambda p: copies_of(p, seat)}),
+        **({} if coordinates is None else {"copies": lambda p: copies_of(p, coordinates)}),
     )

@@ -48,7 +48,7 @@ class FailureReport(Fields):
     rank: int
     host: str
     reason: str
-    seat: str = ""  # the coordinates, where the model is in shards: `replica 1, shard 0`
+    coordinates: str = ""  # where the model is in shards: `replica 1, shard 0`
     kind: Kind = "died"
     ranks: Sequence[int] = ()  # those to blame, of the kinds that concern several workers
 
@@ -100,7 +100,8 @@ def failure_in(written: bytes) -> Failure:
         return Diverged(reason, ranks)
     if report.kind == "not finite":
         return NotFinite(reason, ranks)
-    return PeerFailed(f"rank {rank} ({f'{report.seat}; ' if report.seat else ''}host {report.host}) {reason}", (rank,))
+    where = f"{report.coordinates}; host {report.host}" if report.coordinates else f"host {report.host}"
+    return PeerFailed(f"rank {rank} ({where}) {reason}", (rank,))
 
 
 def host_of(board: Board, rank: int) -> str:

@@ -28,7 +28,7 @@ class Launcher:
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
 
-    def _start(self, rank: int, seat: int) -> None:
+    def _start(self, rank: int, replaced_rank: int) -> None:
         if self._comes:
             report_coming(self.server.board, rank)
         else:

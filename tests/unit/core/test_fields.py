@@ -26,7 +26,7 @@ WAITS = Whereabouts([], "", UnderWay("barrier", [0, 1], 1.5), 2.5, ["main #1 bar
     [
         (
             FailureReport(2, "h", "was killed", "replica 1, shard 0", "died", []),
-            '{"rank": 2, "host": "h", "reason": "was killed", "seat": "replica 1, shard 0", '
+            '{"rank": 2, "host": "h", "reason": "was killed", "coordinates": "replica 1, shard 0", '
             '"kind": "died", "ranks": []}',
         ),
         (FailedRound("quorum", 17), '{"strategy": "quorum", "round": 17}'),

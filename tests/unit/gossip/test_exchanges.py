@@ -68,7 +68,7 @@ def test_a_gap_is_seen_with_the_next_message_and_its_mass_is_lost() -> None:
     def sends(wire: Wire) -> None:
         wire.send(told(0, 0.0), 0, TAG)
         wire.send(told(2, 0.75), 0, TAG)
-        wire.send(Message(header={"away": "rests", "round": 3, "before": 1.5}), 0, TAG)
+        wire.send(Message(header={"away": "pauses", "round": 3, "before": 1.5}), 0, TAG)
 
     def takes(incoming: Incoming, wire: Wire) -> None:
         assert incoming.receive(0) is not None

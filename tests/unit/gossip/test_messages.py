@@ -17,11 +17,11 @@ HEADERS: list[tuple[Fields, str]] = [
         Contribution(4, [], 0.25, 1.5, is_written=True),
         '{"round": 4, "scalars": [], "weight": 0.25, "before": 1.5, "written": true}',
     ),
-    (Away("rests", 4, 1.5), '{"away": "rests", "round": 4, "before": 1.5}'),
+    (Away("pauses", 4, 1.5), '{"away": "pauses", "round": 4, "before": 1.5}'),
     (AtPause(4, 1.0, [], [2]), '{"round": 4, "mass": 1.0, "balances": [], "dead": [2]}'),
     (
         QuestionFields("model", 3, {"step": 1}, 2),
-        '{"name": "model", "sequence": 3, "header": {"step": 1}, "rests": 2}',
+        '{"name": "model", "sequence": 3, "header": {"step": 1}, "pauses": 2}',
     ),
     (Registered("add"), '{"served": "add"}'),
     (Asked("add", 3, "[1]"), '{"name": "add", "number": 3, "said": "[1]"}'),

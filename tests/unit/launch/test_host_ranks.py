@@ -50,7 +50,7 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-SEATS = """
+RANKS = """
     import json, os, sys
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OF_THE_TEST")
     sys.stdout.write(json.dumps([os.environ[name] for name in names]) + f" {len(os.environ['QUORATE_TOKEN'])}\\n")
@@ -59,8 +59,8 @@ SEATS = """
 """
 
 
-def test_each_worker_has_its_seat_and_its_log(tmp_path: Path, ssh: str) -> None:
-    status, out, err = ended(begun(tmp_path, ssh, SEATS, "--env", "OF_THE_TEST=7"))
+def test_each_worker_has_its_rank_and_its_log(tmp_path: Path, ssh: str) -> None:
+    status, out, err = ended(begun(tmp_path, ssh, RANKS, "--env", "OF_THE_TEST=7"))
     assert status == 0, err
     logs = [(tmp_path / "runs" / "x" / f"rank-{rank}.log").read_text() for rank in range(3)]
     assert out == '["0", "3", "0", "1", "0", "7"] 64\n' and "on stderr\n" in err

@@ -10,7 +10,7 @@ import pytest
 
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.launch.worker.between_hosts import token_here
-from quorate.launch.worker.other_launchers import Seat, first_host, meet_on_this_host, seat_here
+from quorate.launch.worker.other_launchers import LaunchedRank, first_host, launched_rank, meet_on_this_host
 from quorate.wire.socket_folder import find_socket_folder, make_socket_folder
 from tests.support.programs import Program
 
@@ -43,61 +43,67 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def seat_with(environment: pytest.MonkeyPatch, *several: dict[str, str]) -> Seat | None:
+def launched_with(environment: pytest.MonkeyPatch, *several: dict[str, str]) -> LaunchedRank | None:
     for variables in several:
         for name, value in variables.items():
             environment.setenv(name, value)
-    return seat_here()
+    return launched_rank()
 
 
 def test_open_mpi(environment: pytest.MonkeyPatch) -> None:
-    seat = seat_with(environment, OPEN_MPI)
-    assert seat == Seat(
+    launched = launched_with(environment, OPEN_MPI)
+    assert launched == LaunchedRank(
         launcher="mpirun", rank=2, size=3, local_rank=2, local_size=3, is_one_host=True, job="12@1", first_host=None
     )
-    assert seat.environment({}, 5.0) == {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
+    assert launched.environment({}, 5.0) == {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
 
 
 def test_srun_over_two_hosts(environment: pytest.MonkeyPatch) -> None:
-    seat = seat_with(environment, SRUN)
-    assert seat is not None
-    variables = seat.environment({}, 5.0)
+    launched = launched_with(environment, SRUN)
+    assert launched is not None
+    variables = launched.environment({}, 5.0)
     port = variables.pop("MASTER_PORT")
     assert 20_000 <= int(port) < 30_000
     assert variables == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node07"}
-    variables = seat.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, 5.0)
+    variables = launched.environment({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, 5.0)
     assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("10.0.0.1", "29500")
-    beside = seat_with(environment, {"SLURM_STEP_ID": "2"})
+    beside = launched_with(environment, {"SLURM_STEP_ID": "2"})
     assert beside is not None
     assert beside.environment({}, 5.0)["MASTER_PORT"] != port, "two steps on the same host are not to meet"
 
 
 def test_srun_on_one_host(environment: pytest.MonkeyPatch) -> None:
-    seat = seat_with(environment, SRUN, {"SLURM_STEP_NUM_NODES": "1"})
-    assert seat is not None
-    assert seat.is_one_host
-    assert seat.job == "77 1"
-    assert "MASTER_ADDR" not in seat.environment({}, 5.0)
+    launched = launched_with(environment, SRUN, {"SLURM_STEP_NUM_NODES": "1"})
+    assert launched is not None
+    assert launched.is_one_host
+    assert launched.job == "77 1"
+    assert "MASTER_ADDR" not in launched.environment({}, 5.0)
 
 
 def test_mpiexec(environment: pytest.MonkeyPatch) -> None:
-    seat = seat_with(environment, MPIEXEC)
-    assert seat is not None
-    assert (seat.rank, seat.size, seat.local_rank, seat.is_one_host, seat.job) == (1, 2, 1, True, "h:4")
+    launched = launched_with(environment, MPIEXEC)
+    assert launched is not None
+    assert (launched.rank, launched.size, launched.local_rank, launched.is_one_host, launched.job) == (
+        1,
+        2,
+        1,
+        True,
+        "h:4",
+    )
 
 
 def test_between_hosts_mpiexec_has_the_usual_port(environment: pytest.MonkeyPatch) -> None:
     """Each host has another PMI_PORT, or none."""
-    seat = seat_with(environment, MPIEXEC, {"MPI_LOCALNRANKS": "1"})
-    assert seat is not None
-    variables = seat.environment({"MASTER_ADDR": "h"}, 5.0)
+    launched = launched_with(environment, MPIEXEC, {"MPI_LOCALNRANKS": "1"})
+    assert launched is not None
+    variables = launched.environment({"MASTER_ADDR": "h"}, 5.0)
     assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("h", "29500")
 
 
 def test_mpirun_within_srun_goes_first(environment: pytest.MonkeyPatch) -> None:
-    seat = seat_with(environment, SRUN, OPEN_MPI)
-    assert seat is not None
-    assert seat.launcher == "mpirun"
+    launched = launched_with(environment, SRUN, OPEN_MPI)
+    assert launched is not None
+    assert launched.launcher == "mpirun"
 
 
 ALONE = {
@@ -115,7 +121,7 @@ ALONE = {
 
 @pytest.mark.parametrize("where", ALONE)
 def test_what_is_no_seat_among_several(environment: pytest.MonkeyPatch, where: str) -> None:
-    assert seat_with(environment, ALONE[where]) is None
+    assert launched_with(environment, ALONE[where]) is None
 
 
 def without(variables: dict[str, str], *names: str) -> dict[str, str]:
@@ -138,15 +144,15 @@ REFUSED = {
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_is_missing_is_named(environment: pytest.MonkeyPatch, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        seat_with(environment, REFUSED[said])
+        launched_with(environment, REFUSED[said])
 
 
 def test_between_hosts_mpirun_needs_an_address(environment: pytest.MonkeyPatch) -> None:
-    seat = seat_with(environment, OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
-    assert seat is not None
+    launched = launched_with(environment, OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    assert launched is not None
     with pytest.raises(ConfigurationError, match="set MASTER_ADDR to the address"):
-        seat.environment({}, 5.0)
-    assert seat.environment({"MASTER_ADDR": "h"}, 5.0)["MASTER_ADDR"] == "h"
+        launched.environment({}, 5.0)
+    assert launched.environment({"MASTER_ADDR": "h"}, 5.0)["MASTER_ADDR"] == "h"
 
 
 SPREAD = {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
@@ -161,9 +167,9 @@ HOST_OF_MPIRUN = [
 def test_mpirun_says_where_it_runs(
     environment: pytest.MonkeyPatch, variables: dict[str, str], host: tuple[str, ...]
 ) -> None:
-    seat = seat_with(environment, OPEN_MPI, SPREAD, variables)
-    assert seat is not None
-    assert seat.launched_from == host
+    launched = launched_with(environment, OPEN_MPI, SPREAD, variables)
+    assert launched is not None
+    assert launched.launched_from == host
 
 
 def test_rank_0_of_mpirun_is_met_where_mpirun_runs(environment: pytest.MonkeyPatch) -> None:
@@ -171,23 +177,23 @@ def test_rank_0_of_mpirun_is_met_where_mpirun_runs(environment: pytest.MonkeyPat
     with socket.create_server(("127.0.0.2", 0)) as rank_0:
         port = str(rank_0.getsockname()[1])
         uri = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://127.0.0.3,127.0.0.2:1"}
-        seat = seat_with(environment, OPEN_MPI, SPREAD, uri)
-        assert seat is not None
-        variables = seat.environment({"MASTER_PORT": port}, 5.0)
+        launched = launched_with(environment, OPEN_MPI, SPREAD, uri)
+        assert launched is not None
+        variables = launched.environment({"MASTER_PORT": port}, 5.0)
         assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("127.0.0.2", port)
-        first = seat_with(environment, {"OMPI_COMM_WORLD_RANK": "0"})
+        first = launched_with(environment, {"OMPI_COMM_WORLD_RANK": "0"})
         assert first is not None
         assert first.environment({}, 5.0)["MASTER_ADDR"] == "127.0.0.3"
 
 
 def test_rank_0_of_mpirun_may_be_elsewhere(environment: pytest.MonkeyPatch) -> None:
     uri = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://192.0.2.77:1", "OMPI_COMM_WORLD_RANK": "0"}
-    first = seat_with(environment, OPEN_MPI, SPREAD, uri)
+    first = launched_with(environment, OPEN_MPI, SPREAD, uri)
     assert first is not None
     with pytest.raises(ConfigurationError, match="mpirun runs on another host \\(192.0.2.77\\); set MASTER_ADDR"):
         first.environment({}, 5.0)
     two = {"OMPI_MCA_orte_hnp_uri": "12.0;tcp://127.0.0.3,127.0.0.2:1", "OMPI_COMM_WORLD_RANK": "1"}
-    other = seat_with(environment, two)
+    other = launched_with(environment, two)
     assert other is not None
     with pytest.raises(WireTimeout, match="rank 0 was not met at port 1 of 127.0.0.3, 127.0.0.2 within 0.1 s"):
         other.environment({"MASTER_PORT": "1"}, 0.1)
@@ -229,11 +235,11 @@ def test_a_folder_is_found_by_its_label() -> None:
 
 
 def test_without_rank_0_there_is_a_sentence() -> None:
-    seat = Seat(
+    launched = LaunchedRank(
         launcher="srun", rank=1, size=2, local_rank=1, local_size=2, is_one_host=True, job=f"alone {os.getpid()}"
     )
     with pytest.raises(WireTimeout, match="rank 0 of the 2 workers that srun has started was not met on this host"):
-        meet_on_this_host(seat, 0.1)
+        meet_on_this_host(launched, 0.1)
 
 
 SCRIPT = """

@@ -14,8 +14,8 @@ def admissions(wire: Wire) -> list[OpenAdmission]:
     """Return the admissions of two workers that train and two that join, all on one board."""
     made = []
     for rank in range(4):
-        seat: Any = type("Seat", (), {"board": wire.board, "name": "t", "rank": rank, "size": 2, "max_size": 4})
-        made.append(OpenAdmission(seat))
+        rounds: Any = type("Rounds", (), {"board": wire.board, "name": "t", "rank": rank, "size": 2, "max_size": 4})
+        made.append(OpenAdmission(rounds))
     return made
 
 

@@ -63,7 +63,7 @@ def test_a_call_that_a_start_has_overtaken_is_none() -> None:
 def test_the_quorum_shrinks_to_those_that_step() -> None:
     one = calls(3, wait_for="all")
     one.called(0, 0)
-    one.settled(1, ended=True)
+    one.paused(1, ended=True)
     assert started(one) is None
     one.is_there(2, is_so=False)
     assert started(one) == 1
@@ -99,16 +99,16 @@ def test_the_drawn_one_starts_the_round_and_others_when_it_does_not_step() -> No
             one = calls(4, wait_for="designated", seed=seed)
             for rank in range(3):
                 one.called(rank, 0)
-            one.settled(3, ended=True)
+            one.paused(3, ended=True)
             assert one.may_start()
     assert 0 < drawn.count(False) < 25
 
 
 def test_all_settle_together_and_step_again() -> None:
     one = calls(2)
-    one.settled(0, ended=False)
+    one.paused(0, ended=False)
     assert not one.may_settle()
-    one.settled(1, ended=True)
+    one.paused(1, ended=True)
     assert one.may_settle() and not one.all_ended
     one.resumed(one.begin())
     assert [worker.activity for worker in one.workers] == ["stepping", "ended"]
@@ -155,7 +155,7 @@ def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
     assert calls.may_start()
     calls.called(3, 0)
     for rank in (0, 1, 2):
-        calls.settled(rank, ended=True)
+        calls.paused(rank, ended=True)
     calls.is_gone(3)
     assert calls.may_settle()
     assert calls.all_ended
@@ -164,7 +164,7 @@ def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
 def test_a_newcomer_that_dies_before_its_round_takes_effect_stays_dead() -> None:
     calls = Calls(Agreed(size=2, max_size=4))
     calls.is_gone(2)
-    calls.takes_effect(1, [2, 3], settles=False)
+    calls.takes_effect(1, [2, 3], is_pause=False)
     assert (*calls.inside,) == (0, 1, 3) and calls.live == 3
 
 

@@ -68,7 +68,7 @@ def test_nothing_is_lost_whatever_becomes_of_rounds(name: str, seed: int) -> Non
         step = drawn(1000 * seed + number)
         way = [x + y for x, y in zip(way, step, strict=True)]
         one.hand_in([x.clone() for x in way], 1.0, number - 1, 0, None)
-        taken = one.take(number, settles=draw.random() < 0.1)
+        taken = one.take(number, is_pause=draw.random() < 0.1)
         if draw.random() < 0.3:
             one.give_back(taken)
             continue
@@ -114,7 +114,7 @@ def test_where_all_settle_ways_are_whole_and_errors_wait_on() -> None:
     one.take(1)
     before = left(one, "a")
     one.hand_in(drawn(2), 1.0, 1, 0, None)
-    assert torch.equal(tensors(one.take(2, settles=True))["a"], drawn(2)[0].segment(0).double())
+    assert torch.equal(tensors(one.take(2, is_pause=True))["a"], drawn(2)[0].segment(0).double())
     assert torch.equal(left(one, "a"), before) and before.any()
 
 

@@ -78,7 +78,7 @@ def test_nothing_is_lost_whatever_becomes_of_rounds(name: str, seed: int) -> Non
         total(produced), total(taken), total(waits), errors(pending.coding), strict=True
     ):
         torch.testing.assert_close(came + waiting + left, wanted, rtol=1e-4, atol=1e-3)
-    whole = pending.take(25, settles=True)
+    whole = pending.take(25, is_pause=True)
     if whole.vector is not None:
         assert pending.coding.error is None
         for wanted, came, last in zip(total(produced), total(taken), total([whole.vector]), strict=True):
@@ -115,7 +115,7 @@ def test_what_came_back_leaves_the_error_as_it_was_to_the_bit() -> None:
         one.add(drawn(2), 1.0, 1, 0.0, None)
     two = asked.take(2)
     asked.add(drawn(3), 1.0, 2, 0.0, None)
-    three = asked.take(3, settles=True)
+    three = asked.take(3, is_pause=True)
     for snapshot in (three, two):
         asked.give_back(snapshot)
     never.add(drawn(3), 1.0, 2, 0.0, None)

@@ -22,41 +22,41 @@ def note(kind: Any, logged: int = 5, era: int = 0) -> tuple[Note, int]:
 def test_who_asks_for_a_copy_gets_one_and_is_not_let_in() -> None:
     door = entrance()
     assert door.knocked(3, *note("copy")) == -1
-    assert door.let_in(6, {3: 5}, settles=False) == ()
+    assert door.let_in(6, {3: 5}, is_pause=False) == ()
 
 
 def test_who_has_all_rounds_is_let_in_once() -> None:
     door = entrance()
     assert door.knocked(3, *note("enter")) == 5, "who misses nothing: it is only noted"
-    assert door.let_in(6, {3: 5}, settles=False) == (3,)
-    assert door.let_in(7, {3: 6}, settles=False) == ()
+    assert door.let_in(6, {3: 5}, is_pause=False) == (3,)
+    assert door.let_in(7, {3: 6}, is_pause=False) == ()
 
 
 def test_who_lacks_rounds_gets_them_first() -> None:
     door = entrance()
     assert door.knocked(3, *note("enter", logged=3)) == 3
-    assert door.let_in(6, {3: 4}, settles=False) == ()
-    assert door.let_in(7, {3: 6}, settles=False) == (3,)
+    assert door.let_in(6, {3: 4}, is_pause=False) == ()
+    assert door.let_in(7, {3: 6}, is_pause=False) == (3,)
 
 
 def test_a_copy_from_before_all_had_settled_is_worth_nothing() -> None:
     door = entrance(era=4)
     assert door.knocked(3, *note("enter", era=0)) == -1
-    assert door.let_in(6, {3: 5}, settles=False) == ()
+    assert door.let_in(6, {3: 5}, is_pause=False) == ()
 
 
 def test_nobody_is_let_in_where_all_settle_nor_right_after_with_the_old_copy() -> None:
     door = entrance()
     door.knocked(3, *note("enter"))
-    assert door.let_in(6, {3: 5}, settles=True) == ()
-    assert door.let_in(7, {3: 6}, settles=False) == ()
+    assert door.let_in(6, {3: 5}, is_pause=True) == ()
+    assert door.let_in(7, {3: 6}, is_pause=False) == ()
 
 
 def test_the_dead_are_not_let_in() -> None:
     door = entrance()
     door.knocked(3, *note("enter"))
     door.have_died({3})
-    assert door.let_in(6, {3: 5}, settles=False) == ()
+    assert door.let_in(6, {3: 5}, is_pause=False) == ()
 
 
 def test_who_says_something_else_asks_for_nothing() -> None:
@@ -65,8 +65,8 @@ def test_who_says_something_else_asks_for_nothing() -> None:
 
 def test_a_worker_that_settles_gives_no_replica_to_one_that_joins() -> None:
     member: Any = SimpleNamespace(copies_wanted=[1], entries_wanted=[3])
-    assert list(copies_wanted(member, settles=True)) == [(1, False)] and member.entries_wanted == [3]
-    assert list(copies_wanted(member, settles=False)) == [(3, True)] and member.entries_wanted == []
+    assert list(copies_wanted(member, is_pause=True)) == [(1, False)] and member.entries_wanted == [3]
+    assert list(copies_wanted(member, is_pause=False)) == [(3, True)] and member.entries_wanted == []
 
 
 def test_rounds_are_kept_while_a_copy_is_on_its_way() -> None:
@@ -97,5 +97,5 @@ def test_one_that_no_round_lets_in_asks_for_a_round() -> None:
     assert not door.calls({2: 5})
     door.knocked(2, Note("enter", hastens=True), 5)
     assert door.calls({2: 5}) and not door.calls({2: -1})
-    assert door.let_in(6, {2: 5}, settles=False) == (2,)
+    assert door.let_in(6, {2: 5}, is_pause=False) == (2,)
     assert not door.calls({2: 5})

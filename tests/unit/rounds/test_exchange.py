@@ -42,7 +42,7 @@ class Bench:
                 threading.Lock(),
                 lambda: None,
                 host_of=hosts.__getitem__,
-                layout_of=lambda number, settles: self.layout,
+                layout_of=lambda number, is_pause: self.layout,
             )
             for rank in range(len(hosts))
         ]

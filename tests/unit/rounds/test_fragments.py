@@ -71,7 +71,7 @@ def test_where_all_settle_every_fragment_is_taken() -> None:
     one = pending()
     one.hand_in(vectors(1.0), 4.0, 0, 4, None)
     one.take(2)
-    given = one.take(3, settles=True)
+    given = one.take(3, is_pause=True)
     assert given.vector is not None
     parts = one.fragments.split(given.vector)
     assert [float(part.segments()[0][0]) for part in parts] == [1.0, 0.0, 1.0]

@@ -71,7 +71,7 @@ def check(found: list[Trainer], *, bound: int, quorum: int, late: str) -> None:
         stalenesses = [s for given in one.contributors.values() for s, _ in given]
         assert max(stalenesses, default=0) <= bound
         fresh = [rank for rank, given in one.contributors.items() if any(s == 0 for s, _ in given)]
-        if not one.settles:
+        if not one.is_pause:
             assert len(fresh) >= min(quorum, 1)
     taken = sum(n for one in first.rounds for given in one.contributors.values() for _, n in given)
     assert taken == sum(measures.ledger.taken for measures in found)

@@ -49,7 +49,7 @@ def test_learners_that_have_died_are_no_part_of_a_quorum() -> None:
     found.is_gone(1)
     found.is_gone(4)
     assert found.quorum == 1
-    assert found.missing_at(0.0, settles=True) == [0, 1, 4]
+    assert found.missing_at(0.0, is_pause=True) == [0, 1, 4]
 
 
 def test_one_drawn_learner_has_to_call() -> None:

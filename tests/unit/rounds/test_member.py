@@ -222,7 +222,7 @@ def test_a_copy_tells_whom_rounds_took_in(knows: bool) -> None:
         jump = replace(jump, state=replace(jump.state, history=history))
     fresh = Bench(2, wait_for=1).members[1]
     fresh.pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
-    fresh._start(Start(1, settles=False, spans=False), 0.0)
+    fresh._start(Start(1, is_pause=False, spans=False), 0.0)
     fresh.jump(jump)
     assert fresh.log.newest == source.log.newest == other.log.newest
     assert fresh.pending.weight == (0.0 if knows else 1.0)
@@ -253,9 +253,9 @@ def test_where_vectors_are_large_one_says_that_it_is_here_before_it_adds_up() ->
     member, order = bench.members[1], []
     take, send = member.pending.take, member._send
 
-    def taking(number: int, **settles: bool) -> Any:
+    def taking(number: int, **is_pause: bool) -> Any:
         order.append("adds up")
-        return take(number, **settles)
+        return take(number, **is_pause)
 
     def sending(to: int, header: dict[str, Any], vector: Flat | None) -> None:
         order.append(header["kind"])

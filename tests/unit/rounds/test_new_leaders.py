@@ -16,7 +16,7 @@ def test_a_round_under_way_is_begun_anew_also_when_two_leaders_go_one_after_the_
     bench.deaf = {0}
     bench.call(3)
     bench.deaf = set()
-    start = Envelope(0, 0, 0, 0).header(Start(1, settles=False, spans=False).header())
+    start = Envelope(0, 0, 0, 0).header(Start(1, is_pause=False, spans=False).header())
     bench.members[2].received(0, start, None, 0.0)
     bench.under_way.clear()
     bench.members[1].stand(1, 0.0)
@@ -33,10 +33,10 @@ def test_a_round_under_way_is_begun_anew_also_when_two_leaders_go_one_after_the_
 
 
 def test_a_new_leader_hears_who_steps_again_after_a_rest() -> None:
-    """All settle in round 1, and the leader dies before anybody has handed in: nobody settles any more."""
+    """All pause in round 1, and the leader dies before anybody has handed in: nobody pauses any more."""
     bench = Bench(3, wait_for="all")
     for rank in range(3):
-        bench.members[rank].note(Note("settle"), 0.0)
+        bench.members[rank].note(Note("pause"), 0.0)
     bench.deliver()
     assert bench.logs() == [(1, 0)] * 3
     for rank in (1, 2):
@@ -49,7 +49,7 @@ def test_a_new_leader_hears_who_steps_again_after_a_rest() -> None:
 def test_a_new_leader_hears_of_a_rest_that_is_over_from_one_that_does_not_know_it_yet() -> None:
     bench = Bench(3, wait_for="all")
     for rank in range(3):
-        bench.members[rank].note(Note("settle"), 0.0)
+        bench.members[rank].note(Note("pause"), 0.0)
     bench.deliver_but("round", to=2)
     assert bench.logs() == [(1, 0), (1, 0), (0, 0)]
     for rank in (1, 2):
@@ -57,7 +57,7 @@ def test_a_new_leader_hears_of_a_rest_that_is_over_from_one_that_does_not_know_i
     bench.members[1].stand(1, 0.1)
     bench.deliver()
     assert bench.members[2].log.newest == 1
-    bench.members[1].note(Note("settle"), 0.1)
+    bench.members[1].note(Note("pause"), 0.1)
     bench.deliver()
     assert bench.members[1].log.newest == 1
 

@@ -178,7 +178,7 @@ def test_carrying_large_gradients_over_slow_links_is_not_silence(size: int, band
     found = trained_wide(size, {}, steps=12, wait_for="all", network=network)
     ends_well(found)
     for measures in found:
-        formed = [one for one in measures.rounds if not one.settles]
+        formed = [one for one in measures.rounds if not one.is_pause]
         assert len(formed) == 12
         assert all(one.contributors.keys() == set(range(size)) for one in formed)
         assert {one.term for one in formed} == {0}

@@ -239,10 +239,10 @@ def test_what_the_dead_had_pushed_before_its_turn_is_dropped() -> None:
 def test_who_leaves_and_is_not_taken_in_yet_reads_with_the_others() -> None:
     order = Order(ServerTerms(servers=(0,), mode="async", in_order=True), range(2))
     order.pushed(Push(1, 1, 0, reads=False))
-    order.leaves(1, "rests")
+    order.leaves(1, "pauses")
     assert not order.asks(1)
     order.pushed(Push(0, 1, 0, reads=False))
-    order.leaves(0, "rests")
+    order.leaves(0, "pauses")
     (last,) = order.asks(0)
     assert (last.is_last, readers(last)) == (True, [0, 1])
 
@@ -275,9 +275,9 @@ def test_those_that_rest_read_what_all_have_come_to_before_they_set_out() -> Non
     order = Order(ServerTerms(servers=(0,), mode="async", softsync=1), range(3))
     order.pushed(Push(0, 1, 0, reads=False))
     order.leaves(2, "ended")
-    assert order.leaves(0, "rests")[0].taken, "nothing is left behind"
+    assert order.leaves(0, "pauses")[0].taken, "nothing is left behind"
     assert not order.asks(0), "one trains on"
-    order.leaves(1, "rests")
+    order.leaves(1, "pauses")
     (last,) = order.asks(1)
     assert (readers(last), last.is_last) == ([0, 1], True)
     assert order.ended == {2}
@@ -320,6 +320,6 @@ class TestJoining:
     def test_all_rest_though_one_was_about_to_join(self) -> None:
         order = Order(ServerTerms(servers=(0,), mode="async"), range(1))
         order.comes(1, 1)
-        assert order.leaves(0, "rests") == order.asks(0) == []
+        assert order.leaves(0, "pauses") == order.asks(0) == []
         (last,) = order.withdraws(1, 1)
         assert last.is_last and last.there == (0,)

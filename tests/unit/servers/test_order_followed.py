@@ -189,7 +189,7 @@ class TestAgain:
 
     def test_what_ended_a_stretch_is_told_again_as_it_was(self) -> None:
         order = Order(ServerTerms(servers=(0, 1), mode="async"), range(3))
-        for rank, how in enumerate(("rests", "rests", "ended")):
+        for rank, how in enumerate(("pauses", "pauses", "ended")):
             order.leaves(rank, how)  # type: ignore[arg-type]
         order.asks(0)
         (last,) = order.asks(1)
@@ -232,13 +232,13 @@ class TestJoining:
         assert second.decide() == []
         assert second.everyone == ({0, 1} if withdraws else {0, 1, 2})
 
-    @pytest.mark.parametrize("how", ["rests", "ended"])
+    @pytest.mark.parametrize("how", ["pauses", "ended"])
     def test_a_death_that_the_end_of_an_era_does_not_know_of_counts_in_the_next(self, how: str) -> None:
         terms = ServerTerms(servers=(0, 1))
         first, second = (Order(terms, range(3), decides=is_first) for is_first in (True, False))
         for order in (first, second):
             for rank in range(3):
-                order.leaves(rank, how if rank == 2 else "rests")  # type: ignore[arg-type]
+                order.leaves(rank, how if rank == 2 else "pauses")  # type: ignore[arg-type]
         last = [one for rank in range(3) for one in first.asks(rank)][-1]
         assert last.is_last and 2 in (*last.there, *last.ended)
         second.died(2)

@@ -92,7 +92,7 @@ def numbers(message: Message) -> list[float]:
 
 
 def rests(send: Any, take: Callable[[], Message]) -> Message:
-    for kind in ("rests", "read"):
+    for kind in ("pauses", "read"):
         send(kind)
     while True:
         message = take()

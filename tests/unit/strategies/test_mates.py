@@ -50,7 +50,7 @@ class Group:
     dead: frozenset[int] = frozenset()
 
     def exchange(self, header: Mapping[str, Any], *, weight: float | None = None, leaves: str = "") -> dict[int, Said]:
-        return {**self.said, 1: Said(header, leaves="rests")}
+        return {**self.said, 1: Said(header, leaves="pauses")}
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Learner:
     times: int = 4
 
 
-def said(leaves: Any = "rests", **header: Any) -> Said:
+def said(leaves: Any = "pauses", **header: Any) -> Said:
     return Said({"holds": 0, "times": 4, "step": 9, **header}, leaves=leaves)
 
 

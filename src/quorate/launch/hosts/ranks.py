@@ -99,7 +99,7 @@ class HostRanks:
         number = self._layout.place_of(rank)
         link, command = self._links[number], self._command
         script = None if command.is_module else command.script
-        env = {**self._shared(environment), **self._seat(rank, number)}
+        env = {**self._shared(environment), **self._rank_environment(rank, number)}
         link.start(rank, command.words, script, os.getcwd(), env)
         return Worker(link, rank)
 
@@ -120,10 +120,10 @@ class HostRanks:
                 shared[name] = value if is_given else os.environ[name]
         return shared
 
-    def _seat(self, rank: int, number: int) -> dict[str, str]:
+    def _rank_environment(self, rank: int, number: int) -> dict[str, str]:
         ranks, addresses = self._layout.places[number].ranks, self._addresses()
         first = self._links[0].about
-        seat = {
+        variables = {
             "LOCAL_RANK": str(rank - ranks.start),
             "LOCAL_WORLD_SIZE": str(len(ranks)),
             "GROUP_RANK": str(number),
@@ -131,7 +131,7 @@ class HostRanks:
             "MASTER_PORT": str(first["port"]),
             "QUORATE_TOKEN": self._token,
         }
-        return {**seat, "QUORATE_HOST": addresses[number]} if addresses[number] else seat
+        return {**variables, "QUORATE_HOST": addresses[number]} if addresses[number] else variables
 
     def _addresses(self) -> list[str]:
         """By host, where the others reach it: where ssh has; of this machine, the address on the way to another."""

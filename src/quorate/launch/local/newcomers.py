@@ -50,7 +50,8 @@ class Room:
 
 
 class Newcomers:
-    """The newcomers of one run, which began with `size` workers; `start(rank, seat)` starts one in the place of `seat`.
+    """The newcomers of one run, which began with `size` workers; `start(rank, replaced_rank)` starts one in the place
+    of rank `replaced_rank`.
 
     A dead worker's place stays empty for `repair` seconds.
     """
@@ -68,7 +69,7 @@ class Newcomers:
         self._board, self._size, self._room, self._start = board, size, room, start
         self._repair, self._now = repair, now
         self._restarts = self._more = self._answered = 0
-        self._seats: dict[int, int] = {}
+        self._replaced: dict[int, int] = {}
         self._vain: dict[int, int] = {}
         """By place, the number of failed starts."""
         self._empty: list[tuple[float, int]] = []
@@ -85,7 +86,7 @@ class Newcomers:
         started: list[tuple[int, int | None]] = []
         while self._empty and self._empty[0][0] <= self._now():
             dead = self._empty.pop(0)[1]
-            started.append((self._begin(self._seats.get(dead, dead)), dead))
+            started.append((self._begin(self._replaced.get(dead, dead)), dead))
         wanted = int(self._board.get(_WANTED) or b"0")
         while self._answered < wanted:
             self._answered += 1
@@ -100,10 +101,10 @@ class Newcomers:
                 self._board.set(f"{_SAID}/{self._answered}", why.encode())
         return started
 
-    def _begin(self, seat: int) -> int:
-        rank = self._size + len(self._seats)
-        self._seats[rank] = seat
-        self._start(rank, seat)
+    def _begin(self, replaced_rank: int) -> int:
+        rank = self._size + len(self._replaced)
+        self._replaced[rank] = replaced_rank
+        self._start(rank, replaced_rank)
         return rank
 
     def has_come(self, rank: int) -> bool:
@@ -115,9 +116,9 @@ class Newcomers:
 
         At most `_TRIES` in a place have come to nothing: a script may raise always.
         """
-        seat = self._seats.get(rank, rank)
-        self._vain[seat] = self._vain.get(seat, 0) + 1
-        if by_chance and seat < self._size and self._vain[seat] < _TRIES:
+        replaced_rank = self._replaced.get(rank, rank)
+        self._vain[replaced_rank] = self._vain.get(replaced_rank, 0) + 1
+        if by_chance and replaced_rank < self._size and self._vain[replaced_rank] < _TRIES:
             self.died(rank)
         self._board.set(f"{_ENDED}/{rank}", b"1")
         report_outsider(self._board, rank, reason)

@@ -124,10 +124,10 @@ def run_crew(
         server = stack.enter_context(_board())
         shared = environment(size, server.path, folder, command)
 
-        def start(rank: int, seat: int) -> None:
-            crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(seat)}))
+        def start(rank: int, replaced_rank: int) -> None:
+            crew.join(ranks.start(rank, {**shared, "RANK": str(rank), "LOCAL_RANK": str(replaced_rank)}))
             if crew.chaos is not None and rank >= size:
-                crew.chaos.started(rank, seat)
+                crew.chaos.started(rank, replaced_rank)
 
         newcomers = None
         if servers:

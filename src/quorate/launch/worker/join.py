@@ -40,7 +40,7 @@ from quorate.launch.worker.between_hosts import (
 )
 from quorate.launch.worker.ending import end_well, status_after_error
 from quorate.launch.worker.gangs import board_in
-from quorate.launch.worker.other_launchers import meet_on_this_host, seat_here
+from quorate.launch.worker.other_launchers import launched_rank, meet_on_this_host
 from quorate.launch.worker.recording import start_records
 from quorate.launch.worker.signals import LauncherNews
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
@@ -112,9 +112,9 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: 
 
 
 def _enter(timeout: float) -> current.Place:
-    seat = None if dist.is_initialized() else seat_here()
-    if seat is not None:
-        os.environ.update(seat.environment(os.environ, timeout))
+    launched = None if dist.is_initialized() else launched_rank()
+    if launched is not None:
+        os.environ.update(launched.environment(os.environ, timeout))
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     address = os.environ.get("QUORATE_BOARD", "")
     board: Board
@@ -130,9 +130,11 @@ def _enter(timeout: float) -> current.Place:
         board = SocketBoard(address.removeprefix("unix:"))
         folder = Path(address.removeprefix("unix:")).parent
     elif (
-        seat is not None and seat.is_one_host and not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"))
+        launched is not None
+        and launched.is_one_host
+        and not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT"))
     ):
-        board, folder = meet_on_this_host(seat, timeout)
+        board, folder = meet_on_this_host(launched, timeout)
     else:
         store, rank, size = _meet(timeout)
         board = board_in(store, rank, size, timeout)
@@ -164,7 +166,7 @@ def _enter(timeout: float) -> current.Place:
         place.provide(DeathTolerance(partial(news.try_to_pass_on, wire)))
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
-        data_context(place).seat = _number("LOCAL_RANK") or 0
+        data_context(place).replaced_rank = _number("LOCAL_RANK") or 0
     waits = place.context(_Joined).waits = TorchWaits(place, wire)
     if ours:
         _start_default_group(wire, waits, gpus, "default", wire.rank, wire.size)
@@ -308,7 +310,7 @@ def prepare_servers(place: Place) -> None:
         own.ranks = range(wire.max_size - int(text), wire.max_size)
     if wire.rank in own.ranks:
         note_server(wire.board, wire.rank)
-        data_context(place).seat = None
+        data_context(place).replaced_rank = None
         place.context(DeathTolerance).survivors = Survivors(wire.channel("survivors"))
         place.leaving.append(lambda: _check_served(own))
 
@@ -370,6 +372,6 @@ def _slow_times(place: Place, chosen: Overrides) -> SlowTimes | None:
             "QUORATE_CHAOS and QUORATE_FAILURES are set by quorate run, which strikes its workers; other launchers "
             "cannot: start the training with quorate run -n N --chaos SEED"
         )
-    wire, seat = place.wire, data_context(place).seat
-    rank = wire.rank if seat is None else seat
+    wire, replaced_rank = place.wire, data_context(place).replaced_rank
+    rank = wire.rank if replaced_rank is None else replaced_rank
     return SlowTimes(failures_from(chosen.failures), wire.size, chosen.chaos, rank, partial(began, wire.board))

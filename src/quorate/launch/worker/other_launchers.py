@@ -49,7 +49,7 @@ _MEETING_LOOK_EVERY = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class LaunchedRank:
     """One process of `size`, all started by `launcher`."""
 
     launcher: str
@@ -94,8 +94,9 @@ class Seat:
         return variables
 
 
-def seat_here() -> Seat | None:
-    """The seat of this process; None where no such launcher has started it, or it is the only one.
+def launched_rank() -> LaunchedRank | None:
+    """Return the rank that a launcher gave this process; None where no such launcher has started it, or it is the only
+    one.
 
     Raises `ConfigurationError` where one has, and a variable is missing or no number.
     """
@@ -103,11 +104,11 @@ def seat_here() -> Seat | None:
     if known.get("RANK") or known.get("WORLD_SIZE"):  # torchrun, or `quorate run`: the nearer launcher goes first
         return None
     if "OMPI_COMM_WORLD_RANK" in known or "OMPI_COMM_WORLD_SIZE" in known:
-        seat = _open_mpi(known)
+        launched = _open_mpi(known)
     elif _is_step(known):
-        seat = _slurm(known)
+        launched = _slurm(known)
     elif "PMI_RANK" in known or "PMI_SIZE" in known:
-        seat = _pmi(known)
+        launched = _pmi(known)
     elif "PMIX_RANK" in known and "SLURM_JOB_ID" not in known:
         raise ConfigurationError(
             "PMIX_RANK says that a launcher has started this process, and nothing says how many there are; set RANK, "
@@ -115,18 +116,18 @@ def seat_here() -> Seat | None:
         )
     else:
         return None
-    if seat.rank >= seat.size:
+    if launched.rank >= launched.size:
         raise ConfigurationError(
-            f"{seat.launcher} says that this is rank {seat.rank} of {seat.size}; ranks are from 0 on"
+            f"{launched.launcher} says that this is rank {launched.rank} of {launched.size}; ranks are from 0 on"
         )
-    return None if seat.size == 1 else seat
+    return None if launched.size == 1 else launched
 
 
-def _open_mpi(known: Mapping[str, str]) -> Seat:
+def _open_mpi(known: Mapping[str, str]) -> LaunchedRank:
     launcher, prefix = "mpirun", "OMPI_COMM_WORLD_"
     size = _number(known, f"{prefix}SIZE", launcher)
     local_size = _number(known, f"{prefix}LOCAL_SIZE", launcher)
-    return Seat(
+    return LaunchedRank(
         launcher=launcher,
         rank=_number(known, f"{prefix}RANK", launcher),
         size=size,
@@ -167,7 +168,7 @@ def is_requeued() -> bool:
     return count.isdecimal() and int(count) > 0
 
 
-def _slurm(known: Mapping[str, str]) -> Seat:
+def _slurm(known: Mapping[str, str]) -> LaunchedRank:
     launcher = "srun"
     counts = [name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS") if name in known]
     size = _number(known, counts[0] if counts else "SLURM_NTASKS", launcher)
@@ -175,7 +176,7 @@ def _slurm(known: Mapping[str, str]) -> Seat:
     listed = known.get("SLURM_STEP_NODELIST") or known.get("SLURM_NODELIST") or known.get("SLURM_JOB_NODELIST")
     first = None if listed is None else first_host(listed)
     is_one_host = nodes == "1" or (nodes is None and listed == first)
-    return Seat(
+    return LaunchedRank(
         launcher=launcher,
         rank=_number(known, "SLURM_PROCID", launcher),
         size=size,
@@ -187,11 +188,11 @@ def _slurm(known: Mapping[str, str]) -> Seat:
     )
 
 
-def _pmi(known: Mapping[str, str]) -> Seat:
+def _pmi(known: Mapping[str, str]) -> LaunchedRank:
     launcher = "mpiexec"
     size = _number(known, "PMI_SIZE", launcher)
     local_size = _number(known, "MPI_LOCALNRANKS", launcher) if size > 1 else 1
-    return Seat(
+    return LaunchedRank(
         launcher=launcher,
         rank=_number(known, "PMI_RANK", launcher),
         size=size,
@@ -271,26 +272,26 @@ def _is_ours(address: str) -> bool:
     return False
 
 
-def meet_on_this_host(seat: Seat, timeout: float) -> tuple[Board, Path]:
+def meet_on_this_host(launched: LaunchedRank, timeout: float) -> tuple[Board, Path]:
     """The board of the workers that are started with this one, and the folder for their sockets.
 
     Nothing listens on the network. Raises `WireTimeout` where rank 0 does not come.
     """
-    if seat.rank == 0:
-        folder = make_socket_folder(seat.job)
+    if launched.rank == 0:
+        folder = make_socket_folder(launched.job)
         server = BoardServer(folder / _BOARD)
         (folder / _OPEN).touch()
         atexit.register(_close, server, folder, os.getpid())  # after the worker's own end, which is registered later
         return SocketBoard(server.path), folder
     until = time.monotonic() + timeout
     while True:
-        served = find_socket_folder(seat.job)
+        served = find_socket_folder(launched.job)
         if served is not None and (served / _OPEN).exists():
             return SocketBoard(str(served / _BOARD)), served
         if time.monotonic() > until:
             raise WireTimeout(
-                f"rank 0 of the {seat.size} workers that {seat.launcher} has started was not met on this host within "
-                f"{timeout:g} s; if it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
+                f"rank 0 of the {launched.size} workers that {launched.launcher} has started was not met on this host "
+                f"within {timeout:g} s; if it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
             )
         time.sleep(_MEETING_LOOK_EVERY)
 

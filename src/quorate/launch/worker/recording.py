@@ -76,7 +76,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
             wall=time.time() if is_real else None,
             device=device,
             seed=chosen.seed,
-            seat=data_context(place).seat,
+            seat=data_context(place).replaced_rank,
             server=serves_only(place),
         )
     )

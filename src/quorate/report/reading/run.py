@@ -218,19 +218,19 @@ def each_once(rows: Iterable[Sequence[T]]) -> list[T]:
 def replaced_by(
     joining: Joined, deaths: Sequence[Gone], starts: Mapping[int, Mapping[str, Any]], size: int
 ) -> Gone | None:
-    """Return the last death of a worker with the same seat; None for a worker that replaced none.
+    """Return the last death of a worker in the same place; None for a worker that replaced none.
 
-    `starts` are the `start` rows by rank, which have the seats of newcomers.
+    `starts` are the `start` rows by rank, which have `seat`, the rank that a newcomer replaces.
     """
-    seat = starts.get(joining.rank, {}).get("seat")
+    replaced_rank = starts.get(joining.rank, {}).get("seat")
     before = [
         death
         for death in deaths
         if death.time <= joining.time
         and death.rank != joining.rank
-        and seat == (death.rank if death.rank < size else starts.get(death.rank, {}).get("seat"))
+        and replaced_rank == (death.rank if death.rank < size else starts.get(death.rank, {}).get("seat"))
     ]
-    return before[-1] if before and seat is not None else None
+    return before[-1] if before and replaced_rank is not None else None
 
 
 @dataclass

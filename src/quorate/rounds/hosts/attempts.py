@@ -64,7 +64,7 @@ class Attempts:
         usual, clogged = self._agreed.grace + 2 * self._took.latest, set[int]()
         for rank in contributions.keys() - {self._rank}:
             late = self._holdings.on_its_way(rank, now) > usual or newest_of[rank] < 0  # a copy is on its way there
-            if late and not gathering.settles:
+            if late and not gathering.is_pause:
                 clogged.add(rank)
             newest, seconds = self._holdings.newest_there(rank)
             if newest > self._slow.get(rank, newest) and seconds <= usual:
@@ -93,7 +93,7 @@ class Attempts:
             self._holdings.leaves_out(rank)
         if not forming.contributors:
             return False
-        for rank, message in forming.messages(gathering.number, gathering.settles):
+        for rank, message in forming.messages(gathering.number, gathering.is_pause):
             self._send(rank, message.header(), None)
         return True
 
@@ -118,7 +118,7 @@ class Attempts:
 
     def _absent(self, gathering: OpenRound) -> set[int]:
         workers, there = self._calls.workers, set(self._calls.inside)
-        if not gathering.settles:  # where all settle everybody is waited for
+        if not gathering.is_pause:  # in a pause all workers are waited for
             there = {rank for rank in there if workers[rank].is_present}
         return gathering.contributions.keys() - there - {self._rank}
 

@@ -24,11 +24,11 @@ from quorate.rounds.messages import Signal
 from quorate.rounds.terms import PASSED_ON
 
 LayoutOf = Callable[[int, bool], Layout]
-"""(number of a round, whether all settle in it)"""
+"""(number of a round, whether it is a pause)"""
 KINDS = ("form", "lend", "result", *EXCHANGED)
 
 
-def layout_unknown(number: int, settles: bool) -> Layout:
+def layout_unknown(number: int, is_pause: bool) -> Layout:
     """Raise `AssertionError`: members on one host need no layout."""
     raise AssertionError("rounds that span hosts need to know how vectors are laid out")
 
@@ -65,7 +65,7 @@ class BetweenHosts:
         snapshot = self._snapshots.get(number)
         if header["kind"] == "lend":
             lend = Lend.read(header)
-            share = Share("part", number, lend.settles, lend.attempt, coded=lend.coded)
+            share = Share("part", number, lend.is_pause, lend.attempt, coded=lend.coded)
             self._send(lend.head, share.header(), _own(snapshot, coded=lend.coded))
         elif header["kind"] == "form":
             plan = Plan.read(header)
@@ -86,9 +86,9 @@ class BetweenHosts:
             self._exchanges[number] = Exchange(self._rank, self._send, self._blank, layout, decode)
         return self._exchanges[number]
 
-    def _decoded(self, number: int, code: Flat, rank: int, settles: bool) -> Flat:
+    def _decoded(self, number: int, code: Flat, rank: int, is_pause: bool) -> Flat:
         assert self.codes is not None, "who gives codes has a codec, and all have the same"
-        return self.codes.decoded(code, self._layout_of(number, settles), number, rank, self._blank)
+        return self.codes.decoded(code, self._layout_of(number, is_pause), number, rank, self._blank)
 
     def announced(self, announcement: Announcement, now: float) -> None:
         """Note that the leader announces a round without its sum."""
@@ -115,7 +115,7 @@ class BetweenHosts:
         if formed is None:
             self._owed.setdefault(message.number, []).append(message.to)
         else:
-            share = Share("result", message.number, formed.settles, PASSED_ON)
+            share = Share("result", message.number, formed.is_pause, PASSED_ON)
             self._send(message.to, share.header(), formed.sum)
 
     def forget(self, newest: int) -> None:

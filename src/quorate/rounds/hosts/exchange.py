@@ -42,7 +42,7 @@ class Share(Fields):
 
     kind: ShareKind
     number: int
-    settles: bool
+    is_pause: bool
     attempt: int
     piece: int | None = None  # in a piece or a sum: its place among `of` pieces
     of: int | None = None
@@ -89,7 +89,7 @@ class Exchange:
         self._begin()
         if len(plan.heads) > 1 and not plan.codes:
             # A new one: pieces of the old one may be on their way.
-            self._total = self._blank(self._layout(plan.settles))
+            self._total = self._blank(self._layout(plan.is_pause))
         if own is not None:
             self._parts[self._rank] = own
         early, self._early = self._early, []
@@ -164,7 +164,7 @@ class Exchange:
         assert plan is not None
         if not self._codes.keys() >= {rank for host in plan.codes for rank in host}:
             return None
-        hosts = ([self._decode(self._codes[rank], rank, plan.settles) for rank in host] for host in plan.codes)
+        hosts = ([self._decode(self._codes[rank], rank, plan.is_pause) for rank in host] for host in plan.codes)
         self._total = sum_of([total for own in hosts if (total := sum_of(own, self._blank)) is not None], self._blank)
         self._codes.clear()
         return self._is_there()
@@ -218,7 +218,7 @@ class Exchange:
 
     def _share(self, kind: ShareKind, **about: Any) -> Share:
         assert self.plan is not None
-        return Share(kind, self.plan.number, self.plan.settles, self.plan.attempt, **about)
+        return Share(kind, self.plan.number, self.plan.is_pause, self.plan.attempt, **about)
 
 
 def _cut(numel: int, piece: int, of: int) -> tuple[int, int]:

@@ -228,7 +228,7 @@ def pace_in(
     task: RoundTask,
     arrival: Arrival,
     era: Callable[[], int],
-    settles: Callable[[], bool],
+    is_pause: Callable[[], bool],
     give: Give,
 ) -> Pace:
     """Return the pace of this worker, by its place in its `row`; an `OwnPace` where it is not in one."""
@@ -236,14 +236,14 @@ def pace_in(
         assert row is not None, "who follows is in a row"
         return _FollowingPace(task, arrival, row, give)
     if row is None:
-        return OwnPace(task, arrival, era, settles, give)
+        return OwnPace(task, arrival, era, is_pause, give)
     tell = _Teller(row)
 
     def tell_and_give(to: int, is_whole: bool) -> None:
         tell("give", to=to, is_whole=is_whole)
         give(to, is_whole)
 
-    return _TellingPace(OwnPace(task, arrival, era, settles, tell_and_give), tell)
+    return _TellingPace(OwnPace(task, arrival, era, is_pause, tell_and_give), tell)
 
 
 _: tuple[type[Work[int]], type[Work[int]]] = (_Told, _Followed)

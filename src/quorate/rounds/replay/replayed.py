@@ -172,7 +172,7 @@ class ReplayedRounds(IdleInReplays):
         versions = [number - 1 - staleness for staleness, _ in row.contributors[str(self._wire.rank)]]
         of = {entry.version: entry for entry in self._gradients.entries}
         self._gradients.entries = [of.pop(version) for version in versions if version in of]
-        snapshot = self._pending.take(number, settles=row.settles is True)
+        snapshot = self._pending.take(number, is_pause=row.settles is True)
         self._gradients.entries = list(of.values())
         return snapshot
 
@@ -246,7 +246,7 @@ class ReplayedRounds(IdleInReplays):
             progress=row.progress or 0.0,
             contributors={other: each.stalenesses for other, each in received.items() if each.vector is not None},
             quorum=row.quorum or 0,
-            settles=row.settles is True,
+            is_pause=row.settles is True,
             is_last=row.is_last is True,
             joined=self._tape.joined_by(number),
             settings=dict(row.settings or {}),
@@ -265,10 +265,10 @@ class ReplayedRounds(IdleInReplays):
     def _laid_out(self, message: Message, number: int) -> Flat:
         if self._handed is None:
             return Flat(message.tensors, self._layout)
-        settles = self._tape.rounds[number].settles is True
-        return Flat(message.tensors, self._handed.fragments.layout(number, settles=settles))
+        is_pause = self._tape.rounds[number].settles is True
+        return Flat(message.tensors, self._handed.fragments.layout(number, is_pause=is_pause))
 
-    # -- rests
+    # -- pauses
 
     def pause(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
         self._end_if_gone()

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from quorate.core.axes import Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.stages import cut
 from quorate.sharding.stages.choice import Cuts, StageChoice
 from quorate.sharding.stages.clock import clock
@@ -145,11 +145,11 @@ def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cut
     return cut.cut_by_names(units, cuts, layout.stages)
 
 
-def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
+def by_stages(model: Any, stages: Stages, coordinates: Coordinates, name: str) -> Pipeline:
     """Remove the layers of other stages from `model`, in place, and let a call of it go through all stages."""
-    along = seat.traffic.along = Along()
-    wire = Metered(Metered(seat.along.channel(name), seat.traffic.meter), along.meter)
-    layout, worker = stages.layout, seat.stage
+    along = coordinates.traffic.along = Along()
+    wire = Metered(Metered(coordinates.along.channel(name), coordinates.traffic.meter), along.meter)
+    layout, worker = stages.layout, coordinates.stage
     here = stages.here(worker)
     direct = {key for key, stage in stages.direct.items() if stage in layout.stages_of(worker)}
     own = {id(p) for unit in here for p in unit.module.parameters()} | {id(model.get_parameter(key)) for key in direct}
@@ -163,8 +163,8 @@ def by_stages(model: Any, stages: Stages, seat: Seat, name: str) -> Pipeline:
         if key not in direct:
             module, _, last = key.rpartition(".")
             _take_off(model.get_submodule(module), own, stages.shapes, only=last)
-    pipeline = Pipeline(model, stages.units, stages.stage_of, layout, stages.shapes, wire, seat.traffic)
-    pipeline.ending = Ending(model, stages, seat, wire, tied)
+    pipeline = Pipeline(model, stages.units, stages.stage_of, layout, stages.shapes, wire, coordinates.traffic)
+    pipeline.ending = Ending(model, stages, coordinates, wire, tied)
     model.forward = pipeline.call
     norms_over_stages(pipeline.ending)
     along.holders = pipeline.ending.holders

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad
 from quorate.core.axes import Zero
 from quorate.core.contracts import Wire
 from quorate.core.local_tensor import is_sharded, local
-from quorate.sharding.mesh import Seat
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.stages.division import Stages
 
@@ -35,19 +35,19 @@ class Ending:
         self,
         model: Module,
         stages: Stages,
-        seat: Seat,
+        coordinates: Coordinates,
         wire: Wire,
         tied: list[tuple[list[tuple[int, str]], list[int]]],
     ) -> None:
         """`wire` has the workers of the pipeline; `tied` has the names and the workers of each tied parameter."""
-        self.model, self._stages, self._seat, self._wire = model, stages, seat, wire
-        worker = seat.stage
+        self.model, self._stages, self._coordinates, self._wire = model, stages, coordinates, wire
+        worker = coordinates.stage
         self._tied: list[tuple[str, Wire]] = [
             (dict(names)[worker], self._wire.group(workers)) for names, workers in tied if worker in workers
         ]
         self._counted_elsewhere = {dict(names)[worker] for names, workers in tied if worker in workers[1:]}
         self._direct = [name for name, stage in stages.direct.items() if stage in stages.layout.stages_of(worker)]
-        self._summed = {name for name, _ in self._tied} | set(self._direct if seat.beside.size > 1 else ())
+        self._summed = {name for name, _ in self._tied} | set(self._direct if coordinates.beside.size > 1 else ())
         self.shared = [(sorted({name for _, name in names}), _of(stages, names[0][1])) for names, _ in tied]
         """Each tied parameter: its names on the workers, and a tensor of its shape."""
         self._before: dict[str, Tensor] = {}
@@ -58,7 +58,7 @@ class Ending:
         """Take the modules that FSDP2 has sharded. With ZeRO 1, `optimizer.accumulate()` does not reduce gradients."""
         self._sharded, is_accumulated = modules, zero == 1
         if is_accumulated:
-            self._seat.traffic.reduces = self._reduces
+            self._coordinates.traffic.reduces = self._reduces
 
     def _reduces(self, syncs: bool) -> None:
         self._syncs = syncs
@@ -107,7 +107,7 @@ class Ending:
 
     def ended(self) -> None:
         """Reduce gradients when all passes of a step have ended."""
-        with self._seat.traffic.pausing():
+        with self._coordinates.traffic.pausing():
             if self._syncs:
                 for module in self._sharded:
                     _reduce(module)
@@ -133,7 +133,7 @@ class Ending:
     def elsewhere(self) -> frozenset[str]:
         """The names in the full model's state dictionary that other workers hold."""
         here = self.model.state_dict().keys()
-        others = {name for worker, names in enumerate(self.cut) if worker != self._seat.stage for name in names}
+        others = {name for worker, names in enumerate(self.cut) if worker != self._coordinates.stage for name in names}
         hollow = {
             key for key in here if key.endswith("_extra_state") and any(key.startswith(f"{name}.") for name in others)
         }
@@ -153,14 +153,14 @@ class Ending:
 
     def _mean_over_shards(self) -> None:
         """Average gradients of parameters outside of sharded modules, which all shards hold in full."""
-        beside = self._seat.beside
+        beside = self._coordinates.beside
         if beside.size == 1:
             return
         for name in self._direct:
             p = self.model.get_parameter(name)
             if p.grad is not None:
                 x = local(p.grad)
-                x.copy_(self._seat.traffic.wait(beside.all_reduce(x.contiguous()), beside.clock) / beside.size)
+                x.copy_(self._coordinates.traffic.wait(beside.all_reduce(x.contiguous()), beside.clock) / beside.size)
 
     def _sums_of_tied(self) -> None:
         for name, group in self._tied:
@@ -168,14 +168,14 @@ class Ending:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
             x = local(p.grad)
-            x.copy_(self._seat.traffic.wait_along(group.all_reduce(x.contiguous()), group.clock))
+            x.copy_(self._coordinates.traffic.wait_along(group.all_reduce(x.contiguous()), group.clock))
 
     def _share_bad_news(self) -> None:
         """Make a gradient not finite in all stages if it is in one, so that all stages skip the step, or none."""
         gradients = [local(p.grad) for p in self.trained() if p.grad is not None]
         sums = [x.sum().double().cpu() for x in gradients if x.numel()]
         is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
-        flags = self._seat.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
+        flags = self._coordinates.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
         if not is_bad and any(bool(flag) for flag in flags):
             x = next((x for x in gradients if x.numel()), None)
             if x is not None:
@@ -185,7 +185,7 @@ class Ending:
         """Return the norm of all stages' gradients."""
         own_norm = norm.detach().cpu().double().reshape(())
         power = own_norm**norm_type if norm_type != float("inf") else own_norm
-        every = torch.stack(self._seat.traffic.wait(self._wire.all_gather(power), self._wire.clock))
+        every = torch.stack(self._coordinates.traffic.wait(self._wire.all_gather(power), self._wire.clock))
         whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
 

@@ -137,7 +137,7 @@ class KeptCopy:
     x: Flat = kept("average")
     shown: Flat | None = kept("drop", default=None)
     """x as it was when the model got it."""
-    rests_edited: bool = kept("drop", default=False)
+    pause_edited: bool = kept("drop", default=False)
     """Whether the script has edited the model since the newest step, in a pause of this worker."""
 
     def show(self, worker: Worker) -> None:
@@ -145,18 +145,18 @@ class KeptCopy:
         worker.parameters = self.x
         self.shown = self.x.clone() if self.shown is None else self.shown.copy_(self.x)
 
-    def take_edits(self, worker: Worker, *, rests: bool = False) -> None:
+    def take_edits(self, worker: Worker, *, at_pause: bool = False) -> None:
         """Add to the copy what the script has written into the model since then.
 
-        Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker `rests`,
-        the copy becomes the edited model, and stays so until its next step: neighbours may have moved it by numbers of
-        before edits, of this worker and of theirs.
+        Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker is
+        `at_pause`, the copy becomes the edited model, and stays so until its next step: neighbours may have moved it by
+        numbers of before edits, of this worker and of theirs.
         """
         is_edited = self.shown is not None and worker.replica.take_edits(self.shown, into=self.x)
-        self.rests_edited = rests and (self.rests_edited or is_edited)
+        self.pause_edited = at_pause and (self.pause_edited or is_edited)
         if is_edited and self.shown is not None:
             self.shown.copy_(worker.parameters)
-            if rests:
+            if at_pause:
                 self.x.copy_(self.shown)
 
 
@@ -178,11 +178,11 @@ class PushSum:
         """The weight of all that this worker holds."""
         return self.u + self.came_u
 
-    def take_edits(self, replica: OwnReplica, *, rests: bool = False) -> None:
+    def take_edits(self, replica: OwnReplica, *, at_pause: bool = False) -> None:
         """Add to the numerator what the script has written into the model since it showed z."""
         z = self.x / self.u
         has_edits = replica.take_edits(z, into=self.x, scale=self.u)
-        self.is_edited = rests and (self.is_edited or has_edits)
+        self.is_edited = at_pause and (self.is_edited or has_edits)
         if self.came_x is not None:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 

@@ -135,7 +135,7 @@ class Learner(StepsOfMates):
     """The result of the newest outer step of each fragment."""
     memory: list[dict[str, Any]] = kept("same", is_adapted=True)
     """The state of the outer optimizer of each fragment."""
-    rests: bool = kept("drop", default=False)
+    at_pause: bool = kept("drop", default=False)
     """Whether this worker takes no more steps until the pause of all."""
 
     def count(self, worker: Worker, period: Period) -> None:
@@ -203,8 +203,8 @@ class Learner(StepsOfMates):
     def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
         """Return the contribution of all fragments as it is now; `was_handed_in` counts it."""
         weights = [self.weight_of(number, period) for number in range(len(self.fragments))]
-        rests_at = [number for number, weight in enumerate(weights) if self.rests and not weight]
-        edits = {number: self.weight_of_edits(worker, number, period) for number in rests_at}
+        idle_at = [number for number, weight in enumerate(weights) if self.at_pause and not weight]
+        edits = {number: self.weight_of_edits(worker, number, period) for number in idle_at}
         weights = [edits.get(number, weight) for number, weight in enumerate(weights)]
         deltas = [self.delta_of(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
@@ -230,7 +230,7 @@ class Learner(StepsOfMates):
 
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
         """Contribute all that is left before the pause of all; `take` applies the rounds that have arrived."""
-        self.rests = True
+        self.at_pause = True
         if self.mates is not None and not self.mates.leaves(worker, self, take):
             return
         while unknown := worker.rounds.hand_in_last(**(contribution := self.hand_in(worker, period, averaging))):
@@ -265,9 +265,9 @@ class Learner(StepsOfMates):
         """Make the outer step of a fragment, on `part` of the mean delta in the `sums` of a round, and go on from it.
 
         If the round has a contribution of this worker (see `payloads`), and it has made at most `within` steps since,
-        its own numbers count `share` if it has made any (Streaming DiLoCo). If it has made more, or rests, these steps
-        are kept: it goes on by them from the new point. If the round does not have one, the worker moves as far as the
-        common point did, or, if it `drops` its steps, to that point.
+        its own numbers count `share` if it has made any (Streaming DiLoCo). If it has made more, or is at a pause,
+        these steps are kept: it goes on by them from the new point. If the round does not have one, the worker moves as
+        far as the common point did, or, if it `drops` its steps, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         local, before = among(own, self.fragments[fragment]), x.clone()
@@ -275,7 +275,9 @@ class Learner(StepsOfMates):
             return
         delta = self._merged(fragment, payloads[0]["time"]) if payloads else None
         steps = self.since[fragment][0]
-        if self.rests and (payloads or not drops):  # what was done since counts in full, edits of the script included
+        if self.at_pause and (
+            payloads or not drops
+        ):  # what was done since counts in full, edits of the script included
             deltas = (
                 deltas_of(delta, worker.size) if delta is not None else [torch.zeros_like(old) for old in before.parts]
             )
@@ -338,7 +340,7 @@ class Learner(StepsOfMates):
 
     def rested(self, worker: Worker) -> None:
         """All workers have, and all that they had done is merged."""
-        self.rests = False
+        self.at_pause = False
         if self.mates is None:
             return
         if len(self.mates.group.ranks) > 1:

@@ -158,7 +158,7 @@ class Mates:
             worker.rounds.standing.withdraw()
         return False
 
-    # -- rests
+    # -- pauses
 
     def leaves(self, worker: Worker, learner: Whole, take: Callable[[], None]) -> bool:
         """Take no more steps until the pause of all; return whether this worker contributes what the learner has left.
@@ -168,7 +168,7 @@ class Mates:
         standing = worker.rounds.standing
         if self.group.others:
             standing.withdraw()
-        messages = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "rests")
+        messages = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "pauses")
         equal = equal_ones({rank: message for rank, message in messages.items() if message.leaves})
         if any(not message.leaves for message in messages.values()) or min(equal) != worker.rank:
             return False

@@ -181,16 +181,16 @@ class OuterState(SynchronousPhase):
             own.copy_(there.view_as(own).to(own.device) - own)
         return Flat(parts, point.layout)
 
-    def give(self, worker: Worker, period: Period, *, moments: bool, rests: bool) -> Delta:
+    def give(self, worker: Worker, period: Period, *, moments: bool, at_pause: bool) -> Delta:
         """Return the delta of the next fragment from the common point.
 
-        A number follows it: 1 if the worker has made a step since the fragment's newest mean. If it `rests` and has
-        made none, an edit by the script has the weight of one step, and the number is 0.
+        A number follows it: 1 if the worker has made a step since the fragment's newest mean. If it is `at_pause` and
+        has made none, an edit by the script has the weight of one step, and the number is 0.
         """
         fragment, weight = self.next_fragment(period)
         delta = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
         left = self.turned(delta, self.newest)
-        if rests and not weight and is_edited(left.parts, self.point_of(self.newest).parts):
+        if at_pause and not weight and is_edited(left.parts, self.point_of(self.newest).parts):
             weight = 1 / period.count
             delta.segment(-1).zero_()
         return Delta(delta, weight, left)
@@ -287,20 +287,20 @@ def stream(worker: Worker, settings: StreamingSettings) -> None:
     state: OuterState = worker.state
     state.count_step(worker, settings.period)
     if state.is_due(worker, settings.period / settings.fragments):
-        x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average", rests=False)
+        x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average", at_pause=False)
         state.under_way.append(OuterUnderWay(state.newest, worker.step, left, worker.means.of(x, weight=weight)))
     take_means(worker, settings, age=settings.overlap)
 
 
-def take_means(worker: Worker, settings: StreamingSettings, *, age: int = 0, rests: bool = False) -> None:
+def take_means(worker: Worker, settings: StreamingSettings, *, age: int = 0, at_pause: bool = False) -> None:
     """Wait for the means that began `age` steps ago or earlier, in order, and make the outer step of each.
 
-    A worker that `rests` keeps in full the steps that it has made meanwhile; else they count `settings.merge`.
+    A worker `at_pause` keeps in full the steps that it has made meanwhile; else they count `settings.merge`.
     """
     state: OuterState = worker.state
     while state.under_way and worker.step - state.under_way[0].step >= age:
         number, _, left, mean = state.under_way.pop(0)
-        outer_step(worker, settings, number, mean.wait(), left if rests else None)
+        outer_step(worker, settings, number, mean.wait(), left if at_pause else None)
 
 
 def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: Flat, left: Flat | None = None) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from quorate.hogwild.common_parameters import Seats
+from quorate.hogwild.common_parameters import Slots
 
 
 class Odd(nn.Module):
@@ -27,14 +27,14 @@ class Odd(nn.Module):
         self.register_buffer("looks", self.wide.detach()[1:])
 
 
-def moved() -> tuple[Odd, Seats, torch.Tensor, dict[str, Any]]:
+def moved() -> tuple[Odd, Slots, torch.Tensor, dict[str, Any]]:
     model = Odd()
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    seats = Seats(list(model.parameters()), model.buffers())
-    memory = torch.zeros(seats.nbytes, dtype=torch.uint8)
-    seats.copy_to(memory)
-    seats.sit(memory)
-    return model, seats, memory, before
+    slots = Slots(list(model.parameters()), model.buffers())
+    memory = torch.zeros(slots.nbytes, dtype=torch.uint8)
+    slots.copy_to(memory)
+    slots.move_to(memory)
+    return model, slots, memory, before
 
 
 def test_numbers_and_objects_stay() -> None:
@@ -63,8 +63,8 @@ def test_what_an_optimizer_keeps_stays_with_its_parameter() -> None:
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     kept = {p: optimizer.state[p]["momentum_buffer"] for p in model.parameters()}
-    seats = Seats(list(model.parameters()))
-    seats.sit(torch.zeros(seats.nbytes, dtype=torch.uint8))
+    slots = Slots(list(model.parameters()))
+    slots.move_to(torch.zeros(slots.nbytes, dtype=torch.uint8))
     assert all(optimizer.state[p]["momentum_buffer"] is x for p, x in kept.items())
     assert all(p.grad is not None for p in model.parameters())
     optimizer.step()
@@ -72,10 +72,10 @@ def test_what_an_optimizer_keeps_stays_with_its_parameter() -> None:
 
 
 def test_edits_are_taken_over_where_others_have_moved_on() -> None:
-    _, seats, memory, _ = moved()
+    _, slots, memory, _ = moved()
     shown = memory.clone()
     written, target = memory.clone(), memory.clone()
-    assert not seats.edits(written, shown, into=target)
+    assert not slots.edits(written, shown, into=target)
     wrote, moves = written[:40].view(torch.float32), target[:40].view(torch.float32)
     wrote[2] = 100.0  # nobody else has: it is what was written
     wrote[3] += 5.0
@@ -83,11 +83,11 @@ def test_edits_are_taken_over_where_others_have_moved_on() -> None:
     moves[5] -= 1.0
     expected = moves.clone()
     expected[2], expected[3] = 100.0, 3.0 + 5.0 + 1.0
-    assert seats.edits(written, shown, into=target)
+    assert slots.edits(written, shown, into=target)
     assert torch.equal(moves, expected)
 
 
 def test_other_strides_have_another_signature() -> None:
     first, second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
     second.weight = nn.Parameter(torch.randn(3, 3).t())
-    assert Seats([first.weight]).signature != Seats([second.weight]).signature
+    assert Slots([first.weight]).signature != Slots([second.weight]).signature

@@ -1,4 +1,4 @@
-"""The seat of a worker in a mesh, and the groups that it reaches from there."""
+"""The coordinates of a worker in a mesh, and the groups that it reaches from there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from quorate.core.axes import Axes, axes_for, axes_from_text
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.mesh import seat_in
+from quorate.sharding.mesh import coordinates_in
 from quorate.wire.virtual.world import VirtualWorld
 
 
@@ -30,48 +30,57 @@ def ranks(*shape: int) -> torch.Tensor:
     return torch.arange(torch.tensor(shape).prod().item()).view(shape)
 
 
-def seats(mesh: Any, size: int) -> list[tuple[Axes, int, int, list[int], list[int], Any]]:
+def coordinates_of(mesh: Any, size: int) -> list[tuple[Axes, int, int, list[int], list[int], Any]]:
     """Each worker's axes, replica and shard, the ranks across and within, and the ranks of each replica."""
 
     def task(wire: Wire) -> tuple[Axes, int, int, list[int], list[int], Any]:
-        seat = seat_in(mesh, wire)
+        coordinates = coordinates_in(mesh, wire)
         own_rank = torch.tensor([wire.rank])
-        across, within = (torch.cat(group.all_gather(own_rank).wait()).tolist() for group in (seat.across, seat.within))
-        return seat.axes, seat.replica, seat.shard, across, within, seat.workers
+        across, within = (
+            torch.cat(group.all_gather(own_rank).wait()).tolist() for group in (coordinates.across, coordinates.within)
+        )
+        return coordinates.axes, coordinates.replica, coordinates.shard, across, within, coordinates.workers
 
     return VirtualWorld(size).run(task)
 
 
 def test_two_replicas_of_three_shards() -> None:
-    every_seat = seats(Mesh(ranks(2, 3), ("replicas", "shards")), 6)
-    assert every_seat[4] == (Axes(2, 3), 1, 1, [1, 4], [3, 4, 5], [[0, 1, 2], [3, 4, 5]])
-    assert [seat[1:3] for seat in every_seat] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    every_coordinates = coordinates_of(Mesh(ranks(2, 3), ("replicas", "shards")), 6)
+    assert every_coordinates[4] == (Axes(2, 3), 1, 1, [1, 4], [3, 4, 5], [[0, 1, 2], [3, 4, 5]])
+    assert [coordinates[1:3] for coordinates in every_coordinates] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
 def test_a_mesh_of_the_axes_the_other_way_round() -> None:
-    every_seat = seats(Mesh(ranks(2, 2), ("shards", "replicas")), 4)
-    assert every_seat[1] == (Axes(2, 2), 1, 0, [0, 1], [1, 3], [[0, 2], [1, 3]])
+    every_coordinates = coordinates_of(Mesh(ranks(2, 2), ("shards", "replicas")), 4)
+    assert every_coordinates[1] == (Axes(2, 2), 1, 0, [0, 1], [1, 3], [[0, 2], [1, 3]])
 
 
 def test_a_mesh_of_shards_alone() -> None:
-    assert seats(Mesh(ranks(3), ("shards",)), 3)[2] == (Axes(1, 3), 0, 2, [2], [0, 1, 2], [[0, 1, 2]])
+    assert coordinates_of(Mesh(ranks(3), ("shards",)), 3)[2] == (Axes(1, 3), 0, 2, [2], [0, 1, 2], [[0, 1, 2]])
 
 
 def test_ranks_in_an_order_of_the_scripts_own() -> None:
-    every_seat = seats(Mesh(torch.tensor([[0, 2], [1, 3]]), ("replicas", "shards")), 4)
-    assert every_seat[2] == (Axes(2, 2), 0, 1, [2, 3], [0, 2], [[0, 2], [1, 3]])
+    every_coordinates = coordinates_of(Mesh(torch.tensor([[0, 2], [1, 3]]), ("replicas", "shards")), 4)
+    assert every_coordinates[2] == (Axes(2, 2), 0, 1, [2, 3], [0, 2], [[0, 2], [1, 3]])
 
 
 def test_a_third_axis() -> None:
     def task(wire: Wire) -> tuple[Any, ...]:
-        seat = seat_in(Mesh(ranks(2, 3, 2), ("replicas", "shards", "tensor")), wire)  # type: ignore[arg-type]
+        coordinates = coordinates_in(Mesh(ranks(2, 3, 2), ("replicas", "shards", "tensor")), wire)  # type: ignore[arg-type]
         own_rank = torch.tensor([wire.rank])
-        groups = (seat.across, seat.within, seat.beside, seat.together)
-        return seat.replica, seat.shard, seat.part, [torch.cat(g.all_gather(own_rank).wait()).tolist() for g in groups]
+        groups = (coordinates.across, coordinates.within, coordinates.beside, coordinates.together)
+        return (
+            coordinates.replica,
+            coordinates.shard,
+            coordinates.part,
+            [torch.cat(g.all_gather(own_rank).wait()).tolist() for g in groups],
+        )
 
-    every_seat = VirtualWorld(12).run(task)
-    assert every_seat[9] == (1, 1, 1, [[3, 9], [6, 7, 8, 9, 10, 11], [7, 9, 11], [8, 9]])
-    assert {seat[:3] for seat in every_seat} == {(r, s, t) for r in range(2) for s in range(3) for t in range(2)}
+    every_coordinates = VirtualWorld(12).run(task)
+    assert every_coordinates[9] == (1, 1, 1, [[3, 9], [6, 7, 8, 9, 10, 11], [7, 9, 11], [8, 9]])
+    assert {coordinates[:3] for coordinates in every_coordinates} == {
+        (r, s, t) for r in range(2) for s in range(3) for t in range(2)
+    }
 
 
 @pytest.mark.parametrize(
@@ -104,5 +113,5 @@ def test_a_product_that_is_not_the_number_of_workers() -> None:
 )
 def test_other_meshes_are_refused(mesh: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        seats(mesh, 2)
+        coordinates_of(mesh, 2)
     assert words in str(refused.value)
