@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from quorate.core.contracts import Message
+from quorate.wire.gate import Gate
 
 A = TypeVar("A", bound=Hashable)
 
@@ -78,13 +79,13 @@ class Waiting:
 
     def __init__(self, source: int | None, then: Callable[[], None] | None = None) -> None:
         self.source, self._then = source, then
-        self.filled = threading.Event()
+        self.filled = Gate()
         self.result: tuple[int, Message] | None = None
 
     def fill(self, source: int, message: Message) -> None:
         """Complete the receive with its message."""
         self.result = (source, message)
-        self.filled.set()
+        self.filled.open()
         if self._then is not None:
             self._then()
 
