@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from quorate.wire.gate import Gate
+from quorate.wire.boxes import Gate
 
 
 def test_it_is_closed_until_it_is_opened() -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 from enum import Enum
 
-from quorate.wire.gate import Gate
+from quorate.wire.boxes import Gate
 from quorate.wire.real.arriving import NONCE, proof
 from quorate.wire.real.encryption import Encryption, Impostor, check, split
 
