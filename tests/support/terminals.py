@@ -49,8 +49,8 @@ class Terminal:
         elif final == "G":
             self._column = (number or 1) - 1
         elif final in "JK":
-            assert not number, "only from the cursor on"
-            del self._rows[self._row][self._column :]
+            assert not number or (final, number) == ("K", 2), "from the cursor on, or a whole row"
+            del self._rows[self._row][0 if number else self._column :]
             if final == "J":
                 self._rows[self._row + 1 :] = []
 

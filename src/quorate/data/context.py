@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from quorate.core.clients import ClientTerms
 from quorate.core.redundancy import Redundancy
 from quorate.data.limit import Limit
-from quorate.records.rows import Claim
+from quorate.records.rows import Row
 from quorate.wire.current import Place
 
 
@@ -44,8 +44,8 @@ class DataContext:
     """Number of loaders so far."""
     files: int = 0
     """Number of datasets so far whose files one worker reads for all."""
-    claimed: Callable[[Claim], None] = lambda row: None
-    """Called with every batch that the worker has claimed."""
+    record: Callable[[Row], None] = lambda row: None
+    """Keeps a row of the records."""
     is_evaluating: bool = False
     """Whether the worker is inside `world.evaluate()`."""
     is_over: Callable[[], bool] = lambda: False

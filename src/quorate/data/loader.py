@@ -20,6 +20,7 @@ from quorate.data.context import data_context
 from quorate.data.growth import Growing, growth
 from quorate.data.on_device import on_device
 from quorate.data.position import Begun, Position, begun_as_json, begun_from, deal_again, left_of, numbers_in, union
+from quorate.records.rows import Epoch
 from quorate.wire.current import Place
 
 
@@ -248,6 +249,8 @@ class Loader:
                 if not self._has_met:
                     self._has_met = True
                     self._meets()
+                if self._current is not this:
+                    context.record(Epoch(epoch=this.epoch, batches=len(self)))
                 self._trained, self._current = True, this
                 taken.client_round = this.client_round
                 self._left.pop(this.epoch, None)

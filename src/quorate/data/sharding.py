@@ -204,7 +204,7 @@ def _share(
     replaying = place.context(Replaying)
     context.deals_out = True
     claims: Claims | ReplayedClaims = (
-        Claims(wire, number, lambda: survivors(place) is not None, context.claimed)
+        Claims(wire, number, lambda: survivors(place) is not None, context.record)
         if replaying.tape is None
         else ReplayedClaims(replaying, wire.rank, number)
     )

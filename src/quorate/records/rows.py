@@ -196,6 +196,17 @@ class Claim(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch(Row):
+    """An epoch that this worker begins to train on."""
+
+    kind = "epoch"
+    epoch: int
+    """Its number, from 0."""
+    batches: int
+    """Number of this worker's batches in it; under a dynamic share, if all are equally fast."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gone(Row):
     """The death of a worker after which the others continue; the lowest living rank writes it."""
 

@@ -113,6 +113,8 @@ class Calls:
         self.now = 0.0
         self.window = Window(agreed.window)
         self._known: tuple[list[int], set[int]] | None = None
+        self._ready: tuple[Agreed, bool] | None = None
+        """Whether the callers are a quorum, by these terms; None after a change."""
 
     @property
     def inside(self) -> Sequence[int]:
@@ -133,17 +135,17 @@ class Calls:
 
     def is_gone(self, rank: int) -> None:
         """Note that `rank` has died: it counts for nothing but its contributions."""
-        self.members, self._known = self.members.after(dead=[rank]), None
+        self.members, self._known, self._ready = self.members.after(dead=[rank]), None, None
         self.workers[rank].is_present = False
         self.callers.discard(rank)
 
     def comes(self, rank: int, computing: int | None) -> None:
-        worker, self._known = self.workers[rank], None
+        worker, self._known, self._ready = self.workers[rank], None, None
         self.members = self.members.after(joined=[rank])
         worker.activity, worker.computing, worker.is_present = "stepping", computing, True
 
     def is_there(self, rank: int, *, is_so: bool = True) -> None:
-        self.workers[rank].is_present, self._known = is_so, None
+        self.workers[rank].is_present, self._known, self._ready = is_so, None, None
 
     def come(self, ranks: Iterable[int], computing: int) -> None:
         """Note that `ranks` have joined; they compute on the parameters of round `computing`."""
@@ -173,6 +175,7 @@ class Calls:
         """Note a call; `since` is the newest round that `rank` knows to have started: an overtaken call is none."""
         self._steps(rank, computing)
         if since >= self.started:
+            self._ready = None
             self.callers.add(rank)
             self.window.called(slack, self.now)
 
@@ -182,23 +185,24 @@ class Calls:
 
     def _steps(self, rank: int, computing: int | None) -> None:
         worker = self.workers[rank]
-        self._known = self._known if worker.activity == "stepping" else None
+        if worker.activity != "stepping":
+            self._known = self._ready = None
         worker.activity, worker.computing = "stepping", computing
 
     def waits(self, rank: int) -> None:
-        worker, self._known = self.workers[rank], None
+        worker, self._known, self._ready = self.workers[rank], None, None
         worker.activity, worker.computing = "waiting", None
         self.callers.discard(rank)
 
     def went_away(self, rank: int) -> None:
         """Note that `rank` does not step, and is waited for by nobody, until it says that it is back."""
-        worker, self._known = self.workers[rank], None
+        worker, self._known, self._ready = self.workers[rank], None, None
         worker.activity, worker.computing, worker.is_present = "away", None, False
         self.callers.discard(rank)
 
     def paused(self, rank: int, *, ended: bool) -> None:
         """Note that `rank` pauses until all do: it drains, evaluates or (with `ended`) has ended."""
-        worker, self._known = self.workers[rank], None
+        worker, self._known, self._ready = self.workers[rank], None, None
         worker.activity, worker.computing = "ended" if ended else "settling", None
         self.callers.discard(rank)
 
@@ -251,6 +255,11 @@ class Calls:
     def _is_called_for(self) -> bool:
         if not self.callers:
             return False
+        if self._ready is None or self._ready[0] is not self.agreed:
+            self._ready = self.agreed, self._are_a_quorum()
+        return self._ready[1]
+
+    def _are_a_quorum(self) -> bool:
         ranks, counted = self._counted()
         callers = counted & self.callers if not self.learners.of else self.learners.among(self.callers & set(ranks))
         if not callers or len(callers) < min(self.quorum, len(counted)):
@@ -280,6 +289,7 @@ class Calls:
         """Start the next round; return its number."""
         self.started += 1
         self.callers.clear()
+        self._ready = None
         self.window.closed(self.now)
         return self.started
 
@@ -305,7 +315,7 @@ class Calls:
         for worker in self.workers:
             if worker.activity == "settling":
                 worker.activity, worker.computing = "stepping", number
-        self._known = None
+        self._known = self._ready = None
 
     def _initiator(self, counted: list[int]) -> int:
         (place,) = chosen(1, len(counted), self.agreed.seed, _STREAM, self.started + 1)

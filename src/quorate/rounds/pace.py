@@ -243,5 +243,7 @@ class OwnPace:
         self._arrival.until(number, is_called_for=is_called_for)
 
     def serve(self) -> None:
-        for to, is_whole in copies_wanted(self._member, is_pause=self._settles()):
-            self._give(to, is_whole)
+        member = self._member
+        if member.copies_wanted or member.entries_wanted:
+            for to, is_whole in copies_wanted(member, is_pause=self._settles()):
+                self._give(to, is_whole)

@@ -72,19 +72,43 @@ class Boxes(Generic[A, R]):
             del self._boxes[address]
 
 
+class Gate:
+    """A gate that is opened once, by one thread; any thread may wait for that. Cost: a tenth of `threading.Event`."""
+
+    __slots__ = ("_closed", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def open(self) -> None:
+        """Open the gate; it must not be open."""
+        self.is_open = True
+        self._closed.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for at most `timeout` seconds; return whether the gate is open."""
+        if self.is_open:
+            return True
+        if self._closed.acquire(timeout=max(0.0, timeout)):
+            self._closed.release()  # for others that wait
+        return self.is_open
+
+
 class Waiting:
     """A posted receive; when its message is there, `filled` is set and `then` is called, which is short, in any
     thread."""
 
     def __init__(self, source: int | None, then: Callable[[], None] | None = None) -> None:
         self.source, self._then = source, then
-        self.filled = threading.Event()
+        self.filled = Gate()
         self.result: tuple[int, Message] | None = None
 
     def fill(self, source: int, message: Message) -> None:
         """Complete the receive with its message."""
         self.result = (source, message)
-        self.filled.set()
+        self.filled.open()
         if self._then is not None:
             self._then()
 

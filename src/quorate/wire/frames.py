@@ -20,6 +20,8 @@ BYTES_LIMIT = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 """Largest size of a frame's tensors, in bytes: the memory of this machine."""
 
 _LENGTH = struct.Struct("!I")
+_TEXT_OF = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""Without the search for circles, and made once: headers are small and many."""
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 _DTYPES = {name: dtype for name, dtype in _DTYPES.items() if not name.startswith("q")}  # quantized
 
@@ -54,7 +56,7 @@ def encode(
         if at is None:
             carried.append(x)
     header = {"e": envelope, "h": dict(message.header), "x": described}
-    text = json.dumps(header, separators=(",", ":"), allow_nan=True).encode()
+    text = _TEXT_OF(header).encode()
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"a message's header takes {len(text)} bytes; at most {HEADER_LIMIT} are allowed")
     return [memoryview(_LENGTH.pack(len(text)) + text), *(raw(x) for x in carried if x.numel())]

@@ -61,7 +61,7 @@ class Metered(Wrapped):
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         work = self.inner.send(message, to, tag)
         if to != self.rank:
-            self.meter.sent("send", _nbytes(message.tensors), 1)
+            self.meter.sent("send", sum([x.nbytes for x in message.tensors]), 1)
         return work
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
@@ -130,7 +130,7 @@ class _Receive:
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
         source, message = self._work.wait(timeout)
         if self._meter is not None and source != self._rank:
-            self._meter.received("receive", _nbytes(message.tensors), 1)
+            self._meter.received("receive", sum([x.nbytes for x in message.tensors]), 1)
         self._meter = None
         return source, message
 

@@ -22,7 +22,9 @@ def test_a_run_of_yesterday_as_text(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert status_of("watch", "--text", str(make_run(tmp_path / "x", steps=60))) == 0
     shown = capsys.readouterr().out.splitlines()
     assert (
-        shown[0].endswith("x: 4 workers") and shown[1].startswith("step 60, 2") and shown[-1].startswith("ended well")
+        shown[0].endswith("x: 4 workers")
+        and shown[1].startswith("all-reduce, step 60, 2")
+        and shown[-1].startswith("ended well")
     )
     assert any(line.startswith("rank 3 is ") for line in shown)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from quorate.records.records import LiveRows, records_of
 from quorate.report.live import display
@@ -31,8 +33,8 @@ def test_it_tells_what_compare_does_and_who_is_slow(tmp_path: Path) -> None:
     run = LiveRun(make_run(tmp_path / "x", steps=120))
     run.look()
     assert run.size == 4 and run.joined == 4 and not run.is_virtual
-    step, rate, examples, loss, *logged = progress_in_words(run)
-    assert step == "step 120" and rate.startswith("2") and rate.endswith(" steps/s")
+    strategy, step, rate, examples, loss, *logged = progress_in_words(run)
+    assert (strategy, step) == ("all-reduce", "step 120") and rate.startswith("2") and rate.endswith(" steps/s")
     assert examples.endswith("examples/s") and loss.startswith("loss ") and logged[0].startswith("top1 ")
     said = lateness_in_words(run, run.skew())
     assert said is not None and said.startswith("rank 3 is 1") and said.endswith(" late, median of the last 50 steps")
@@ -51,8 +53,24 @@ def test_where_nobody_waits(tmp_path: Path) -> None:
     run.look()
     said = run_in_words(run)
     assert any("rounds, 3." in line and "of 4 workers in each" in line for line in said), said
-    assert any("rank 3 is 1." in line and "times as long at work on a step as the others" in line for line in said)
+    assert any(line.startswith("rank 3 needs ") and " per step, 1." in line and "x the others" in line for line in said)
     assert len(run.taken_in.points) <= 100
+
+
+def test_the_end_of_an_epoch_is_in_sight(tmp_path: Path) -> None:
+    """The first takes as many steps as it has batches, later ones as many as the one before."""
+    folder = make_run(tmp_path, steps=60)
+    rows = records_of(folder, 0).read_text().splitlines()
+    after = [index for index, row in enumerate(rows) if json.loads(row).get("kind") == "step"]
+    epochs = [(after[0], {"kind": "epoch", "epoch": 0, "batches": 80})]
+    epochs.append((after[40], {"kind": "epoch", "epoch": 1, "batches": 80}))
+    for index, row in reversed(epochs):
+        rows.insert(index, json.dumps(row))
+    for share, last in (("25%", after[20] + 1), ("50%", len(rows))):
+        records_of(folder, 0).write_text("\n".join(rows[:last]) + "\n")
+        run = LiveRun(folder)
+        run.look()
+        assert any(f"epoch {1 if share == '25%' else 2} ({share})" in line for line in run_in_words(run))
 
 
 def test_it_grows_with_its_files(tmp_path: Path) -> None:
@@ -144,7 +162,7 @@ def test_damaged_rows_are_left_out(tmp_path: Path) -> None:
             file.write(row + "\n")
     run = LiveRun(folder)
     run.look()
-    assert progress_in_words(run)[0] == "step 20"
+    assert progress_in_words(run)[1] == "step 20"
 
 
 @pytest.mark.parametrize("count", [1, 7, 10, 11, 1000])
@@ -165,9 +183,12 @@ def test_the_lines_fit_and_say_it(tmp_path: Path) -> None:
     run.look()
     for width in (40, 100):
         terminal = Terminal(width)
-        terminal.feed("\n".join(display.styled(run, width)).encode())
-        assert all(len(line) < width for line in terminal.lines) and len(terminal.lines) == 3
-        assert terminal.lines[1].startswith("step 120 · ") and terminal.lines[2].startswith("rank 3 is 1")
+        console = Console(file=io.StringIO(), width=width, force_terminal=True)
+        with console.capture() as captured:
+            console.print(display.lines_of(run))
+        terminal.feed(captured.get().encode())
+        assert all(len(line) <= width for line in terminal.lines) and len(terminal.lines) == 3
+        assert terminal.lines[1].startswith("all-reduce · step 120 · ") and terminal.lines[2].startswith("rank 3 is 1")
 
 
 def test_a_line_where_there_is_no_terminal(
@@ -187,4 +208,4 @@ def test_a_line_where_there_is_no_terminal(
     with display.progress_shown(folder):
         pass
     assert said == [60.0]
-    assert capsys.readouterr().err.startswith("quorate: step 120, 2")
+    assert capsys.readouterr().err.startswith("quorate: all-reduce, step 120, 2")

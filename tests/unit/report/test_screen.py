@@ -51,28 +51,31 @@ def test_a_script_is_shown_as_it_would_be_without_us(seed: int) -> None:
         piece, written = written[:cut], written[cut:]
         screen.written(piece)
         if draw.random() < 0.5:
-            screen.show([f"line {n} of {seed}" for n in range(draw.randrange(4))])
+            screen.show("\n".join(f"line {n} of {seed}" for n in range(draw.randrange(4))))
     screen.close()
     assert shown.seen.lines == alone.lines
     assert shown.seen.cursor == alone.cursor
 
 
-def test_our_lines_are_below_and_the_cursor_is_the_scripts() -> None:
+def test_our_lines_are_below_whole_lines_of_the_script() -> None:
     shown = Shown()
     screen = Screen(shown, width=60)
-    screen.show(["step 1", "rank 2 is late"])
-    screen.written(b"evaluated\nname? ")
-    assert shown.seen.lines == ["evaluated", "name?", "step 1", "rank 2 is late"]
-    assert shown.seen.cursor == ("name? ", 6)
-    screen.show(["step 2", "nobody"])
-    assert shown.seen.lines == ["evaluated", "name?", "step 2", "nobody"] and shown.seen.cursor[1] == 6
+    screen.show("step 1\nrank 2 is late")
+    screen.written(b"evaluated\n")
+    assert shown.seen.lines == ["evaluated", "step 1", "rank 2 is late"]
+    screen.written(b"name? ")
+    assert shown.seen.lines == ["evaluated", "name?"] and shown.seen.cursor == ("name? ", 6)
+    screen.show("step 2\nnobody")
+    assert shown.seen.lines == ["evaluated", "name?"], "the line is not over"
+    screen.written(b"\n")
+    assert shown.seen.lines == ["evaluated", "name?", "step 2", "nobody"]
 
 
 def test_what_is_typed_stays() -> None:
     shown = Shown()
     screen = Screen(shown, width=60)
     screen.written(b"name? ")
-    screen.show(["step 1"])
+    screen.show("step 1")
     shown.seen.feed(b"ada\n")
     screen.written(b"hello\n")
     screen.close()
@@ -84,21 +87,21 @@ def test_a_script_that_moves_the_cursor_has_the_terminal_for_itself(moving: byte
     shown = Shown()
     screen = Screen(shown, width=60)
     screen.written(b"\n\n\n")
-    screen.show(["ours"])
+    screen.show("ours")
     screen.written(moving)
-    screen.show(["ours"])
+    screen.show("ours")
     assert "ours" not in shown.seen.lines
 
 
 def test_a_sequence_that_is_cut_stays_whole() -> None:
     shown, written = Shown(), []
     screen = Screen(shown, width=60)
-    screen.show(["ours"])
+    screen.show("ours")
     shown.write = lambda piece: written.append(bytes(piece)) or len(piece)  # type: ignore[method-assign, func-returns-value]
     screen.written(b"\x1b[3")
-    screen.show(["ours again"])
+    screen.show("ours again")
     screen.written(b"1mred\xe2\x82")
-    screen.show(["and again"])
+    screen.show("and again")
     screen.written(b"\xac\n")
     assert b"\x1b[31mred\xe2\x82\xac\n" in b"".join(written)
 

@@ -171,3 +171,25 @@ def test_a_newcomer_that_dies_before_its_round_takes_effect_stays_dead() -> None
 @pytest.mark.parametrize(("fraction", "size", "wanted"), [(0.28, 25, 7), (0.07, 100, 7), (0.5, 3, 2), (0.9, 4, 4)])
 def test_a_fraction_is_the_decimal_that_was_written(fraction: float, size: int, wanted: int) -> None:
     assert Agreed(size=size, wait_for=fraction).quorum == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_quorum_is_noticed_after_any_change(seed: int) -> None:
+    """It is decided anew after each change only; what is kept is what a decision now gives."""
+    draw = random.Random(seed)
+    calls_of_all = calls(4, wait_for=draw.choice([1, 2, "majority", "all", "designated"]))
+    for _ in range(60):
+        rank = draw.randrange(4)
+        changes = [
+            lambda: calls_of_all.called(rank, calls_of_all.started),  # noqa: B023
+            lambda: calls_of_all.rode(rank, calls_of_all.started),  # noqa: B023
+            lambda: calls_of_all.waits(rank),  # noqa: B023
+            lambda: calls_of_all.went_away(rank),  # noqa: B023
+            lambda: calls_of_all.paused(rank, ended=False),  # noqa: B023
+            lambda: calls_of_all.is_there(rank, is_so=draw.random() < 0.7),  # noqa: B023
+            lambda: calls_of_all.resumed(calls_of_all.started),
+            lambda: calls_of_all.begin(),
+        ]
+        draw.choice(changes)()
+        fresh = bool(calls_of_all.callers) and calls_of_all._are_a_quorum()
+        assert calls_of_all._is_called_for() == fresh

@@ -102,7 +102,7 @@ def test_no_token_is_refused_and_nothing_it_sends_is_read(listening: Listening) 
     with stream:
         stream.sendall(frame({"e": {"source": 1, "tag": "t"}, "h": {}, "x": []}).ljust(MAC + 100, b" "))
         assert is_refused(stream)
-    assert not waiting.filled.is_set()
+    assert not waiting.filled.is_open
 
 
 def test_a_proof_that_was_overheard_is_refused(listening: Listening) -> None:

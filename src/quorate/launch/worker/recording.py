@@ -82,7 +82,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     )
     if is_real:
         memory_use(place).begin(recorder, wire.clock.now(), is_on_gpu=device.startswith("cuda"))
-    data_context(place).claimed = recorder.hold
+    data_context(place).record = recorder.hold
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
 

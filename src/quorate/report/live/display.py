@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import StringIO
 from pathlib import Path
+
+from rich.console import Group
+from rich.rule import Rule
+from rich.text import Text
 
 from quorate.core.telling import tell
 from quorate.report.live.run import LiveRun
@@ -63,30 +66,22 @@ class _Lines:
     def show(self) -> None:
         """Read new rows, and show them."""
         self._run.look()
-        self._screen.show(styled(self._run, self._screen.width))
+        self._screen.show(lines_of(self._run))
 
 
-def styled(run: LiveRun, width: int) -> list[str]:
-    """Return the lines of a terminal of this width, with colours."""
-    from rich.console import Console
-    from rich.rule import Rule
-    from rich.text import Text
-
+def lines_of(run: LiveRun) -> Group:
+    """Return the lines of a terminal, each cut where it ends."""
     skew = run.skew()
-    late = lateness_in_words(run, skew)
-    rounds = rounds_in_words(run)
-    words = [("bold", " · ".join(progress_in_words(run)))]
+    late, rounds = lateness_in_words(run, skew), rounds_in_words(run)
+    lines = [Text(" · ".join(progress_in_words(run)), "bold")]
     if rounds:
-        words.append(("", " · ".join(rounds)))
+        lines.append(Text(" · ".join(rounds)))
     if late is not None:
-        words.append(("yellow" if skew is not None and skew.slow else "dim", late))
-    console = Console(file=StringIO(), force_terminal=True, width=max(20, width - 1), color_system="standard")
-    with console.capture() as captured:
-        title = f"{run.folder} (virtual time)" if run.is_virtual else str(run.folder)
-        console.print(Rule(title, align="left", style="dim", characters="─"))
-        for style, line in words:
-            console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)
-    return captured.get().splitlines()
+        lines.append(Text(late, "yellow" if skew is not None and skew.slow else "dim"))
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    title = f"{run.folder} (virtual time)" if run.is_virtual else str(run.folder)
+    return Group(Rule(title, align="left", style="dim", characters="─"), *lines)
 
 
 class _Sentences:

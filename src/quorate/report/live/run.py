@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quorate.records.live_figures import LiveFigures
 from quorate.records.records import ranks_in
-from quorate.records.rows import Gone, Joined, Step
+from quorate.records.rows import Distribute, Epoch, Gone, Joined, Step
 from quorate.records.run_files import OutcomeFile, RunFile
 from quorate.report.figures.lateness import Skew, meetings_of, skew_of
 from quorate.report.live.ranks import LiveRank
@@ -29,6 +29,22 @@ _LEAST_BYTES = 1 << 12
 """The least bytes read of each rank in one look: some 12 steps."""
 _SHOWN_ROUNDS = 200
 """Rounds over which the mean number of contributors is taken."""
+
+
+@dataclass
+class EpochProgress:
+    """An epoch under way."""
+
+    number: int
+    """From 0."""
+    steps: int
+    """Steps that it takes: as the epoch before; of the first, its batches."""
+    begun_at: int
+    """Steps made before it."""
+
+    def share(self, steps: int) -> float:
+        """Return the share that is done after step `steps`."""
+        return min(1.0, (steps - self.begun_at) / max(1, self.steps))
 
 
 class LiveRun:
@@ -58,6 +74,10 @@ class LiveRun:
         self._contributors: deque[int] = deque(maxlen=_SHOWN_ROUNDS)
         self.logged: dict[str, float | str | bool | None] = {}
         """The latest values that the script has logged, by name."""
+        self.strategy: str | None = None
+        """The strategy of the first optimizer that was distributed."""
+        self.epoch: EpochProgress | None = None
+        """The epoch of the leader; None where no loader of ours says it."""
         self.began: float | None = None
         self.losses, self.rates, self.sent, self.taken_in = Series(), Series(), Series(), Series(_ROUND_POINTS)
         """By time since the first step: the leader's loss; its steps per second; the bytes per second that it sends;
@@ -200,6 +220,12 @@ class LiveRun:
             self._base, self.began, self._before = max((x for x, _ in self.rates.points), default=0.0), None, {}
         elif kind == "step" and rank.recent and rank.recent[-1].step == row.get("step"):
             self._step(rank)
+        elif kind == "distribute" and self.strategy is None:
+            self.strategy = sound_parts(row, Distribute).get("strategy")
+        elif kind == "epoch" and (begun := row_of(Epoch, row)) is not None:
+            before, self.epoch = self.epoch, EpochProgress(begun.epoch, begun.batches, rank.steps)
+            if before is not None and before.number + 1 == begun.epoch and rank.steps > before.begun_at:
+                self.epoch.steps = rank.steps - before.begun_at
         elif kind == "log" and isinstance(row.get("values"), dict):
             self._logged(row)
 

@@ -1,9 +1,8 @@
 """A terminal with a few lines of ours below the output of a script, which stays as it is, byte for byte.
 
-The cursor rests where the script has left it, and our lines are below. They are erased before the script's next
-bytes and drawn again behind them, all in one write. So prompts, progress bars and half lines look as they do without
-us. While the script's line is wider than the terminal, ours are erased. A script that moves the cursor between lines
-(a full-screen program, nested progress bars) has the terminal for itself from then on.
+Ours are a `rich.live.Live`. It is erased before the script's next bytes, and drawn again where these end a line: half
+lines, prompts and progress bars have the terminal for themselves until then. A script that moves the cursor between
+lines (a full-screen program, nested progress bars) has it for itself from then on.
 """
 
 from __future__ import annotations
@@ -14,127 +13,73 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.live import Live
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?<=>]*[ -/]*(?P<final>[@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]])")
-_HARMLESS = frozenset("mK")
-"""Final letters of sequences that move no cursor: colours, and erasing within the line."""
-_PARTS = re.compile(r"[\r\b\t]|[^\r\b\t]+")
-
-DOWN = "\x1bD"
-"""Moves the cursor down in its column, and scrolls at the bottom (IND)."""
+_MOVES = re.compile(rb"\x1b(?:\[[0-9;:?<=>]*[ -/]*(?![mK])[@-~]|[^\[\]])")
+"""Sequences that move the cursor, unlike colours, titles and erasing within the line."""
+_LONGEST = 32
+"""Bytes of a sequence that may come in two pieces."""
 
 
 class Screen:
     """One terminal. `written` and `show` may be called from several threads."""
 
     def __init__(self, terminal: BinaryIO, *, width: int | None = None) -> None:
-        """With `width` None, the terminal is asked for it before every write."""
-        self._terminal, self._width = terminal, width
-        self._lock = threading.Lock()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
-        """The beginning of an escape sequence whose end is still to come."""
-        self._column = self._extent = 0
-        self._is_theirs = self._is_closed = False
-        self._lines: Sequence[str] = ()
-        self._drawn = 0
-
-    @property
-    def width(self) -> int:
-        """The width in columns."""
-        if self._width is not None:
-            return self._width
-        try:
-            return os.get_terminal_size(self._terminal.fileno()).columns or 80
-        except (OSError, ValueError):
-            return 80
+        """With `width` None, the terminal is asked for it before every drawing."""
+        self._terminal, self._lock = terminal, threading.Lock()
+        self._console = Console(file=codecs.getwriter("utf-8")(terminal), force_terminal=True, width=width)  # type: ignore[arg-type]
+        self._shown: RenderableType | None = None
+        self._live: Live | None = None
+        self._is_line_over, self._is_theirs, self._end = True, False, b""
 
     def written(self, piece: bytes) -> None:
         """Write bytes of the script."""
         with self._lock:
-            before = self._erased()
-            self._follow(piece)
-            self._put(before + piece + self._redrawn())
+            self._erase()
+            self._terminal.write(piece)
+            self._terminal.flush()
+            self._is_theirs |= _MOVES.search(self._end + piece) is not None
+            self._end = (self._end + piece)[-_LONGEST:]
+            self._is_line_over = self._end.endswith(b"\n") or not self._end
+            self._draw()
 
-    def show(self, lines: Sequence[str]) -> None:
-        """Show these lines from now on, each narrower than the terminal; they may hold colours."""
+    def show(self, lines: RenderableType) -> None:
+        """Show `lines` from now on, until `close`."""
         with self._lock:
-            if self._is_closed:
-                return
-            if self._drawn == len(lines) and self._can_draw:
-                self._lines = lines
-                self._put(_below(lines).encode())
-                return
-            before = self._erased()
-            self._lines = lines
-            self._put(before + self._redrawn())
+            self._shown = lines
+            self._draw()
 
     def close(self) -> None:
         """Erase our lines for good."""
         with self._lock:
-            self._put(self._erased())
-            self._lines, self._is_closed = (), True
+            self._erase()
+            self._is_theirs = True
 
-    @property
-    def _can_draw(self) -> bool:
-        is_between = not self._rest and not self._decoder.getstate()[0]
-        return is_between and not self._is_theirs and self._extent < self.width
+    def _draw(self) -> None:
+        if self._shown is None or self._is_theirs or not self._is_line_over:
+            return
+        if self._live is not None:
+            self._live.update(self._shown, refresh=True)
+            return
+        self._live = Live(
+            self._shown,
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start(refresh=True)
 
-    def _erased(self) -> bytes:
-        """Return the bytes that erase our lines.
-
-        Without text at the right of the cursor, they erase from the cursor on: a line that was typed may have moved it.
-        """
-        if not self._drawn:
-            return b""
-        self._drawn = 0
-        if self._column == self._extent:
-            return b"\x1b[J"
-        return b"\x1b7\x1b[1B\r\x1b[J\x1b8"
-
-    def _redrawn(self) -> bytes:
-        """Make room below by moving down, which scrolls, and up again, back to any place of the cursor."""
-        if not self._lines or not self._can_draw:
-            return b""
-        self._drawn = len(self._lines)
-        return f"{DOWN * self._drawn}\x1b[{self._drawn}A{_below(self._lines)}".encode()
-
-    def _put(self, piece: bytes) -> None:
-        if piece:
-            self._terminal.write(piece)
-            self._terminal.flush()
-
-    def _follow(self, piece: bytes) -> None:
-        text = self._rest + self._decoder.decode(piece)
-        self._rest = ""
-        begun = text.rfind("\x1b")
-        if begun >= 0 and _ESCAPE.match(text, begun) is None:
-            text, self._rest = text[:begun], text[begun:]
-        for sequence in _ESCAPE.finditer(text):
-            self._is_theirs |= sequence["final"] not in _HARMLESS and not sequence[0].startswith("\x1b]")
-        _, newline, tail = _ESCAPE.sub("", text).rpartition("\n")
-        if newline:
-            self._column = self._extent = 0
-        for part in _PARTS.findall(tail):
-            if part == "\r":
-                self._column = 0
-            elif part == "\b":
-                self._column = max(0, self._column - 1)
-            elif part == "\t":
-                self._column += 8 - self._column % 8
-            else:
-                self._column += cell_len(part)
-            self._extent = max(self._extent, self._column)
-
-
-def _below(lines: Sequence[str]) -> str:
-    moved = "".join(f"\x1b[1B\r{line}\x1b[0m\x1b[K" for line in lines)
-    return f"\x1b7{moved}\x1b8"
+    def _erase(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
 class _Above(io.RawIOBase):

@@ -32,11 +32,15 @@ def figures_in_words(figures: LiveFigures, workers: int) -> list[str]:
 
 
 def progress_in_words(run: LiveRun) -> list[str]:
-    """`step 1,240`, `8.40 steps/s`, `270 examples/s`, `loss 0.312`, `top1 0.910`, `about 2 min 5 s left`."""
+    """`eager-solo`, `step 1,240`, `epoch 3 (45%)`, `8.40 steps/s`, `270 examples/s`, `loss 0.312`, `top1 0.910`,
+    `about 2 min 5 s left`."""
     leader = run.leader
     if leader is None:
         return [f"starting: {run.joined} of {counted(run.size, 'worker')} have joined" if run.size else "starting"]
-    words = [f"step {leader.steps:,}"]
+    words = [] if (strategy := run.strategy) is None else [strategy]
+    words.append(f"step {leader.steps:,}")
+    if run.epoch is not None:
+        words.append(f"epoch {run.epoch.number + 1} ({share_in_words(run.epoch.share(leader.steps))})")
     if leader.rate is not None:
         words.append(f"{number_in_words(leader.rate)} steps/s")
     if run.examples_rate is not None:
@@ -80,7 +84,10 @@ def lateness_in_words(run: LiveRun, skew: Skew | None) -> str | None:
         return f"{who} {seconds_in_words(late)} late, {over}"
     slow_median = statistics.median(rank.busy_median for rank in skew.slow)
     others_median = statistics.median(rank.busy_median for rank in skew.others)
-    return f"{who} {slow_median / others_median:.2f} times as long at work on a step as the others, {over}"
+    ranks = ranks_named([rank.rank for rank in skew.slow], len(skew.ranks))
+    needs = "needs" if len(skew.slow) == 1 else "need"
+    times = f"{slow_median / others_median:.1f}x the others"
+    return f"{ranks} {needs} {seconds_in_words(slow_median)} per step, {times}, {over}"
 
 
 def _who(slow: tuple[Lateness, ...], skew: Skew) -> str:

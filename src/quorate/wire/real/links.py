@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import suppress
 from enum import Enum
 
+from quorate.wire.boxes import Gate
 from quorate.wire.real.arriving import NONCE, proof
 from quorate.wire.real.encryption import Encryption, Impostor, check, split
 
@@ -37,7 +38,7 @@ class Outgoing:
 
     def __init__(self, pieces: list[memoryview]) -> None:
         self.pieces = deque(pieces)
-        self.sent = threading.Event()
+        self.sent = Gate()
         self.lost = False
         self.why = ""
         """The reason of the loss."""
@@ -46,7 +47,7 @@ class Outgoing:
         """Send no more of the message; `lost`: it is incomplete."""
         self.lost, self.why = lost, why
         self.pieces.clear()
-        self.sent.set()
+        self.sent.open()
 
 
 class Link:

@@ -79,6 +79,8 @@ class Mailbox:
         wakes.setblocking(False)
         self._selector.register(wakes, selectors.EVENT_READ, wakes)
         self._closed = False
+        self._full = set[Link]()
+        """Links that could not take all bytes of their messages at once, since the last look."""
         self._writing: dict[Link, socket.socket] = {}
         """Links registered for writing."""
         self._lenders: list[Lender] = []
@@ -103,8 +105,7 @@ class Mailbox:
                 outgoing.end(lost=True, why=link.why)
                 return outgoing
             link.queue.append(outgoing)
-        if link.push():
-            self._poke()
+        self._push(link)
         return outgoing
 
     def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
@@ -188,14 +189,20 @@ class Mailbox:
                 return
             with link.lock:
                 link.sock = sock
-            if link.push():
-                self._poke()
+            self._push(link)
             return
+
+    def _push(self, link: Link) -> None:
+        if link.push():
+            self._full.add(link)
+            self._poke()
 
     def _look_after_links(self) -> None:
         """Register for writing the links that have messages, and no others."""
-        with self._lock:
-            links = dict.fromkeys(self._links.values())
+        if not self._full and not self._writing:
+            return
+        links = {*self._full, *self._writing}
+        self._full -= links
         writing = {link: link.sock for link in links if link.queue and not link.broken and link.sock is not None}
         for link in [idle for idle in self._writing if idle not in writing]:
             self._selector.unregister(self._writing.pop(link))

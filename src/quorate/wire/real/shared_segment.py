@@ -102,7 +102,7 @@ class SharedSegment:
     def is_open(self) -> bool:
         """Whether all blocks have arrived; never waits."""
         for peer in self.others:
-            if peer not in self._peers and self._asked[peer].filled.is_set():
+            if peer not in self._peers and self._asked[peer].filled.is_open:
                 self._peers[peer] = WorkerBlock(self._next_message(peer).tensors[0].numpy(), self.size)
         return len(self._peers) == self.size - 1
 
@@ -198,7 +198,7 @@ class SharedSegment:
         for peer in self.others:
             theirs = self._peers[peer]
             place = int(theirs.heads[number % SLOTS][1])
-            while place and place not in theirs.places and self._asked[peer].filled.is_set():
+            while place and place not in theirs.places and self._asked[peer].filled.is_open:
                 message = self._next_message(peer)
                 for old in message.header["forget"]:
                     theirs.places.pop(int(old), None)

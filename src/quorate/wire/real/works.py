@@ -178,7 +178,7 @@ class SendWork:
         self._endpoint, self._outgoing, self._to = endpoint, outgoing, to
 
     def done(self) -> bool:
-        return self._outgoing.sent.is_set()
+        return self._outgoing.sent.is_open
 
     def wait(self, timeout: float | None = None) -> None:
         endpoint = self._endpoint
@@ -198,11 +198,11 @@ class ReceiveWork:
         self._waiting = endpoint.inbox.ask(source, tag)
 
     def done(self) -> bool:
-        return self._waiting.filled.is_set() or self._endpoint.is_in_vain(self._needs)
+        return self._waiting.filled.is_open or self._endpoint.is_in_vain(self._needs)
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
         self._endpoint.check()
-        if not self._waiting.filled.is_set():
+        if not self._waiting.filled.is_open:
             self._endpoint.until(
                 self._waiting.filled.wait,
                 waits_for="receive from anyone" if self._source is None else f"receive from rank {self._source}",
