@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from quorate.report.schema import Estimate
 from quorate.report.statistics import (
     Interval,
     chance_of_at_least,
@@ -105,3 +106,23 @@ def test_the_binomial_tail() -> None:
 def test_quantiles_lie_between_neighbours() -> None:
     assert [quantile([1.0, 2.0, 4.0], share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)] == [1.0, 1.5, 2.0, 3.0, 4.0]
     assert quantile([3.0], 0.95) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "low", "high"),
+    [
+        ("top1", (0.9, 0.99, 0.999), None, 1.0),
+        ("accuracy", (0.01, 0.1, 0.02), 0.0, None),
+        ("val_acc", (90.0, 99.0, 99.9), None, 100.0),
+        ("squared_error", (0.01, 0.1, 0.02), None, None),
+        (None, (0.9, 0.99, 0.999), None, None),
+        ("top1", (-0.5, 0.99, 0.999), None, None),
+    ],
+)
+def test_the_interval_of_an_accuracy_ends_where_accuracies_end(
+    metric: str | None, values: tuple[float, ...], low: float | None, high: float | None
+) -> None:
+    plain, estimate = mean_interval(values), Estimate.of_qualities((*values, None), metric)
+    assert estimate is not None and estimate.values == values and estimate.mean == plain.mean
+    assert estimate.low == (plain.low if low is None else low)
+    assert estimate.high == (plain.high if high is None else high)
