@@ -138,10 +138,10 @@ def _of_pace(skew: Skew) -> str:
         )
     slow_median = statistics.median(rank.busy_median for rank in skew.slow)
     others_median = statistics.median(rank.busy_median for rank in skew.others)
-    verb = "are" if len(skew.slow) > 1 else "is"
+    verb = "work" if len(skew.slow) > 1 else "works"
     seconds = seconds_in_words(slow_median)
     return (
-        f"not everybody is waited for: {_names(skew.slow, skew)} {verb} at work on a step for {seconds} "
+        f"the workers do not all wait for each other: {_names(skew.slow, skew)} {verb} on a step for {seconds} "
         f"(median), {slow_median / others_median:.2f} times as long as the others"
     )
 
