@@ -517,6 +517,11 @@ def test_the_speed_up_is_read_at_a_glance() -> None:
     )
     missed = headline(target_reached=(2, 3), differences={**best.differences, "quality": "worse"})
     assert not missed.text.startswith(f"{best.speedup.mean:.2f}×"), "an arm that is worse is not the best"
+    arms = tuple(arm for arm in made_summary().arms if arm.name != "all-reduce")
+    differences = {**best.differences, "quality": "worse"}
+    alone = (arms[0], best.model_copy(update={"differences": differences}))
+    paid = parsed(page(made_summary(arms=alone))).one("p", "headline")
+    assert paid.text.endswith("at worse quality") and paid.classes == {"headline", "worse"}
     other = headline(target_reached=(2, 3))
     assert "to top1" in other.text and "all-reduce" in other.text, "neither is one that missed the target"
 

@@ -289,24 +289,15 @@ def lane_chart(
     for place, (name, spans) in enumerate(lanes):
         y = top + _ROW * (place + 0.5)
         parts.append(drawing.text(left - 8, y + 4, name, class_="row-name", anchor="end"))
-        strokes: dict[str, list[str]] = {}
-        last: dict[str, int] = {}
+        strokes: dict[str, _Strokes] = {}
         for activity, begin, end in spans[:most]:
-            if x(end) - x(begin) < _THINNEST:
-                continue
-            # Tenths, each span from where the one before of its kind ended: a chart has thousands of them.
-            at, wide = round(x(begin) * 10.0), max(3, round((x(end) - x(begin)) * 10.0))
-            move = (
-                f"m{number((at - last[activity]) / 10.0)} 0"
-                if activity in last
-                else f"M{number(at / 10.0)} {number(y)}"
-            )
-            strokes.setdefault(activity, []).append(f"{move}h{number(wide / 10.0)}")
-            last[activity] = at + wide
+            wide = x(end) - x(begin)
+            if wide >= _THINNEST:
+                strokes.setdefault(activity, _Strokes()).add(x(begin), y, max(0.3, wide))
         drawn = (
-            element("path", element("title", f"{name}: {activities.words_of(activity)}"), d="".join(pieces),
+            element("path", element("title", f"{name}: {activities.words_of(activity)}"), d=spent.d,
                     class_=f"lane {activities.class_of(activity)}")
-            for activity, pieces in strokes.items()
+            for activity, spent in strokes.items()
         )  # fmt: skip
         parts.append(joined(drawn))
     parts.append(_round_lines(rounds, x, top, foot, f"t{zlib.crc32(escaped(label).encode()):x}"))

@@ -219,9 +219,10 @@ def _headline(summary: Summary) -> Markup:
     to = f" to {metric}{summary.target:g}" if to_target else " in examples/s"
     figure = NONE if difference == NONE else f"{_times(speedup)}×"
     noun = "in speed between {} and {}" if difference == NONE else "speed-up of {} over {}"
-    words = noun.format(best.name, summary.baseline) + to + _EQUAL.get(best.differences.get("quality", ""), "")
-    kind = "headline same" if difference == NONE else f"headline {difference}"
-    return element("p", element("strong", figure), " ", element("span", words), class_=kind)
+    quality = best.differences.get("quality", "")
+    words = noun.format(best.name, summary.baseline) + to + _EQUAL.get(quality, "")
+    kind = "same" if difference == NONE else "worse" if quality == "worse" else difference
+    return element("p", element("strong", figure), " ", element("span", words), class_=f"headline {kind}")
 
 
 def _warnings(view: View) -> Markup:
