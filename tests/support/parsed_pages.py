@@ -35,6 +35,19 @@ class Element:
                 yield from part._pieces()
                 yield " "
 
+    @property
+    def shown(self) -> list[str]:
+        """The words that a reader at a desk sees before unfolding anything."""
+        words: list[str] = []
+        for part in self.content:
+            if isinstance(part, str):
+                words += part.split()
+            elif part.tag == "details" and "open" not in part.attributes:
+                words += part.content[0].shown if isinstance(part.content[0], Element) else []
+            elif part.tag not in ("head", "style", "title", "defs") and "slim" not in part.classes:
+                words += [] if "panel" in part.classes and "first" not in part.classes else part.shown
+        return words
+
     def all(self, tag: str | None = None, class_: str | None = None, **attributes: str) -> list[Element]:
         """Every element in it, however deep, that is all this; `_` in names of attributes stands for `-`."""
         wanted = {key.replace("_", "-"): value for key, value in attributes.items()}

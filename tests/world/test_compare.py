@@ -68,6 +68,8 @@ def test_two_strategies_on_a_workload(tmp_path: Path) -> None:
     assert quality[0] == quality[1], "at two workers both give the same bits"
     assert len(quality[0]) == 2
     assert all(arm["examples_per_second"]["mean"] > 0 for arm in summary["arms"])
+    loads = [run["load"] for arm in summary["arms"] for run in arm["runs"]]
+    assert all(0.0 < load["used"] <= load["cores"] for load in loads), "the load of the host is known for every run"
     made = tmp_path / "runs" / "x"
     assert {"compare.json", "summary.json", "summary.md", "report.html"} <= {path.name for path in made.iterdir()}
     (made / "report.html").unlink()

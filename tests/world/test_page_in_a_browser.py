@@ -39,11 +39,13 @@ addEventListener("load", () => {
       !one.closest(".scroll") && !one.closest("svg") && one.getClientRects().length
       && one.getBoundingClientRect().right > root.clientWidth + 0.5).map(one => one.outerHTML.slice(0, 80));
     const pattern = doc.querySelector(".area.p-compute");
-    const beside = doc.querySelector('table.arms td[data-field="speedup"]').getBoundingClientRect();
+    const beside = doc.querySelector('table.arms td[data-field="target_speedup"]').getBoundingClientRect();
+    const below = where => doc.querySelector(where).getBoundingClientRect().bottom;
+    const words = doc.body.innerText.split(/\\s+/).length;
     facts[frame.width] = {
       wide: root.scrollWidth, room: root.clientWidth, outside, panels, desk: shown(".wide"), phone: shown(".slim"),
-      fill: inside.getComputedStyle(pattern).fill, copies: shown("button[data-copy]"),
-      speedup: beside.right,
+      fill: inside.getComputedStyle(pattern).fill, words, speedup: beside.right,
+      headline: below(".headline"), verdict: below(".verdict"),
     };
   }
   document.body.textContent = JSON.stringify(facts);
@@ -143,8 +145,10 @@ def test_it_complains_of_nothing(rendered: tuple[Element, list[str]]) -> None:
     assert not rendered[1]
 
 
-def test_the_script_runs_although_nothing_else_may(windows: dict[str, Any]) -> None:
-    assert all(facts["copies"] == 1 for facts in windows.values())
+def test_the_verdict_is_on_the_first_screen_and_the_page_is_short(windows: dict[str, Any]) -> None:
+    for width, (screen, facts) in {"390": (844, windows["390"]), "1600": (900, windows["1600"])}.items():
+        assert 0 < facts["headline"] < facts["verdict"] < screen, width
+        assert facts["words"] <= 400, width
 
 
 def test_nothing_sticks_out(windows: dict[str, Any]) -> None:

@@ -36,8 +36,9 @@ SETTING = "A setting of the strategy; may be repeated."
 WORKLOAD_SETTING = "A setting of the workload; may be repeated."
 CONFIG = "Read options from a TOML file; the command line overrides them."
 PRINT_CONFIG = "Print the options as TOML for --config, and start nothing."
+RELEVANT = "The smallest difference that counts as better or worse (default: 1%)."
 N, NUMBER, TIME, WORDS, PAIR, SIZE, RATE = "N", "NUMBER", "TIME", "TEXT", "KEY=VALUE", "BYTES", "BANDWIDTH"
-DELAYS, SHARES = "DELAYS", "static|dynamic"
+DELAYS, SHARE, SHARES = "DELAYS", "PERCENT%", "static|dynamic"
 
 
 Value = bool | int | float | str | list["Value"]

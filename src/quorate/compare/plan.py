@@ -87,6 +87,8 @@ class Comparison:
     seconds: float | None = None
     """Seconds of training, where these are equal."""
     target: float | None = None
+    relevant: float | None = None
+    """The smallest difference that counts, as a share; None is the report's default."""
     imbalance: str | None = None
     pace: str | None = None
     share: str | None = None

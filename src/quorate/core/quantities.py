@@ -16,7 +16,7 @@ _BYTES = {
     "": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
 }  # fmt: skip
-_QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
 
 
 def seconds_from(text: str, within: str = "") -> float:
@@ -51,6 +51,11 @@ def bytes_from(text: str) -> int:
 def number_from(text: str, within: str = "") -> float:
     """Return a number from 0 on, without a unit."""
     return _quantity(text, {"": 1.0}, within, "a number such as 0.5")
+
+
+def share_from(text: str) -> float:
+    """Return a share from a percentage: `1%`, `0.5%`."""
+    return _quantity(text, {"%": 0.01}, "", "a share such as 1% or 0.5%")
 
 
 def factor_from(text: str, within: str = "") -> float:

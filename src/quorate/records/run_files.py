@@ -28,6 +28,7 @@ class RunFile:
     cores: int
     seconds: float
     target: float
+    relevant: float
     equal: str
     warm_up_steps: int
     subject: Mapping[str, Any]

@@ -59,13 +59,16 @@ class View:
     def left_out(self, shown: Collection[str], reason: str) -> str:
         """Return a sentence about arms that are not `shown` in a chart; empty if there are none."""
         names = [arm.name for arm in self.summary.arms if arm.name not in shown]
-        return f"Not shown: {listed(names)}, of which {reason}." if names else ""
+        return f"Not shown: {listed(names)} ({reason})." if names else ""
 
 
-def section(name: str, title: str, lead: str, *body: str) -> Markup:
-    """Return one section of the page, with a few words on how to read it beside it."""
-    side = element("div", element("h2", title), element("p", lead, class_="lead"), class_="side")
-    return element("section", side, element("div", *body, class_="body"), id=name)
+def section(name: str, title: str, lead: str, *body: str, is_open: bool = True) -> Markup:
+    """Return one section of the page: a few words on how to read it, and the body beside them, or folded below."""
+    words, content = element("p", lead, class_="lead"), element("div", *body, class_="body")
+    if is_open:
+        return element("section", element("div", element("h2", title), words, class_="side"), content, id=name)
+    inside = element("details", element("summary", element("h2", title)), words, content)
+    return element("section", inside, id=name, class_="folded")
 
 
 def figure(
@@ -93,8 +96,13 @@ def figure(
     if note:
         parts.append(element("p", note, class_="note"))
     if numbers:
-        parts.append(element("details", element("summary", "The numbers"), numbers))
+        parts.append(folded("The numbers", numbers))
     return framed(view, caption, *parts)
+
+
+def folded(summary: str, *body: str) -> Markup:
+    """Return content that readers unfold."""
+    return element("details", element("summary", summary), *body)
 
 
 def framed(view: View, caption: str, *parts: str) -> Markup:

@@ -7,13 +7,16 @@ A value that was not measured is null, never 0.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from quorate.report.statistics import Difference, mean_interval
+from quorate.report.statistics import RELEVANT, Difference, mean_interval
 
+_OF_SHARES = {"accuracy", "acc", "top", "auc", "f", "precision", "recall", "iou", "map"}
+"""Words in the names of metrics that are shares, so from 0 to 1."""
 FORMAT = 1
 """Rises when a field changes its meaning or is removed."""
 NOT_BEGUN = "it has not begun"
@@ -51,6 +54,35 @@ class Estimate(Part):
         known = [value for value in values if value is not None]
         return cls.of(known, least=least, most=most) if known else None
 
+    @classmethod
+    def of_qualities(cls, values: Iterable[float | None], metric: str | None) -> Estimate | None:
+        """Return the mean of the known qualities; the interval of an accuracy ends at 0 and at 1, or 100 in percent."""
+        known = [value for value in values if value is not None]
+        most = math.inf
+        if _OF_SHARES & set(re.split("[^a-z]+", (metric or "").lower())) and known and min(known) >= 0.0:
+            most = next((limit for limit in (1.0, 100.0) if max(known) <= limit), math.inf)
+        return cls.of_known(known, least=-math.inf if most == math.inf else 0.0, most=most)
+
+
+class HostLoad(Part):
+    """The load of the host of a run; of several hosts, of the one with the most other work for its cores.
+
+    Numbers of cores are CPU seconds over seconds. Null stands for what the system does not count.
+    """
+
+    cores: int
+    """The cores of the host."""
+    used: float
+    """The cores that the workers of the run used."""
+    other: float | None
+    """The cores that other work used; without CPU times of the host, its load average without the workers."""
+    load_average: float | None
+    """In the last minute of the run."""
+    pressure: float | None
+    """The share of the time in which some process waited for a core."""
+    is_busy: bool
+    """Whether other work took cores that the workers could have used."""
+
 
 class Outcome(Part):
     """The end of one run."""
@@ -64,6 +96,8 @@ class Outcome(Part):
     """By the wall clock, start-up included."""
     why: str | None
     """The reason of a failure, in a sentence."""
+    load: HostLoad | None = None
+    """Null if a worker has not recorded it, as after its death, or in a virtual world."""
 
 
 class ArmSummary(Part):
@@ -154,11 +188,15 @@ class Summary(Part):
     workers: int
     verdict: str
     """One sentence."""
+    other_work: str | None = None
+    """The sentence that belongs to the verdict if other work kept a machine busy during runs."""
     warnings: tuple[str, ...]
     """Cautions: arms that failed, one seed only, work that was not equal."""
     metric: Metric | None
     target: float | None
     baseline: str | None
+    relevant: float = RELEVANT
+    """The smallest difference that counts, as a share of the baseline's value."""
     imbalance: str | None
     pace: str | None
     arms: tuple[ArmSummary, ...]

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-Difference = Literal["better", "worse", "no difference shown"]
+Difference = Literal["better", "worse", "no significant difference"]
 CONFIDENCE = 0.95
 LEAST_VALUES = 3
 """The number of values from which on a mean has an interval."""
-LEAST = 0.001
-"""A difference below this share of the baseline's value is none: equal things can differ by rounding."""
+NONE: Difference = "no significant difference"
+RELEVANT = 0.01
+"""The smallest difference that counts by default, as a share of the baseline's value."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +51,37 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
     return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))
 
 
-def ratio_verdict(pairs: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Difference:
-    """Compare pairs (this one, the baseline) above 0: a difference is shown if the mean ratio's interval excludes 1."""
+def ratio_verdict(
+    pairs: Sequence[tuple[float, float]], *, higher_is_better: bool, relevant: float = RELEVANT
+) -> Difference:
+    """Compare pairs (this one, the baseline) above 0.
+
+    A difference is significant if the interval of the mean ratio excludes 1, and that ratio is at least `relevant` off.
+    """
     interval = ratio_interval([own / other for own, other in pairs])
-    if interval.low is None or interval.high is None or abs(interval.mean - 1.0) < LEAST:
-        return "no difference shown"
+    if interval.low is None or interval.high is None or abs(interval.mean - 1.0) < relevant:
+        return NONE
     return _verdict(interval.low > 1.0, interval.high < 1.0, higher_is_better)
 
 
-def difference_verdict(pairs: Sequence[tuple[float, float]], *, higher_is_better: bool) -> Difference:
-    """Compare pairs (this one, the baseline): a difference is shown if the mean difference's interval excludes 0."""
+def difference_verdict(
+    pairs: Sequence[tuple[float, float]], *, higher_is_better: bool, relevant: float = RELEVANT
+) -> Difference:
+    """Compare pairs (this one, the baseline).
+
+    A difference is significant if the interval of the mean difference excludes 0, and that mean is at least `relevant`
+    times the baseline's.
+    """
     interval = mean_interval([own - other for own, other in pairs])
     usual = statistics.fmean(abs(other) for _, other in pairs)
-    if interval.low is None or interval.high is None or abs(interval.mean) < LEAST * usual:
-        return "no difference shown"
+    if interval.low is None or interval.high is None or abs(interval.mean) < relevant * usual:
+        return NONE
     return _verdict(interval.low > 0.0, interval.high < 0.0, higher_is_better)
 
 
 def _verdict(is_above: bool, is_below: bool, higher_is_better: bool) -> Difference:
     if not is_above and not is_below:
-        return "no difference shown"
+        return NONE
     return "better" if is_above == higher_is_better else "worse"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from quorate.report import topics
 from quorate.report.cautions import cautions_of, notes_of
 from quorate.report.figures import throughput
 from quorate.report.figures.run import MeasuredRun
+from quorate.report.host_load import load_of, other_work_in_words
 from quorate.report.page import page
 from quorate.report.parts import View
 from quorate.report.reading.planned import Planned, PlannedArm, planned_in
@@ -49,12 +51,15 @@ def _types(listed: tuple[Topic[Any, Any], ...]) -> tuple[type[ArmSummary], type[
     return arm, create_model("Summary", __base__=Summary, __doc__=Summary.__doc__, arms=arms)
 
 
-def summarize(folder: Path) -> Summary:
+def summarize(folder: Path, *, relevant: float | None = None) -> Summary:
     """Summarize the comparison or the run in `folder`. Raises `ConfigurationError` if there is neither.
 
+    `relevant` is the smallest difference that counts, as a share; by default that of the comparison.
     Runs are read one after the other; of each only its figures are kept. Cost: some 30 µs a row.
     """
     plan = planned_in(folder)
+    if relevant is not None:
+        plan = replace(plan, relevant=relevant)
     by_arm = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
     runs = of_common_seeds(plan, by_arm)
     used = [run for arm_runs in runs.values() for run in arm_runs if run.is_used]
@@ -68,10 +73,12 @@ def summarize(folder: Path) -> Summary:
         world=plan.world,
         workers=plan.workers,
         verdict=verdict_of(plan, arms, _qualities(runs)),
+        other_work=other_work_in_words(run.outcome for arm_runs in runs.values() for run in arm_runs),
         warnings=tuple(cautions_of(plan, runs, arms)),
         metric=plan.metric,
         target=plan.target,
         baseline=None if plan.baseline is None else plan.baseline.name,
+        relevant=plan.relevant,
         imbalance=plan.text("imbalance"),
         pace=plan.text("pace"),
         arms=arms,
@@ -119,6 +126,7 @@ def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
         status=run.status,
         seconds=float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else None,
         why=str(outcome["why"]) if outcome.get("why") else None,
+        load=load_of(run),
     )
 
 
@@ -147,12 +155,14 @@ def tables(summary: Summary) -> dict[str, str]:
     return dict(table for topic in topics.TOPICS for table in topic.tables(summary))
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, *, relevant: float | None = None) -> Path:
     """Read the records in `folder` and write their report there; return the path of the page.
+
+    `relevant` as in `summarize`.
 
     Raises `ConfigurationError` if there is no run and no comparison.
     """
-    summary = summarize(folder)
+    summary = summarize(folder, relevant=relevant)
     write_summary(folder, summary)
     write_files(folder, {PAGE: page(summary)})
     return folder / PAGE

@@ -38,11 +38,11 @@ class Topic(Generic[F, S]):
     name: str
     """The anchor of its section, and the name of its field."""
     title: str
-    """The words of the link to its section."""
-    heading: str = ""
-    """The heading of its section, if it is not `title`."""
+    """The heading of its section."""
     lead: str = ""
     """A few words on how to read the section; without them it has the full width, and no heading."""
+    is_open: bool = False
+    """Whether its section is unfolded from the beginning."""
     part: type[S] | None = None
     """Its part of an arm in `summary.json`; None for topics of the whole comparison."""
     is_flat: bool = False
@@ -106,7 +106,7 @@ class Topic(Generic[F, S]):
         content = content or [missing(self.missing)]
         if not self.lead:
             return element("section", *content, id=self.name, class_="full", aria_label=self.title)
-        return section(self.name, self.heading or self.title, self.lead, *content)
+        return section(self.name, self.title, self.lead, *content, is_open=self.is_open)
 
     def tables(self, summary: Summary) -> Iterator[tuple[str, str]]:
         """Yield the name and the text of each CSV file, with the rows of all arms; unknown values are empty cells."""

@@ -356,3 +356,34 @@ def test_without_a_metric_the_end_says_how_to_name_one(tmp_path: Path, capsys: p
         (folder / "summary.json").write_text(summarize(folder).model_dump_json())
         show(folder, folder / "index.html", as_json=False)
         assert ("and name that value with --metric accuracy" in capsys.readouterr().out) == (metric is None)
+
+
+def test_the_terminal_says_that_the_machine_was_busy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = summarize(make_comparison(tmp_path, seeds=(0,), fails=False, steps=20))
+    for said, lines in ((None, 0), ("the machine was busy with other work (1.6 of 2 cores) in 1 of 3 runs", 1)):
+        text = summary.model_copy(update={"other_work": said}).model_dump_json()
+        (tmp_path / "summary.json").write_text(text)
+        show(tmp_path, tmp_path / "index.html", as_json=False)
+        after_the_verdict = capsys.readouterr().out.partition("\n\n")[0].splitlines()[-1]
+        sentence = "The machine was busy with other work (1.6 of 2 cores) in 1 of 3 runs."
+        assert (after_the_verdict == sentence) == bool(lines)
+
+
+def test_the_smallest_relevant_difference_is_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_comparison(tmp_path / "a", fails=False, steps=20)
+
+    def said(*options: str) -> tuple[float, str]:
+        assert _status("report", str(folder), "--json", *options) == 0
+        summary = json.loads(capsys.readouterr().out)
+        return summary["relevant"], summary["arms"][2]["differences"]["examples_per_second"]
+
+    assert said() == (0.01, "better")
+    assert said("--relevant", "900%") == (9.0, "no significant difference")
+    plan = json.loads((folder / "compare.json").read_text())
+    (folder / "compare.json").write_text(json.dumps({**plan, "relevant": 9.0}))
+    assert said() == (9.0, "no significant difference")
+    assert said("--relevant", "1%") == (0.01, "better")
+    assert _status("report", str(folder), "--relevant", "1") == 2
+    assert '"1" is not a share such as 1% or 0.5%' in capsys.readouterr().err
+    told = ("compare", "digits", "-n", "2", "--relevant", "2%", "--dry-run", "--json")
+    assert _status(*told) == 0 and json.loads(capsys.readouterr().out)["relevant"] == pytest.approx(0.02)

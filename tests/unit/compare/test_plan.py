@@ -23,6 +23,7 @@ PLAN = Comparison(
     epochs=1.5,
     seconds=2.0,
     target=0.9,
+    relevant=0.02,
     imbalance="one-of:20ms",
     pace="5ms",
     share="dynamic",

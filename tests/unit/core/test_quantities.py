@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import bytes_per_second_from, factor_from, number_from, seconds_from
+from quorate.core.quantities import bytes_per_second_from, factor_from, number_from, seconds_from, share_from
 
 
 def test_quantities_are_read() -> None:
@@ -18,6 +18,7 @@ def test_quantities_are_read() -> None:
     assert bytes_per_second_from("8bit/s") == 1.0
     assert number_from("0.5") == 0.5
     assert factor_from("x0.1") == 0.1
+    assert share_from("0.5%") == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("text", ["1e999", "1e999ms", "nan", "inf", ".", "-1"])
@@ -32,6 +33,12 @@ def test_only_finite_numbers_from_0_on(text: str) -> None:
 def test_a_factor_begins_with_x(text: str) -> None:
     with pytest.raises(ConfigurationError, match=f'^"{text}" in "rank:0:{text}" is not a factor such as x0.1 or x2$'):
         factor_from(text, f"rank:0:{text}")
+
+
+@pytest.mark.parametrize("text", ["1", "0.01", "%", "-1%", "1 percent"])
+def test_a_share_is_in_percent(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'^"{text}" is not a share such as 1% or 0.5%$'):
+        share_from(text)
 
 
 def test_the_message_quotes_the_whole_once() -> None:

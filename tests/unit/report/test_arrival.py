@@ -122,7 +122,7 @@ def test_a_step_time_that_differs_is_not_called_like_everyones() -> None:
 def test_where_nobody_waits_a_rank_is_slow_by_its_own_pace(tmp_path: Path) -> None:
     skew = skew_in(tmp_path / "slow", waits=False, steps=120)
     assert not skew.is_together and [rank.rank for rank in skew.slow] == [3]
-    assert sentence_of(skew).startswith("not everybody is waited for: rank 3 is at work on a step for 3")
+    assert sentence_of(skew).startswith("the workers do not all wait for each other: rank 3 works on a step for 3")
     assert sentence_of(skew).endswith("1.69 times as long as the others")
 
 
@@ -145,9 +145,7 @@ def test_where_nobody_waits_lateness_is_what_it_would_have_been(tmp_path: Path) 
     assert [rank.rank for rank in skew.slow] == [1]
     arrival = arrival_of(skew, seed=0)
     assert not arrival.is_together and arrival.heat[1] == pytest.approx((0.5,) * 20)
-    assert arrival.sentence.endswith(
-        "rank 1 is at work on a step for 0.700 s (median), 3.50 times as long as the others"
-    )
+    assert arrival.sentence.endswith("rank 1 works on a step for 0.700 s (median), 3.50 times as long as the others")
 
 
 def test_who_waits_long_is_not_slow() -> None:

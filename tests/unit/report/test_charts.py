@@ -19,13 +19,13 @@ from quorate.report.charts.arrivals import LEVELS, ArrivalRows, Row, arrival_cha
 from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart, placed_names, thinned
 from quorate.report.charts.markup import Markup, element, joined, number
+from quorate.report.charts.ratios import Ratio, ratio_chart
 from quorate.report.charts.scales import scale_of, unit_for
 from quorate.report.figures.time_use import ACTIVITIES
 from quorate.report.schema import Estimate
 from quorate.report.topics.rounds import Gain, gain_chart
 from quorate.report.topics.steps import histograms
 from quorate.report.topics.timeline import RoundLine, lane_chart
-from quorate.report.topics.verdict import Ratio, ratio_chart
 
 finite_floats = st.floats(-1e9, 1e9)
 WIDTHS = pytest.mark.parametrize("width", [340.0, 940.0])
@@ -390,7 +390,7 @@ def test_lanes_hold_their_spans() -> None:
     assert gap == pytest.approx(last, abs=0.2)
     assert begin + wide + gap + last == pytest.approx(930.0, abs=0.3)
     assert set(paths) == {"p-compute", "p-waiting"}
-    assert {"rank 0", "compute", "waiting for others", "time, s"} <= set(words(chart))
+    assert {"rank 0", "compute", "waiting", "time, s"} <= set(words(chart))
 
 
 # Rounds
@@ -407,7 +407,7 @@ def test_columns_are_shares_from_zero(width: float) -> None:
     tops = [float(top) for top in re.findall(r"V([\d.]+)h", area.get("d", ""))]
     (foot,) = set(re.findall(r"M[\d.]+ ([\d.]+)V", area.get("d", "")))
     low, high = (float(foot) - top for top in tops)
-    assert high == pytest.approx(3 * low, abs=0.05), "nothing is drawn for nothing"
+    assert high == pytest.approx(3 * low, abs=0.15), "nothing is drawn for nothing"
     assert {"25%", "75%", "0", "1", "2", "mean 1.5", "rounds"} <= set(words(chart))
 
 
@@ -458,6 +458,17 @@ def test_gains_of_nothing() -> None:
     assert "nan" not in gain_chart(rows, was="was", would_be="would be", width=340.0, label="bars of waiting")
 
 
+def strokes(chart: str, name: str) -> list[tuple[float, float, float]]:
+    """The begin, row and end of strokes that are written relative to each other."""
+    (path,) = [path for path in drawn(chart).iter("path") if path.get("id", "").endswith(name)]
+    places, x, y = [], 0.0, 0.0
+    for right, down, length in re.findall(r"m(-?[\d.]+) (-?[\d.]+)h([\d.]+)", path.get("d", "")):
+        x, y = x + float(right), y + float(down)
+        places.append((x, y, x + float(length)))
+        x += float(length)
+    return places
+
+
 def test_rounds_cross_the_lanes_and_gradients_lead_to_them() -> None:
     lanes = [("rank 0", [("compute", 0.0, 1.0)]), ("rank 1", [("compute", 0.0, 2.0)])]
     rounds = [
@@ -474,10 +485,12 @@ def test_rounds_cross_the_lanes_and_gradients_lead_to_them() -> None:
         [float(y) for y in re.findall(r" ([\d.]+)V([\d.]+)", element.get("d", ""))[0]] for element in (first, second)
     ]
     assert tall[0] == tall[1] and tall[0][1] - tall[0][0] > 2 * 27
-    ways = re.findall(r"M([\d.]+) ([\d.]+)H([\d.]+)", of(chart, "path", "way")[-1].get("d", ""))
-    assert [float(end) for *_, end in ways] == pytest.approx([xs[0], xs[0], xs[1]], abs=0.1)
+    ways = strokes(chart, "ways")
+    assert [end for _, _, end in ways] == pytest.approx([xs[0], xs[0], xs[1]], abs=0.2)
     left = float(of(chart, "line", "axis")[0].get("x1", 0))
-    assert float(ways[1][0]) == pytest.approx(left, abs=0.1), "a gradient from before begins where the scale does"
-    fresh, late = (of(chart, "path", kind)[-1].get("d", "") for kind in ("fresh", "late"))
-    assert fresh.count("M") == 1 and late.count("M") == 1, "what came before has no dot"
-    assert float(late[1:].split()[0]) == pytest.approx((xs[0] + xs[1]) / 2, abs=0.1)
+    assert ways[1][0] == pytest.approx(left, abs=0.1), "a gradient from before begins where the scale does"
+    assert ways[1][1] - ways[0][1] == 27.0 and ways[1][1] == ways[2][1]
+    fresh, late = strokes(chart, "fresh"), strokes(chart, "late")
+    assert len(fresh) == len(late) == 1, "what came before has no dot"
+    assert late[0][0] == late[0][2] == pytest.approx((xs[0] + xs[1]) / 2, abs=0.1)
+    assert len(of(chart, "use", "fresh")) == len(of(chart, "use", "late")) == 2, "a dot has a rim"

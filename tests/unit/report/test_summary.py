@@ -73,14 +73,14 @@ def test_a_run_that_failed_is_named_and_left_out(summary: Summary) -> None:
 def test_arms_are_held_against_the_baseline_seed_by_seed(summary: Summary) -> None:
     base, same, other = summary.arms
     assert base.speedup is None and base.differences == {}
-    assert same.speedup is not None and same.differences["examples_per_second"] == "no difference shown"
+    assert same.speedup is not None and same.differences["examples_per_second"] == "no significant difference"
     assert other.speedup is not None and other.differences["examples_per_second"] == "better"
     rates = [side.examples_per_second.values for side in (base, other) if side.examples_per_second is not None]
     assert other.speedup.values == tuple(own / theirs for theirs, own in zip(*rates, strict=True))
     assert other.speedup.low is not None and other.speedup.low > 1.4
     assert other.target_speedup is not None and other.target_speedup.mean > 1.4
     assert other.differences["quality"] == "worse" and other.differences["time_to_target"] == "better"
-    assert other.differences["bytes_per_step"] == "no difference shown"
+    assert other.differences["bytes_per_step"] == "no significant difference"
 
 
 def test_the_verdict_claims_what_is_shown(summary: Summary) -> None:
@@ -90,7 +90,8 @@ def test_the_verdict_claims_what_is_shown(summary: Summary) -> None:
     assert re.fullmatch(rf"{speed}\. Quality: worse, top1 0\.\d+ against 0\.\d+\.", faster)
     assert re.fullmatch(
         r"all-reduce: 1\.\d\d times as fast as ddp \(1\.\d\d and 1\.\d\d, 2 seeds\)\. The target, top1 0\.62, "
-        r"is reached in 2 of 3 runs\. Quality: not told apart, top1 0\.685 against 0\.689 \(seeds 0 and 1 alone\)\.",
+        r"is reached in 2 of 3 runs\. Quality: no significant difference, top1 0\.685 against 0\.689 "
+        r"\(seeds 0 and 1 alone\)\.",
         other,
     )
 
@@ -188,9 +189,9 @@ def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
     summary = summarize(make_comparison(tmp_path, seeds=(7,), fails=False, steps=30))
     assert "one seed only: no difference can be shown, whatever the figures are" in summary.warnings
     for side in summary.arms:
-        assert set(side.differences.values()) <= {"no difference shown"}
+        assert set(side.differences.values()) <= {"no significant difference"}
         assert side.quality is not None and side.quality.low is None and len(side.quality.values) == 1
-    assert "times as fast as ddp to top1 0.62 (one seed). Quality: not told apart, top1" in summary.verdict
+    assert "times as fast as ddp to top1 0.62 (one seed). Quality: no significant difference, top1" in summary.verdict
 
 
 def test_work_that_was_to_be_equal_and_was_not(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_times_to_a_target_some_missed_show_nothing(tmp_path: Path) -> None:
     make_run(tmp_path / "quorum" / "seed-1", waits=False, quality=0.5, seed=1)
     summary = arm(summarize(tmp_path), "quorum")
     assert summary.target_reached == (2, 3) and summary.target_speedup is not None
-    assert summary.differences["time_to_target"] == "no difference shown"
+    assert summary.differences["time_to_target"] == "no significant difference"
 
 
 def test_who_failed_after_the_target_has_not_reached_it(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_of_a_stopped_comparison_each_run_is_told_once_with_the_command_that_goe
     others = [warning for warning in summary.warnings[1:] if "seed 1" in warning or "seed 0" in warning]
     assert not others
     assert [side.seeds for side in summary.arms] == [(0,), (0,), ()]
-    shown = parsed(page(summary)).one("table", "arms").text
+    shown = parsed(page(summary)).one("table", "first").text
     for words in ("1 of 2 runs stopped", "1 of 2 runs not run", "1 of 2 runs failed", "1 of 2 seeds (0)"):
         assert words in shown
 
@@ -321,7 +322,7 @@ def test_a_stopped_comparison_sets_equal_seeds_side_by_side(tmp_path: Path) -> N
     base = arm(summarize(stopped), "ddp").quality
     assert own is not None and base is not None and len(own.values) == len(base.values) == 1
     both = f"top1 {own.values[0]:.3g} against {base.values[0]:.3g}."
-    assert f"Quality: not told apart, {both}" in summarize(stopped).verdict
+    assert f"Quality: no significant difference, {both}" in summarize(stopped).verdict
     assert len(summarize(stopped).arms[0].curves) == 1, "nor are charts of other seeds"
 
 
@@ -344,7 +345,7 @@ def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Pat
         file.write('{"kind":"log","step":60,"time":1e6,"values":{"top1":NaN}}\n')
     summary = summarize(tmp_path)
     diverged = arm(summary, "all-reduce")
-    assert diverged.differences["quality"] == "no difference shown"
+    assert diverged.differences["quality"] == "no significant difference"
     assert diverged.quality is not None and len(diverged.quality.values) == 2
     assert "all-reduce, seed 1: top1 is not a number at step 60" in summary.warnings
 
@@ -507,7 +508,7 @@ def test_the_summary_in_words(summary: Summary, tmp_path: Path) -> None:
     assert "**" not in rows["ddp (baseline)"] + rows["all-reduce"]
     assert "**1.49× (1.47× to 1.51×, 3 seeds)**" in rows["quorum"] and "3 seeds): worse" in rows["quorum"]
     assert "| 40.0 kB (3 seeds) |" in rows["ddp (baseline)"]
-    assert "no difference shown" in rows["all-reduce"] and rows["all-reduce"].endswith("| 2 of 3 |")
+    assert "no significant difference" in rows["all-reduce"] and rows["all-reduce"].endswith("| 2 of 3 |")
     assert f"- Caution: {summary.warnings[0]}." in text
     assert "quorate compare -n 4 --workload stdlib-functions --tune" in text
     (rounds,) = re.findall(r"## Rounds\n\n(.*)\n\n## Reproduce", text)

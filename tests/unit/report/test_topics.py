@@ -39,8 +39,8 @@ def test_a_topic_is_in_the_summary_and_in_its_schema(written: Path) -> None:
 
 def test_a_topic_is_on_the_page_and_in_the_markdown(written: Path) -> None:
     page, markdown = ((written / name).read_text() for name in ("report.html", "summary.md"))
-    assert '<section id="losing">' in page and "Highest loss at the end" in page
-    assert '<a href="#losing">Highest loss</a>' in page and 'href="./data/losing.csv"' in page
+    assert '<section id="losing" class="folded">' in page and "Highest loss at the end" in page
+    assert "<h2>Highest loss</h2>" in page and 'href="./data/losing.csv"' in page
     assert re.search(r"## Highest loss\n\n- ddp: rank \d, [\d.]+\.\n", markdown)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from quorate.report.parts import sentence
 from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.summary import summary_type
 from quorate.report.wording import Words, numbers_alike, ratios_alike, seconds_alike
@@ -27,6 +28,8 @@ def show(folder: Path, page: Path, *, as_json: bool) -> None:
         return
     summary = summary_type().model_validate_json(text)
     typer.echo(summary.verdict)
+    if summary.other_work is not None:
+        typer.echo(sentence(summary.other_work))
     typer.echo()
     typer.echo("\n".join(_table(summary)))
     typer.echo()

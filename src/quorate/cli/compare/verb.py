@@ -33,7 +33,7 @@ from quorate.cli.options import argument, command, flags_given, option
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
 from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
-from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from
+from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from, share_from
 from quorate.core.telling import tell
 from quorate.launch.run.folder import SCALING, held, run_folder, usual_name
 from quorate.launch.run.requests import status_after
@@ -44,7 +44,7 @@ USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
 _FACTORS = re.compile(r"[0-9.eE,+-]+")
 
 _AS_TYPED = (
-    "epochs", "seconds", "target", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
+    "epochs", "seconds", "target", "relevant", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
     "evaluations",
 )  # fmt: skip
 """Options that a comparison has under the same name."""
@@ -124,6 +124,7 @@ class CompareOptions:
         metavar=shared.TIME,
     )
     target: float | None = option("The quality to reach; the time to it is compared.", metavar=shared.NUMBER)
+    relevant: float | None = option(shared.RELEVANT, reads=share_from, metavar=shared.SHARE)
     stops: bool = option("End a run when it reaches the target.", "--stop-at-target", default=False)
     metric: str | None = option("The name under which a script logs its quality.", metavar="NAME")
     higher: bool | None = option("Whether higher or lower values of it are better.", "--higher/--lower")

@@ -27,6 +27,7 @@ from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.gangs import remember_folder, remembered_folder
 from quorate.launch.worker.other_launchers import is_requeued, name_under_slurm
 from quorate.launch.worker.record_transfer import RecordTransfer
+from quorate.observe.host_load import HostLoad
 from quorate.observe.memory_use import memory_use
 from quorate.observe.step_times import timing
 from quorate.records.records import Recorder, records_of
@@ -82,6 +83,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     )
     if is_real:
         memory_use(place).begin(recorder, wire.clock.now(), is_on_gpu=device.startswith("cuda"))
+        place.context(HostLoad).begin(wire.clock.now())
     data_context(place).record = recorder.hold
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
@@ -155,8 +157,12 @@ class _Kept:
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
     timers = timing(place).timers
     steps, peak = timers[0].steps if timers else 0, _peak_bytes() if is_real else None
-    memory_use(place).write(place.wire.clock.now(), steps)
-    recorder.write(End(time=place.wire.clock.now(), steps=steps, peak_bytes=peak))
+    now = place.wire.clock.now()
+    memory_use(place).write(now, steps)
+    load = place.context(HostLoad).row(now)
+    if load is not None:
+        recorder.hold(load)
+    recorder.write(End(time=now, steps=steps, peak_bytes=peak))
     recorder.close()
     transfer = place.context(_Kept).transfer
     if transfer is not None:

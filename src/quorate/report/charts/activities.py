@@ -17,7 +17,7 @@ WORDS = {
 }  # fmt: skip
 """Words for activities whose names are not enough."""
 SHORT = {"delay": "lateness"}
-"""Other words for where there is room for one."""
+"""Other words for keys, and for where there is room for one."""
 SHOWN = ("compute", "pace", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
 """From left to right in bars: the work of the worker itself, the injected, and the cost of others."""
 _PATTERNS: Mapping[str, tuple[int, str]] = {
@@ -67,7 +67,7 @@ def key(activities: Sequence[str], width: float, top: float) -> tuple[Markup, fl
     parts: list[str] = []
     x, y = 0.0, top
     for activity in activities:
-        words = words_of(activity)
+        words = SHORT.get(activity, activity)
         wide = 28.0 + drawing.text_width(words) + 12.0
         if x > 0.0 and x + wide > width:
             x, y = 0.0, y + 20.0

@@ -103,22 +103,27 @@ def marker(x: float, y: float, look: int, size: float = 3.6) -> Markup:
 
 def axis_below(scale: Scale, y: float, top: float, title: str, *, most: int = 6) -> Markup:
     """Draw a horizontal axis at `y`: round numbers, fine lines up to `top`, and the title with its unit."""
-    parts = []
-    for value, words in scale.ticks(most):
-        x = scale(value)
-        parts += [line(x, top, x, y, class_="grid"), text(x, y + 16, words, class_="tick", anchor="middle")]
-    parts.append(line(scale.begin, y, scale.end, y, class_="axis"))
-    parts.append(text(scale.end, y + 34, with_unit(title, scale), class_="axis-title", anchor="end"))
-    return joined(parts)
+    ticks = [(number(scale(value)), words) for value, words in scale.ticks(most)]
+    return joined(
+        [
+            element("path", d="".join(f"M{x} {number(top)}V{number(y)}" for x, _ in ticks), class_="grid"),
+            _tick_words([element("text", words, x=x, y=y + 16) for x, words in ticks], "middle"),
+            line(scale.begin, y, scale.end, y, class_="axis"),
+            text(scale.end, y + 34, with_unit(title, scale), class_="axis-title", anchor="end"),
+        ]
+    )
 
 
 def axis_left(scale: Scale, x: float, right: float) -> Markup:
     """Draw a vertical axis at `x`: round numbers and fine lines to `right`; its title stands above the chart."""
-    parts = []
-    for value, words in scale.ticks():
-        y = scale(value)
-        parts += [line(x, y, right, y, class_="grid"), text(x - 8, y + 4, words, class_="tick", anchor="end")]
-    return joined(parts)
+    ticks = [(scale(value), words) for value, words in scale.ticks()]
+    lines = "".join(f"M{number(x)} {number(y)}H{number(right)}" for y, _ in ticks)
+    words = [element("text", words, x=x - 8, y=y + 4) for y, words in ticks]
+    return joined([element("path", d=lines, class_="grid"), _tick_words(words, "end")])
+
+
+def _tick_words(words: Iterable[Markup], anchor: str) -> Markup:
+    return element("g", *words, class_="tick", text_anchor=anchor)
 
 
 def with_unit(title: str, scale: Scale) -> str:

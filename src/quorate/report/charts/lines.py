@@ -56,7 +56,7 @@ def band(curves: Sequence[Points], most: int) -> list[tuple[float, float, float,
     return rows
 
 
-POINTS = 2.0
+POINTS = 1.0
 """About how many points all curves of a chart have together, for each unit of its width."""
 _MARKS = 5
 """Markers along a line, besides the one at its end."""
@@ -75,6 +75,11 @@ class Line:
     """The mean place on the x axis at which the line reached the target."""
     is_of_runs: bool = True
     """Whether a curve is a run; a single one is said to be of one seed."""
+
+    @property
+    def end(self) -> float:
+        """The y at which the drawn line ends; the line has points."""
+        return _mean(self, 2)[-1][1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 EMPTY = {"br", "input", "meta"}
 """Elements of HTML that have no content and no end."""
+SHAPES = {"circle", "line", "path", "rect", "use"}
+"""Elements of SVG that end where they begin if they have no content."""
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Value = str | float | bool | None
@@ -22,8 +24,8 @@ class Markup(str):
 def element(name: str, /, *content: str, **attributes: Value) -> Markup:
     """`<name a="…">content</name>`: well-formed as XML as well, but for the elements in `EMPTY`.
 
-    In the names of attributes `_` stands for `-`, and one at the end is left out (`class_`). Numbers are coordinates:
-    two digits behind the point. None and False leave the attribute out, True gives it no value.
+    In the names of attributes `_` stands for `-`, and one at the end is left out (`class_`). Numbers are coordinates,
+    in tenths. None and False leave the attribute out, True gives it no value.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
@@ -32,6 +34,8 @@ def element(name: str, /, *content: str, **attributes: Value) -> Markup:
     )
     if name in EMPTY:
         return Markup(f"<{name}{written}>")
+    if name in SHAPES and not any(content):
+        return Markup(f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{joined(content)}</{name}>")
 
 
@@ -46,8 +50,8 @@ def escaped(text: str) -> Markup:
 
 
 def number(value: float) -> str:
-    """Write a coordinate: `12`, `3.5`, `0.25`."""
-    short = f"{value:.2f}".rstrip("0").rstrip(".")
+    """Write a coordinate in tenths: `12`, `3.5`."""
+    short = f"{value:.1f}".rstrip("0").rstrip(".")
     return "0" if short == "-0" else short
 
 

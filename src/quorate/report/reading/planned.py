@@ -15,6 +15,7 @@ from quorate.records.run_files import RunFile
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.sound import is_count, is_number, read_json, sound_parts
 from quorate.report.schema import Metric
+from quorate.report.statistics import RELEVANT
 from quorate.report.wording import counted
 from quorate.workloads import workloads
 
@@ -56,6 +57,8 @@ class Planned:
     equal: str | None
     """The equal quantity by plan: "examples", "seconds", or None."""
     warm_up_steps: int
+    relevant: float = RELEVANT
+    """The smallest difference that counts, as a share of the baseline's value."""
     is_under_way: bool = False
     """Whether a launcher is running it."""
     about: dict[str, Any]
@@ -160,6 +163,7 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
         metric=_metric(about),
         target=about.get("target"),
         equal=about.get("equal"),
+        relevant=RELEVANT if about.get("relevant") is None else about["relevant"],
         is_under_way=is_held(folder),
         warm_up_steps=int(about.get("warm_up_steps") or 0),
         about=about,

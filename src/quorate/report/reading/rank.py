@@ -19,6 +19,7 @@ from quorate.records.rows import (
     Gone,
     Joined,
     Layers,
+    Load,
     Log,
     Memory,
     Noise,
@@ -44,6 +45,7 @@ _LISTED: dict[str, tuple[type, str]] = {
     "gone": (Gone, "deaths"),
     "joined": (Joined, "joinings"),
     "memory": (Memory, "memory"),
+    "load": (Load, "loads"),
 }
 """Rows that are kept as they are: by kind, their class, and the list of `RankRecords` that they are in."""
 
@@ -82,6 +84,8 @@ class RankRecords:
     joinings: list[Joined] = field(default_factory=list)
     """Joins of other ranks, as this one recorded them."""
     memory: list[Memory] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    """The load of its host, at the end of each session."""
     foreseen: dict[str, dict[str, int]] = field(default_factory=dict)
     """Forecasts of its bytes, by optimizer."""
     evaluations: Spans = field(default_factory=Spans)

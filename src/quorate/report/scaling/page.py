@@ -64,11 +64,7 @@ Figure = Callable[[ScalingRow], float | None]
 
 def scaling_page(summary: ScalingSummary, view: View) -> str:
     """Return the whole file. `view` is of one of its comparisons."""
-    sections = [
-        ("verdict", "Verdict", _verdict(summary, view)),
-        ("curves", "Speed-up", _curves(summary, view)),
-        ("time", "Time per step", _times(summary, view)),
-    ]
+    sections = [_verdict(summary, view), _curves(summary, view), _times(summary, view)]
     simulated = [row for row in summary.rows if row.is_simulated]
     chips = [chip("measured, and simulated beyond" if simulated else "measured", "good"), chip(summary.strategy)]
     if summary.target is not None:
@@ -77,7 +73,7 @@ def scaling_page(summary: ScalingSummary, view: View) -> str:
         chips.append(chip(f"{summary.price:g} a worker and hour"))
     footer = element("footer", element("p", "Made by Quorate from the records of these runs. ", _command(summary)))
     return document(
-        summary.title, heading("workers", summary.title, chips), [part for part in sections if part[2]], footer,
+        summary.title, heading("workers", summary.title, chips), sections, footer,
         is_virtual=view.is_virtual,
     )  # fmt: skip
 

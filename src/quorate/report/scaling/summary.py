@@ -10,6 +10,7 @@ from typing import Any, cast
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import SCALING, SCALING_FORMAT
 from quorate.report.figures.time_use import ACTIVITIES
+from quorate.report.host_load import other_work_in_words
 from quorate.report.parts import View
 from quorate.report.reading.planned import Planned, planned_in
 from quorate.report.reading.sound import has_numbers, is_number, read_json
@@ -193,12 +194,13 @@ def scaling_summary(folder: Path, contents: Found) -> ScalingSummary:
     rows = rows_of(contents.measured, contents.pass_examples, price)
     cores = about.get("cores") if isinstance(about.get("cores"), int) else None
     plan = contents.trained[0].plan
+    other_work = other_work_in_words(run.outcome for entry in contents.trained for run in entry.runs)
     return ScalingSummary(
         title=str(about.get("title") or folder.name),
         world=plan.world,
         strategy=plan.arms[0].name,
         verdict=verdict_of(rows, contents.target, price),
-        warnings=(*warnings_of(rows, cores), *about.get("cautions", ())),
+        warnings=(*([other_work] if other_work else []), *warnings_of(rows, cores), *about.get("cautions", ())),
         target=contents.target,
         pass_examples=contents.pass_examples,
         pass_words=contents.pass_words,

@@ -23,12 +23,13 @@ from quorate.report.topics import (
     servers,
     stages,
     steps,
+    table,
     timeline,
     verdict,
 )
 
 _MODULES = (
-    verdict, fairness, quality, noise, exclusions, steps, arrival, rounds, servers, merges, outer, replicas, stages,
-    layers, memory, timeline, faults, joined, reproduce,
+    verdict, timeline, quality, table, fairness, noise, exclusions, steps, arrival, rounds, servers, merges, outer,
+    replicas, stages, layers, memory, faults, joined, reproduce,
 )  # fmt: skip
 TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)

@@ -19,9 +19,9 @@ LEAD = (
     "ranks have the same step time; only this shows who is slow."
 )
 APART = (
-    "Not everybody waited for everybody here, so nobody came late to anything. Shown is how much longer each rank was "
-    "at work on its step than the fastest rank on its step of equal number: what it would have been late by, had all "
-    "begun each step together."
+    "The workers did not all wait for each other, so none was late. The chart shows how much longer each rank worked "
+    "on its step than the fastest rank on the step of the same number: how late it would have been if all had begun "
+    "the step together."
 )
 MISSING = "No arm has a run that ended well with two ranks or more, so nobody's lateness is known."
 MANY_ARMS = 4
@@ -133,15 +133,15 @@ def _of_pace(skew: Skew) -> str:
     if not skew.slow:
         last = seconds_in_words(skew.last_median)
         return (
-            "not everybody is waited for, and no rank is significantly longer at work on a step than the others; had "
-            f"all begun each step together, the last would have arrived {last} after the first (median)"
+            "the workers do not all wait for each other, and no rank works significantly longer on a step than the "
+            f"others; if all had begun each step together, the last would have arrived {last} after the first (median)"
         )
     slow_median = statistics.median(rank.busy_median for rank in skew.slow)
     others_median = statistics.median(rank.busy_median for rank in skew.others)
-    verb = "are" if len(skew.slow) > 1 else "is"
+    verb = "work" if len(skew.slow) > 1 else "works"
     seconds = seconds_in_words(slow_median)
     return (
-        f"not everybody is waited for: {_names(skew.slow, skew)} {verb} at work on a step for {seconds} "
+        f"the workers do not all wait for each other: {_names(skew.slow, skew)} {verb} on a step for {seconds} "
         f"(median), {slow_median / others_median:.2f} times as long as the others"
     )
 
@@ -259,7 +259,7 @@ TOPIC = Topic(
     body=_body,
     missing=MISSING,
     markdown=lambda view, arms: by_arm(
-        "Who is slow", arms, lambda arrival: arrival.sentence, "Nobody can be told apart: no two workers met."
+        "Who is slow", arms, lambda arrival: arrival.sentence, "No two workers met, so no lateness is known."
     ),
     data={
         "arrival": (

@@ -57,7 +57,7 @@ def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
     if plan.warm_up_steps:
         steps = counted(plan.warm_up_steps, "step")
         sentences.append(f"The first {steps} of every worker are left out of every figure about steps.")
-    sentences.append("Evaluation is no training time.")
+    sentences.append("Evaluations do not count as training time.")
     return sentences
 
 

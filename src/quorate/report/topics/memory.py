@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import TableColumns, View, arms_table, framed, further, nothing, paragraphs
+from quorate.report.parts import NOT_MEASURED, View, framed, nothing, paragraphs, table
 from quorate.report.reading.rank import RankRecords
-from quorate.report.results import NOTHING
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
-from quorate.report.wording import bytes_alike, bytes_in_words
+from quorate.report.wording import Words, bytes_alike, bytes_in_words
 
 LEAD = (
-    "What each worker took at its peak, beside what it was to hold between steps: parameters with buffers, gradients, "
-    "and what the optimizer keeps; of a model in shards, its piece."
+    "The peak memory of the workers, beside the prediction for between steps: parameters with buffers, gradients, and "
+    "the optimizer's state; of a model in shards, the worker's shard."
 )
 MEANINGS = (
-    "Of the first run. Live is what programs asked for and did not give back, and shared memory, seen at the end of "
-    "forward passes and of steps, so that the most of a backward pass may be missing. Resident is what the system gave "
-    "to the process, programs and memory that is kept for later included. What is not foreseen: activations, whole "
-    "parameters and gradients that come and go, what strategies keep and exchange, and what torch loads."
+    "Of the first run, from the rank with the least to the one with the most; the data have each rank. Live memory is "
+    "allocated by programs and not freed, or shared. It is read at the end of forward passes and of steps, so the peak "
+    "of a backward pass may be missing. Resident memory is all that the system gave to the process. The prediction "
+    "does not include activations, gathered parameters and gradients, what strategies keep and exchange, and torch."
 )
-RANKS = 32
-"""The most ranks listed of each arm."""
 
 
 class RankMemory(Part):
@@ -108,22 +105,29 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 
 def _body(view: View, arms: Arms[MemorySummary]) -> Iterator[Markup]:
-    offloads = any(rank.host is not None for _, summary in arms for rank in summary.ranks)
-    rows = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
-    note = further("ranks", (len(summary.ranks) - RANKS for _, summary in arms))
-    yield framed(
-        view,
-        "Memory of each rank",
-        arms_table(rows, [*_COLUMNS, *(_OF_OFFLOAD if offloads else ())]),
-        paragraphs(MEANINGS, note),
-    )
+    memories = [memory for _, memory in arms]
+    in_parts = any(memory.shards > 1 or any(rank.host is not None for rank in memory.ranks) for memory in memories)
+    heads, cells = ["strategy", "ranks"], [[arm.name for arm, _ in arms], [f"{len(m.ranks)}" for m in memories]]
+    if in_parts:
+        heads.append("ZeRO")
+        cells.append([nothing("none") if m.shards == 1 else f"{m.zero} over {m.shards}" for m in memories])
+    for head, value_of in (*(_PARTS if in_parts else ()), *_COLUMNS):
+        values = [[value for rank in m.ranks if (value := value_of(rank)) is not None] for m in memories]
+        if any(values):
+            heads.append(head)
+            write = bytes_alike(value for ranks in values for value in ranks)
+            cells.append([_range(ranks, write) for ranks in values])
+    yield framed(view, "Memory of the ranks", table(heads, list(zip(*cells, strict=True))), paragraphs(MEANINGS))
 
 
-def _zero(memory: MemorySummary, rank: RankMemory) -> str:
-    return nothing("none") if memory.shards == 1 else f"{memory.zero} over {memory.shards}"
+def _range(values: Sequence[float], write: Words) -> str:
+    if not values:
+        return nothing()
+    least, most = write(min(values)), write(max(values))
+    return least if least == most else f"{least} – {most}"
 
 
-def _foreseen(memory: MemorySummary, rank: RankMemory) -> int | None:
+def _predicted(rank: RankMemory) -> int | None:
     parts = (rank.parameters, rank.gradients, rank.optimizer)
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
@@ -132,31 +136,31 @@ def _foreseen(memory: MemorySummary, rank: RankMemory) -> int | None:
 def _in_words(memory: MemorySummary) -> str:
     peak = max(memory.ranks, key=lambda rank: (rank.peak_live or 0, rank.peak_resident or 0))
     parts = (("parameters", peak.parameters), ("gradients", peak.gradients), ("optimizer", peak.optimizer))
-    foreseen = ", ".join(f"{name} {bytes_in_words(size)}" for name, size in parts if size is not None)
+    predicted = ", ".join(f"{name} {bytes_in_words(size)}" for name, size in parts if size is not None)
     seen = (("live", peak.peak_live), ("resident", peak.peak_resident), ("on the GPU", peak.peak_gpu))
     most = ", ".join(f"{bytes_in_words(size)} {name}" for name, size in seen if size is not None)
     before = "" if peak.live_before is None else f" (live before there was a model: {bytes_in_words(peak.live_before)})"
     spread = "" if memory.shards == 1 else f", ZeRO {memory.zero} over {memory.shards} workers"
-    return f"rank {peak.rank} took {most} at most{before}{spread}; foreseen between steps: {foreseen or NOTHING}"
+    return f"rank {peak.rank} took {most} at most{before}{spread}; predicted between steps: {predicted or NOT_MEASURED}"
 
 
-_COLUMNS: TableColumns[MemorySummary, RankMemory] = (
-    ("rank", lambda memory, rank: f"{rank.rank}", None),
-    ("ZeRO", _zero, None),
-    ("parameters", lambda memory, rank: rank.parameters, bytes_alike),
-    ("gradients", lambda memory, rank: rank.gradients, bytes_alike),
-    ("optimizer", lambda memory, rank: rank.optimizer, bytes_alike),
-    ("foreseen", _foreseen, bytes_alike),
-    ("live before", lambda memory, rank: rank.live_before, bytes_alike),
-    ("live at most", lambda memory, rank: rank.peak_live, bytes_alike),
-    ("resident before", lambda memory, rank: rank.resident_before, bytes_alike),
-    ("resident at most", lambda memory, rank: rank.peak_resident, bytes_alike),
-    ("on the GPU at most", lambda memory, rank: rank.peak_gpu, bytes_alike),
+_Columns = Sequence[tuple[str, Callable[[RankMemory], float | None]]]
+_PARTS: _Columns = (
+    ("parameters", lambda rank: rank.parameters),
+    ("gradients", lambda rank: rank.gradients),
+    ("optimizer", lambda rank: rank.optimizer),
 )
-_OF_OFFLOAD: TableColumns[MemorySummary, RankMemory] = (
-    ("foreseen on the host", lambda memory, rank: rank.host, bytes_alike),
-    ("to the host in a step", lambda memory, rank: rank.to_host, bytes_alike),
-    ("to the device in a step", lambda memory, rank: rank.to_device, bytes_alike),
+"""Of models in shards, and of optimizers that are offloaded."""
+_COLUMNS: _Columns = (
+    ("predicted", _predicted),
+    ("live before", lambda rank: rank.live_before),
+    ("live at most", lambda rank: rank.peak_live),
+    ("resident before", lambda rank: rank.resident_before),
+    ("resident at most", lambda rank: rank.peak_resident),
+    ("on the GPU at most", lambda rank: rank.peak_gpu),
+    ("predicted on the host", lambda rank: rank.host),
+    ("to the host in a step", lambda rank: rank.to_host),
+    ("to the device in a step", lambda rank: rank.to_device),
 )
 TOPIC = Topic(
     name="memory",

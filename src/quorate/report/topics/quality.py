@@ -12,16 +12,15 @@ from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.charts.scales import Kind
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.throughput import Amounts
-from quorate.report.parts import View, figure, figure_in_words, missing
+from quorate.report.parts import View, figure, figure_in_words, folded, missing, paragraphs
 from quorate.report.reading.planned import Planned
 from quorate.report.reading.run import RunRecords
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Row, Topic
 
-LEAD = (
-    "Lines are means over the seeds, bands reach from the lowest seed to the highest. A line that ends early belongs "
-    "to an arm that was done early."
-)
+LEAD = "Means over the seeds; bands from the lowest seed to the highest."
+EXPLAINED = "A line that ends early belongs to an arm that was done early. "
+MARKED = "Marks on the axis are the mean times to the target, of runs that reached it. "
 POINTS = 200
 """The most points of a curve of losses."""
 DIGITS = 8
@@ -177,6 +176,7 @@ def _body(view: View, arms: Arms[Curves]) -> Iterator[Markup]:
     for place, against in enumerate(shown):
         charts = _charts(view, arms, against)
         yield element("div", *charts, class_=f"panel {against.name}{'' if place else ' first'}")
+    yield folded("How to read this", paragraphs(EXPLAINED + MARKED * any(arm.time_to_target for arm, _ in arms)))
 
 
 def _why_nothing(view: View) -> str:
@@ -214,8 +214,10 @@ def _charts(view: View, arms: Arms[Curves], against: Against) -> list[Markup]:
         better = "higher is better" if metric.higher_is_better else "lower is better"
         y = f"{metric.name} ({better})"
         charts.append(_chart(view, arms, against, f"{metric.name} against {title}", y, losses=False))
-    if any(curve for _, curves in arms for curve in _curves(curves, against, True)):
-        charts.append(_chart(view, arms, against, f"Training loss against {title}", "training loss", losses=True))
+    is_shown = metric is None or against.kind != "bytes"  # of a quality beside it, time and examples say enough
+    if is_shown and any(curve for _, curves in arms for curve in _curves(curves, against, True)):
+        loss = _chart(view, arms, against, f"Training loss against {title}", "training loss", losses=True)
+        charts.append(loss if metric is None else folded("Training loss", loss))
     return charts
 
 
@@ -250,17 +252,15 @@ def _chart(view: View, arms: Arms[Curves], against: Against, caption: str, y: st
             lines, axes, width=width, height=tall if width > 400 else tall * 0.8 + 20 * len(lines), label=label
         )
 
-    if any(line.reached is not None for line in lines):
-        note = f"Marks on the axis: mean time to the target, of runs that reached it. {note}".strip()
     return figure(view, caption, draw, note=note)
 
 
 def _label(caption: str, lines: Sequence[Line], target: float | None) -> str:
     sentences = [f"Line chart: {caption}."]
     for line in lines:
-        ends = [curve[-1][1] for curve in line.curves if curve]
-        seeds = "one seed" if len(ends) == 1 else f"mean of {len(ends)} seeds"
-        sentences.append(f"{line.name} ends at {figure_in_words(sum(ends) / len(ends))} ({seeds}).")
+        count = sum(1 for curve in line.curves if curve)
+        seeds = "one seed" if count == 1 else f"mean of {count} seeds"
+        sentences.append(f"{line.name} ends at {figure_in_words(line.end)} ({seeds}).")
     if target is not None:
         sentences.append(f"The target is {target:g}.")
     return " ".join(sentences)
@@ -276,10 +276,10 @@ def points_of(curves: Iterable[Curve]) -> Iterator[Row]:
 
 TOPIC = Topic(
     name="quality",
-    title="Quality",
-    heading="Quality over time",
+    title="Quality over time",
     lead=LEAD,
     part=Curves,
+    is_open=True,
     is_flat=True,
     measure=curves_of,
     summarize=lambda runs: Curves(

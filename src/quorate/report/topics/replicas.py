@@ -44,6 +44,8 @@ class ReplicaFigures:
     """The distance between them, in place of the quality."""
     quality: Curve | None
     """The mean quality of single replicas, if it was measured beside that of their mean."""
+    metric: str | None
+    """The name of the quality."""
 
 
 def replicas_of(run: MeasuredRun) -> ReplicaFigures | None:
@@ -52,7 +54,7 @@ def replicas_of(run: MeasuredRun) -> ReplicaFigures | None:
     if not points:
         return None
     quality = None if run.metric is None else curve_of(run.records, f"replica_{run.metric}", run.seed, run.amounts)
-    return ReplicaFigures(curve_through(run.records, run.seed, points, run.amounts), quality)
+    return ReplicaFigures(curve_through(run.records, run.seed, points, run.amounts), quality, run.metric)
 
 
 def distances_of(run: RunRecords) -> list[tuple[float, float, float]]:
@@ -79,7 +81,7 @@ def _summarized(runs: Sequence[ReplicaFigures]) -> Replicas:
         distance=tuple(run.distance for run in runs),
         last_distance=Estimate.of([run.distance.quality[-1] for run in runs]),
         quality=tuple(qualities),
-        last_quality=Estimate.of_known((curve.quality[-1] for curve in qualities), least=-math.inf),
+        last_quality=Estimate.of_qualities((curve.quality[-1] for curve in qualities), runs[0].metric),
     )
 
 
@@ -115,8 +117,7 @@ def _chart(view: View, arms: Arms[Replicas], caption: str, y: str, *, is_distanc
         for arm, summary in arms
         if curves(summary)
     ]
-    ends = [(line.name, curve[-1][1]) for line in lines for curve in line.curves[:1] if curve]
-    end_words = " ".join(f"{name} ends at {figure_in_words(value)}." for name, value in ends)
+    end_words = " ".join(f"{line.name} ends at {figure_in_words(line.end)}." for line in lines if any(line.curves))
     axes = Axes(x=view.time("training time"), x_kind="seconds", y=y)
     return figure(
         view, caption,

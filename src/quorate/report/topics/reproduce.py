@@ -47,9 +47,7 @@ def _body(view: View, arms: Arms[Part]) -> Iterator[str]:
 def _command(command: Sequence[str]) -> Markup:
     if not command:
         return missing("The command is not known.")
-    words = element("code", shlex.join(command), id="command")
-    button = element("button", "Copy", type="button", data_copy="command", hidden=True)
-    return element("div", element("pre", words), button, class_="command")
+    return element("pre", element("code", shlex.join(command), id="command"), class_="command")
 
 
 def _commit(view: View) -> Markup:

@@ -139,7 +139,7 @@ def _body(view: View, arms: Arms[RoundsSummary]) -> Iterator[Markup]:
     yield _table(view, arms)
     yield _changes(view, arms)
     yield element("div", *_counts(view, arms), _gains(view, arms), class_="figures")
-    yield missing(view.left_out([arm.name for arm, _ in arms], "no rounds with a quorum are known"))
+    yield missing(view.left_out([arm.name for arm, _ in arms], "no rounds with a quorum were recorded"))
 
 
 def _table(view: View, arms: Arms[RoundsSummary]) -> Markup:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.activities import words_of
-from quorate.report.charts.markup import Markup, element, joined, number
+from quorate.report.charts.markup import Markup, element, escaped, joined, number
 from quorate.report.charts.scales import Scale, scale_of
 from quorate.report.figures.lateness import meetings_of
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.time_use import ACTIVITIES, Spent, spent_in
-from quorate.report.parts import View, figure, missing
+from quorate.report.parts import View, figure, folded, missing
 from quorate.report.reading.rounds import Merged
 from quorate.report.schema import ArmSummary, Part
 from quorate.report.topic import Arms, Row, Topic
 from quorate.report.topics.arrival import TOPIC as ARRIVAL
+from quorate.report.topics.verdict import ranked_arms
 from quorate.report.wording import counted, listed, seconds_in_words
 
-LEAD = (
-    "Some consecutive steps that took a typical time. Spans show what each rank was doing; where one waits, look for "
-    "the rank that is still computing. A gap in all lanes is an evaluation."
-)
-NOT_WAITED_FOR = "Whoever is still computing at a round was not waited for; the gradient goes into a later one."
+LEAD = "Where a rank waits, look for the one that still computes."
 _ALIKE = 4.0
 """Arms share one scale, unless one shows this many times the seconds of another."""
+EXPLAINED = (
+    "Some consecutive steps that took a typical time. Spans show what each rank was doing; a gap in all lanes is an "
+    "evaluation. The gradient of a rank that was not waited for goes into a later round."
+)
 STEPS = 20
 ROUNDS = 40
 """About the most rounds in the steps shown, so that each can be seen."""
@@ -42,8 +44,10 @@ Span = tuple[str, float, float]
 """Activity, begin and end, in seconds."""
 SPANS = 20_000
 """The most spans in a chart; the later ones of a lane are left out."""
+_THINNEST = 0.2
+"""Units of width below which a span would not be seen."""
 _ROW = 27.0
-_FRESH, _LATE, _ROUND = "fresh gradient", "late gradient, to the round that took it in", "round"
+_FRESH, _LATE, _ROUND = "fresh gradient", "late gradient", "round"
 
 
 class Lane(Part):
@@ -160,14 +164,24 @@ def _body(view: View, arms: Arms[Timeline]) -> Iterator[Markup]:
         return
     lengths = [max(end for lane in part.timeline for _, _, end in lane.spans) for _, part in shown]
     are_alike = max(lengths) <= _ALIKE * min(lengths)
-    for (arm, part), length in zip(shown, lengths, strict=True):
-        yield _arm(view, arm, part, max(lengths) if are_alike else length)
+    charts = {
+        arm.name: _arm(view, arm, part, max(lengths) if are_alike else length)
+        for (arm, part), length in zip(shown, lengths, strict=True)
+    }
+    best = [arm.name for arm in ranked_arms(view.summary.arms) if arm.name in charts][:1]
+    first = [arm.name for arm, _ in shown if arm.is_baseline or arm.name in best]
     scale = "All arms are on one scale." if are_alike else "Each arm has a scale of its own."
-    absent = view.left_out([arm.name for arm, _ in shown], "no steps are known")
-    yield element(
-        "p", f"{scale} {absent} The whole of a run, for a viewer that zooms: ", element("code", "quorate trace RUN"),
-        ", where RUN is the folder of one, such as ", element("code", _a_run(shown[0][0])), " here.", class_="note",
+    absent = view.left_out(charts, "no steps are known")
+    note = element(
+        "p", f"{EXPLAINED} {scale} {absent} The whole of a run, for a viewer that zooms: ",
+        element("code", "quorate trace RUN"), ", where RUN is the folder of one, such as ",
+        element("code", _a_run(shown[0][0])), " here.", class_="note",
     )  # fmt: skip
+    yield joined(charts[name] for name in first)
+    others = [chart for name, chart in charts.items() if name not in first]
+    yield folded(
+        f"{counted(len(others), 'more arm')}, and how to read this" if others else "How to read this", *others, note
+    )
 
 
 def chosen(lanes: Sequence[Lane], slow_rank: int | None) -> list[Lane]:
@@ -188,11 +202,9 @@ def _arm(view: View, arm: ArmSummary, part: Timeline, seconds: float) -> Markup:
     if len(shown) < view.summary.workers:
         note = f"{len(shown)} of {view.summary.workers} ranks: {listed([str(lane.rank) for lane in shown])}."
     rounds = _rounds(part.marks, [lane.rank for lane in shown])
-    if rounds:
-        note = f"{NOT_WAITED_FOR} {note}".strip()
     described = f"{_in_words(shown)} {_rounds_in_words(part.marks)}".strip()
     label = f"Timeline of typical steps of {arm.name}, {seconds_in_words(seconds)} long. {described}"
-    title = view.time("time since the first of these steps began")
+    title = view.time("time")
     return figure(
         view, arm.name,
         lambda width: lane_chart(lanes, seconds=seconds, title=title, width=width, label=label, rounds=rounds),
@@ -277,49 +289,67 @@ def lane_chart(
     for place, (name, spans) in enumerate(lanes):
         y = top + _ROW * (place + 0.5)
         parts.append(drawing.text(left - 8, y + 4, name, class_="row-name", anchor="end"))
-        strokes: dict[str, list[str]] = {}
-        last: dict[str, int] = {}
+        strokes: dict[str, _Strokes] = {}
         for activity, begin, end in spans[:most]:
-            # Tenths, each span from where the one before of its kind ended: a chart has thousands of them.
-            at, wide = round(x(begin) * 10.0), max(3, round((x(end) - x(begin)) * 10.0))
-            move = (
-                f"m{number((at - last[activity]) / 10.0)} 0"
-                if activity in last
-                else f"M{number(at / 10.0)} {number(y)}"
-            )
-            strokes.setdefault(activity, []).append(f"{move}h{number(wide / 10.0)}")
-            last[activity] = at + wide
+            wide = x(end) - x(begin)
+            if wide >= _THINNEST:
+                strokes.setdefault(activity, _Strokes()).add(x(begin), y, max(0.3, wide))
         drawn = (
-            element("path", element("title", f"{name}: {activities.words_of(activity)}"), d="".join(pieces),
+            element("path", element("title", f"{name}: {activities.words_of(activity)}"), d=spent.d,
                     class_=f"lane {activities.class_of(activity)}")
-            for activity, pieces in strokes.items()
+            for activity, spent in strokes.items()
         )  # fmt: skip
         parts.append(joined(drawn))
-    parts.append(_round_lines(rounds, x, top, foot))
+    parts.append(_round_lines(rounds, x, top, foot, f"t{zlib.crc32(escaped(label).encode()):x}"))
     return drawing.svg(width, foot + 42.0, *parts, label=label)
 
 
-def _round_lines(rounds: Sequence[RoundLine], x: Scale, top: float, foot: float) -> Markup:
-    """Draw rounds within the scale: a gradient from before it has no dot, only its line to the round."""
-    lines, links, dots = [], [], {False: "", True: ""}
+def _round_lines(rounds: Sequence[RoundLine], x: Scale, top: float, foot: float, name: str) -> Markup:
+    """Draw rounds within the scale: a gradient from before it has no dot, only its line to the round.
+
+    Lines and dots are drawn twice, for their rims, from paths whose ids begin with `name`.
+    """
+    lines, links = [], _Strokes()
+    dots = {False: _Strokes(), True: _Strokes()}
     for line in rounds:
         at = x(line.time)
         hint = element("title", line.name)
         lines.append(element("path", hint, d=f"M{number(at)} {number(top - 6.0)}V{number(foot)}", class_="round"))
         for lane, time, is_late in line.gradients:
             y = top + _ROW * (lane + 0.5)
-            links.append(f"M{x(max(0.0, time)):.1f} {number(y)}H{at:.1f}")
+            begin = x(max(0.0, time))
+            links.add(begin, y, at - begin)
             if time >= 0.0:
-                dots[is_late] += f"M{x(time):.1f} {number(y)}h0"
-    links_path = "".join(links)
-    link_elements = [element("path", d=links_path, class_=kind) for kind in ("way-halo", "way")] if links else []
-    return joined([*lines, *link_elements, *(_dots(d, is_late) for is_late, d in dots.items() if d)])
+                dots[is_late].add(begin, y, 0.0)
+    drawn = [links.drawn(f"{name}-ways", "way-halo", "way")]
+    for is_late, kind in ((False, "fresh"), (True, "late")):
+        drawn.append(dots[is_late].drawn(f"{name}-{kind}", f"rim {kind}", f"gradient {kind}"))
+    return joined([*lines, *drawn])
 
 
-def _dots(d: str, is_late: bool) -> Markup:
-    """Draw all dots of a kind as the round ends of strokes without length (they may be many); twice, for rims."""
-    kind = "late" if is_late else "fresh"
-    return joined(element("path", d=d, class_=f"{part} {kind}") for part in ("rim", "gradient"))
+@dataclass
+class _Strokes:
+    """Level strokes as one path, in tenths, each relative to the end of the one before, which is shorter.
+
+    Strokes without length have round ends, so they are dots.
+    """
+
+    d: str = ""
+    _x: int = 0
+    _y: int = 0
+
+    def add(self, x: float, y: float, length: float) -> None:
+        """Add a stroke from (x, y) to the right."""
+        begin, row, wide = round(x * 10.0), round(y * 10.0), round(length * 10.0)
+        self.d += f"m{number((begin - self._x) / 10.0)} {number((row - self._y) / 10.0)}h{number(wide / 10.0)}"
+        self._x, self._y = begin + wide, row
+
+    def drawn(self, name: str, *classes: str) -> Markup:
+        """Return the path, drawn once for each of the classes; nothing without strokes."""
+        if not self.d:
+            return Markup()
+        path = element("defs", element("path", d=self.d, id=name))
+        return joined([path, *(element("use", href=f"#{name}", class_=kind) for kind in classes)])
 
 
 def _key(y: float) -> Markup:
@@ -330,7 +360,9 @@ def _key(y: float) -> Markup:
             parts.append(element("path", d=f"M{number(x + 9)} {number(y - 1)}v14", class_="round"))
         else:
             parts.append(element("path", d=f"M{number(x + 3)} {number(y + 6)}h16", class_="way"))
-            parts.append(_dots(f"M{number(x + 5)} {number(y + 6)}h0", sign == "hollow"))
+            kind = "late" if sign == "hollow" else "fresh"
+            dot = f"M{number(x + 5)} {number(y + 6)}h0"
+            parts += [element("path", d=dot, class_=f"{part} {kind}") for part in ("rim", "gradient")]
         parts.append(drawing.text(x + 25, y + 10, words, class_="key"))
         x += 28.0 + drawing.text_width(words) + 12.0
     return joined(parts)
@@ -345,10 +377,10 @@ def _mark_rows(part: Timeline) -> Iterator[Row]:
 
 TOPIC = Topic(
     name="timeline",
-    title="Timeline",
-    heading="Timeline of typical steps",
+    title="Timeline of typical steps",
     lead=LEAD,
     part=Timeline,
+    is_open=True,
     is_flat=True,
     measure=_of_run,
     summarize=lambda runs: next((timeline for is_met, timeline in runs if is_met), runs[0][1]),

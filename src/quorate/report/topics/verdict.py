@@ -1,50 +1,25 @@
-"""The verdict: a sentence or a few lines, cautions, the table of all arms, and a chart of the speed-ups."""
+"""The verdict: the speed-up in large figures, a line for each arm, and cautions."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from quorate.report.charts import drawing
 from quorate.report.charts.markup import Markup, element, joined
-from quorate.report.charts.scales import Scale
-from quorate.report.parts import HALF, View, figure, link, missing
+from quorate.report.parts import View, sentence
 from quorate.report.reading.planned import Planned
-from quorate.report.results import (
-    AGAINST_BASELINE,
-    COLUMNS,
-    NEEDS_TARGET,
-    columns_of,
-    head_in_full,
-    legend_in_markdown,
-    results_table,
-    table_in_markdown,
-)
 from quorate.report.runs import seeds_in_words
-from quorate.report.schema import NOT_BEGUN, ArmSummary, Estimate, Part
+from quorate.report.schema import ArmSummary, Estimate, Part, Summary
+from quorate.report.statistics import NONE
 from quorate.report.topic import Arms, Topic
 from quorate.report.topics.arrival import TOPIC as ARRIVAL
 from quorate.report.topics.steps import TOPIC as STEPS
-from quorate.report.wording import (
-    counted,
-    listed,
-    number_in_words,
-    ratios_alike,
-    seconds_in_words,
-    share_in_words,
-)
+from quorate.report.wording import counted, listed, number_in_words, seconds_in_words, share_in_words
 
-NONE_SHOWN = "no difference shown"
-IN_WORDS = {"better": "better", "worse": "worse", NONE_SHOWN: "not told apart"}
 MOST = 4
 """The most arms, with the baseline, of which each has a line."""
 _LONG = 150
 """Letters in a verdict, from which on it is set smaller."""
-_ROW = 34.0
-_STEPS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
-"""Ratios to which an axis reaches, up and down."""
 Qualities = Mapping[str, Mapping[int, float]]
 """Final qualities by arm and seed, of runs that ended well."""
 
@@ -63,13 +38,18 @@ def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) 
     if not _is_measured(baseline):
         ended = "has ended yet" if _is_awaited(baseline) else "ended well"
         return f"No run of the baseline {baseline.name} {ended}, so nothing can be held against it."
-    ranked = sorted(others, key=_rank, reverse=True)
+    ranked = ranked_arms(arms)
     lines = [f"{_against(arm, baseline, plan, qualities)}." for arm in ranked]
     if len(arms) > MOST:
         more = len(ranked) - 2
         best, worst = f"Best of {len(ranked)}, {lines[0]}", f"Worst of {len(ranked)}, {lines[-1]}"
         lines = [best, worst, f"{counted(more, 'arm')} more {'is' if more == 1 else 'are'} in the table."]
     return "\n".join(lines)
+
+
+def ranked_arms(arms: Sequence[ArmSummary]) -> list[ArmSummary]:
+    """Return all arms but the baseline, the best first: the fastest of those that are not worse."""
+    return sorted((arm for arm in arms if not arm.is_baseline), key=_rank, reverse=True)
 
 
 def _rank(arm: ArmSummary) -> tuple[bool, bool, bool, float]:
@@ -106,8 +86,14 @@ def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qu
     return f"{arm.name}: {'. '.join(said) or f'nothing was measured of it and of {baseline.name}'}"
 
 
+def has_target_speedup(arm: ArmSummary) -> bool:
+    """Return whether its speed-up is that to the target: all of its runs reached it."""
+    return arm.target_speedup is not None and arm.target_reached is not None and len(set(arm.target_reached)) == 1
+
+
 def _speed(arm: ArmSummary, baseline: ArmSummary, plan: Planned) -> str | None:
-    if arm.target_speedup is not None and arm.target_reached is not None and len(set(arm.target_reached)) == 1:
+    if has_target_speedup(arm):
+        assert arm.target_speedup is not None
         metric = "" if plan.metric is None else f"{plan.metric.name} "
         to = "" if plan.target is None else f" to {metric}{plan.target:g}"
         return f"{_times(arm.target_speedup)} times as fast as {baseline.name}{to} ({_spread(arm.target_speedup)})"
@@ -134,9 +120,9 @@ def _reaching(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Q
         why = "" if baseline.quality is None else f"; {baseline.name} has no run of an equal seed"
         return f"Quality: {name} {number_in_words(arm.quality.mean)}{why}"
     own, other = (number_in_words(statistics.fmean(side[seed] for seed in both)) for side in (ours, theirs))
-    difference = arm.differences.get("quality", NONE_SHOWN)
+    difference = arm.differences.get("quality", NONE)
     of = f" ({seeds_in_words(both)} alone)" if len(both) < len(ours.keys() | theirs.keys()) else ""
-    return f"Quality: {IN_WORDS.get(difference, difference)}, {name} {own} against {other}{of}"
+    return f"Quality: {difference}, {name} {own} against {other}{of}"
 
 
 def _coding(arm: ArmSummary, baseline: ArmSummary) -> str | None:
@@ -205,19 +191,38 @@ def _of_one(plan: Planned, arm: ArmSummary) -> str:
 
 def _body(view: View, arms: Arms[Part]) -> Iterator[Markup]:
     summary = view.summary
-    yield _sentence(summary.verdict)
+    headline = _headline(summary)
+    yield headline
+    first, *others = summary.verdict.splitlines()
+    kind = "verdict" if len(first) <= _LONG and not headline else "verdict long"
+    yield element("p", first, class_=kind)
+    yield joined(element("p", line, class_="verdict-line") for line in others)
+    if summary.other_work is not None:
+        yield element("p", sentence(summary.other_work), class_="other-work")
     yield _warnings(view)
-    yield results_table(view) if summary.arms else missing("There are no arms in this comparison.")
-    yield _failures(view)
-    yield _meanings(view)
-    yield _ratios(view)
 
 
-def _sentence(verdict: str) -> Markup:
-    headline, *others = verdict.splitlines()
-    kind = "verdict" if len(headline) <= _LONG else "verdict long"
-    below = (element("p", line, class_="verdict-line") for line in others)
-    return joined([element("p", headline, class_=kind), *below])
+_EQUAL = {"better": ", at better quality", "worse": ", at worse quality", NONE: ", at equal quality"}
+
+
+def _headline(summary: Summary) -> Markup:
+    """Return the speed-up of the best arm in large figures, or that there is none; nothing without a baseline."""
+    best = next(iter(ranked_arms(summary.arms)), None)
+    if best is None or summary.baseline is None:
+        return Markup()
+    to_target = has_target_speedup(best)
+    speedup = best.target_speedup if to_target else best.speedup
+    if speedup is None:
+        return Markup()
+    difference = best.differences.get("time_to_target" if to_target else "examples_per_second", NONE)
+    metric = "" if summary.metric is None else f"{summary.metric.name} "
+    to = f" to {metric}{summary.target:g}" if to_target else " in examples/s"
+    figure = NONE if difference == NONE else f"{_times(speedup)}×"
+    noun = "in speed between {} and {}" if difference == NONE else "speed-up of {} over {}"
+    quality = best.differences.get("quality", "")
+    words = noun.format(best.name, summary.baseline) + to + _EQUAL.get(quality, "")
+    kind = "same" if difference == NONE else "worse" if quality == "worse" else difference
+    return element("p", element("strong", figure), " ", element("span", words), class_=f"headline {kind}")
 
 
 def _warnings(view: View) -> Markup:
@@ -227,162 +232,16 @@ def _warnings(view: View) -> Markup:
     return element("div", element("strong", "Caution"), element("ul", *items), class_="warnings", role="note")
 
 
-def _failures(view: View) -> Markup:
-    items = []
-    for arm in view.summary.arms:
-        for run in arm.runs:
-            if run.status == 0 or run.why == NOT_BEGUN:
-                continue
-            end = "did not end" if run.status is None else f"ended with status {run.status}"
-            why = f": {run.why}" if run.why else ""
-            details = f", seed {run.seed}, {end}{why} ("
-            items.append(element("li", element("strong", arm.name), details, link(run.folder, run.folder), ")"))
-    if not items:
-        return Markup()
-    return element("div", element("h3", "Runs that did not end well"), element("ul", *items), class_="failures")
-
-
-def _meanings(view: View) -> Markup:
-    shown = columns_of(view)
-    terms = [joined((element("dt", head_in_full(view, column)), element("dd", column.meaning))) for column in shown]
-    rule = (
-        "Ranges are 95% intervals of the mean over three seeds or more; where there is none beside such a mean, it is "
-        "narrower than the digits shown. Bold: significantly better than the baseline."
-    )
-    unmeasured = [
-        column.head for column in COLUMNS if column not in shown and column.field not in NEEDS_TARGET | AGAINST_BASELINE
-    ]
-    notes = [] if view.is_single else [element("p", rule, class_="note")]
-    if unmeasured:
-        notes.append(element("p", f"Not measured: {', '.join(unmeasured)}.", class_="note"))
-    if view.summary.target is None:
-        notes.append(element("p", "No target was set, so there is no time to one.", class_="note"))
-    return joined([*notes, element("details", element("summary", "What the columns mean"), element("dl", *terms))])
-
-
-def _ratios(view: View) -> Markup:
-    charts = []
-    captions = {"target_speedup": "Speed-up to the target", "speedup": "Speed-up in examples per second"}
-    for field, caption in captions.items():
-        estimates: list[tuple[ArmSummary, Estimate | None]] = [(arm, getattr(arm, field)) for arm in view.summary.arms]
-        pairs = [
-            (arm, estimate) for arm, estimate in estimates if estimate is not None and 0.0 < estimate.mean < math.inf
-        ]
-        words = ratios_alike(estimate.mean for _, estimate in pairs)
-        rows = [
-            Ratio(name=arm.name, look=view.looks[arm.name], estimate=estimate,
-                  words=f"{words(estimate.mean)} ({_interval(estimate)})")
-            for arm, estimate in pairs
-        ]  # fmt: skip
-        if rows:
-            charts.append(_ratio_figure(view, rows, caption))
-    return element("div", *charts, class_="figures") if charts else Markup()
-
-
-def _ratio_figure(view: View, rows: list[Ratio], caption: str) -> Markup:
-    label = f"{caption} over {view.summary.baseline}. " + " ".join(f"{row.name}: {row.words}." for row in rows)
-    title = "over the baseline; thick line: 95% interval, strokes: seeds"
-    return figure(view, caption, lambda width: ratio_chart(rows, title=title, width=width, label=label), wide=HALF)
-
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.low is not None and estimate.high is not None:
-        return f"{estimate.low:.2f} – {estimate.high:.2f}"
-    return "one seed" if len(estimate.values) == 1 else ", ".join(f"{value:.2f}" for value in estimate.values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """A mean above 0, its interval if there is one, and the value of each seed."""
-
-    name: str
-    look: int
-    estimate: Estimate
-    words: str
-
-
-def ratio_chart(rows: Sequence[Ratio], *, title: str, width: float, label: str) -> Markup:
-    """Draw a line for each interval, a mark for the mean, a stroke for each seed; the line at 1× is the baseline."""
-    narrow = width < drawing.NARROW
-    tall = _ROW + (18.0 if narrow else 0.0)
-    longest = max(drawing.text_width(row.name, 13.0) for row in rows)
-    named = 0.0 if narrow else min(width * 0.36, longest + 12.0)
-    right = width - (10.0 if narrow else 150.0)
-    top = 24.0
-    foot = top + tall * len(rows)
-    x = _scale(rows, named + 10.0, right)
-    parts = [drawing.text(0, 12, title, class_="axis-title"), _axis(x, top, foot)]
-    for place, row in enumerate(rows):
-        y = top + tall * place + (tall - 12.0 if narrow else tall / 2.0)
-        parts.append(_ratio_row(row, x, y))
-        if narrow:
-            parts.append(drawing.text(0, y - 15, drawing.shortened(row.name, width * 0.5), class_="name halo"))
-            parts.append(drawing.text(width, y - 15, row.words, class_="small halo", anchor="end"))
-        else:
-            parts.append(drawing.text(0, y + 4, drawing.shortened(row.name, named, 13), class_="name"))
-            parts.append(drawing.text(width, y + 4, row.words, class_="small", anchor="end"))
-    return drawing.svg(width, foot + 40.0, *parts, label=label)
-
-
-def _scale(rows: Sequence[Ratio], begin: float, end: float) -> Scale:
-    """Return a scale from 1 as far up and down as the rows need, and a little to the other side."""
-    values = [
-        value
-        for row in rows
-        for value in (row.estimate.mean, row.estimate.low, row.estimate.high, *row.estimate.values)
-        if value is not None and value > 0
-    ]
-    up = next((step for step in _STEPS if step >= max(values)), max(values))
-    down = next((step for step in _STEPS if step >= 1.0 / min(values)), 1.0 / min(values))
-    return Scale(1.0 / max(down, up**0.2), max(up, down**0.2), begin, end, is_log=True)
-
-
-def _axis(x: Scale, top: float, foot: float) -> Markup:
-    parts = []
-    for value in _ticks(x.low, x.high):
-        kind = "same" if value == 1.0 else "grid"
-        parts.append(drawing.line(x(value), top, x(value), foot, class_=kind))
-        parts.append(drawing.text(x(value), foot + 16, f"{value:g}×", class_="tick", anchor="middle"))
-    parts.append(drawing.line(x.begin, foot, x.end, foot, class_="axis"))
-    parts.append(drawing.text(x(1.0), foot + 32, "as the baseline", class_="axis-title", anchor="middle"))
-    return joined(parts)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return 1, and at most three round ratios on either side, far enough apart."""
-    wide = math.log(high / low)
-    ticks = [1.0]
-    for direction in (1, -1):
-        last = 0.0
-        for step in _STEPS:
-            value = round(step**direction, 3)
-            if low * 0.999 <= value <= high * 1.001 and abs(math.log(step)) - last >= wide * 0.13:
-                ticks.append(value)
-                last = abs(math.log(step))
-    return sorted(ticks)
-
-
-def _ratio_row(row: Ratio, x: Scale, y: float) -> Markup:
-    seeds = [
-        drawing.line(x(value), y - 8, x(value), y + 8, class_="stroke") for value in row.estimate.values if value > 0.0
-    ]
-    interval: list[str] = []
-    if row.estimate.low is not None and row.estimate.high is not None:
-        interval = [drawing.line(x(row.estimate.low), y, x(row.estimate.high), y, class_="range")]
-    mean = drawing.marker(x(row.estimate.mean), y, row.look, 5.0)
-    return drawing.group(
-        element("title", f"{row.name}: {row.words}"), *seeds, *interval, mean, class_=drawing.colour_of(row.look)
-    )
-
-
 def _markdown(view: View, arms: Arms[Part]) -> list[str]:
     summary = view.summary
     parts = [f"# {summary.title}", summary.verdict]
+    if summary.other_work is not None:
+        parts.append(f"**{sentence(summary.other_work)}**")
     if summary.world == "virtual":
         parts.append("Times are virtual: the result of a simulation, not a measurement.")
     if summary.warnings:
         parts.append("\n".join(f"- Caution: {warning}." for warning in summary.warnings))
-    return [*parts, table_in_markdown(summary), legend_in_markdown(summary)]
+    return parts
 
 
-TOPIC = Topic[None, Part](name="verdict", title="Verdict", body=_body, markdown=_markdown)
+TOPIC = Topic[None, Part](name="verdict", title="Verdict", body=_body, markdown=_markdown, is_open=True)
