@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from quorate.records.rows import Load
+from quorate.records.host_rows import Load
 
 _IDLE = (3, 4)
 """The places of idle time and of waiting for disks in a line of /proc/stat."""

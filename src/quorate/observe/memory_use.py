@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from quorate.records.host_rows import Memory
 from quorate.records.records import Recorder
-from quorate.records.rows import Memory
 from quorate.sharding.boundary import Boundary
 from quorate.wire.current import Place
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from quorate.records.rows import Load
+from quorate.records.host_rows import Load
 from quorate.report.reading.run import RunRecords
 from quorate.report.schema import HostLoad, Outcome
 

@@ -60,7 +60,8 @@ def training(
 def test_where_the_time_of_a_step_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows_by_rank = run(3, training, tmp_path, monkeypatch, IMBALANCE="rank:1:50ms")
     for rank in range(3):
-        start, chosen, *steps, end = rows_by_rank[rank]
+        start, chosen, epoch, *steps, end = rows_by_rank[rank]
+        assert (epoch["kind"], epoch["epoch"]) == ("epoch", 0)
         assert (start["kind"], start["rank"], start["size"], start["clock"]) == ("start", rank, 3, "virtual")
         assert (chosen["kind"], chosen["strategy"], chosen["parameters"]) == ("distribute", "all-reduce", 8)
         assert (end["kind"], end["steps"], end["peak_bytes"]) == ("end", 2, None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from quorate.records.host_rows import Load
 from quorate.records.records import Recorder, records_of
-from quorate.records.rows import Load
 from quorate.report.host_load import load_of, other_work_in_words
 from quorate.report.reading.run import read_run
 from quorate.report.schema import HostLoad, Outcome

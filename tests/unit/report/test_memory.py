@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from quorate.records.host_rows import Memory
 from quorate.records.records import Recorder, records_of
-from quorate.records.rows import Memory
 from quorate.report.page import page
 from quorate.report.reading.run import read_run
 from quorate.report.summary import markdown, tables

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from quorate.records.host_rows import Load, Memory
 from quorate.records.records import records_of, rows, rows_in
 from quorate.records.rows import (
     ClockOffset,
@@ -19,9 +20,7 @@ from quorate.records.rows import (
     Gone,
     Joined,
     Layers,
-    Load,
     Log,
-    Memory,
     Noise,
     Outer,
     Served,
