@@ -15,7 +15,7 @@ from quorate.records.run_files import RunFile
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.sound import is_count, is_number, read_json, sound_parts
 from quorate.report.schema import Metric
-from quorate.report.wording import counted
+from quorate.report.wording import counted, listed
 from quorate.workloads import workloads
 
 OWN = "the script's own"
@@ -35,6 +35,8 @@ class PlannedArm:
     settings: dict[str, object]
     is_baseline: bool
     learning_rate_factor: float | None
+    batch: object = None
+    """Its own examples per worker and step; None is the number of all arms."""
     runs: dict[int, Path]
     """The folder by seed; it need not exist yet."""
 
@@ -143,6 +145,7 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
             settings=dict(arm.get("settings") or {}),
             is_baseline=bool(arm.get("is_baseline")),
             learning_rate_factor=chosen.get(arm["name"]),
+            batch=arm.get("batch"),
             runs={seed: folder / str(arm["name"]) / f"seed-{seed}" for seed in seeds},
         )
         for arm in about["arms"]
@@ -157,7 +160,7 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
         workers=workers,
         arms=arms,
         seeds=seeds,
-        metric=_metric(about),
+        metric=metric_in(about),
         target=about.get("target"),
         equal=about.get("equal"),
         is_under_way=is_held(folder),
@@ -190,7 +193,7 @@ def _run(folder: Path) -> Planned:
         workers=run.size,
         arms=(arm,),
         seeds=(seed,),
-        metric=_metric(about),
+        metric=metric_in(about),
         target=about.get("target"),
         equal=None,
         warm_up_steps=run.usual_warm_up,
@@ -215,7 +218,8 @@ def _of_workload(about: Mapping[str, Any]) -> dict[str, Any]:
 def _workers_in_words(count: int, about: Mapping[str, Any]) -> str:
     hosts = about.get("hosts")
     where = f" of {counted(hosts.count(',') + 1, 'host')}" if isinstance(hosts, str) else ""
-    return f"{counted(count, 'worker')}{where}"
+    numbers = sorted({arm["workers"] for arm in about.get("arms") or () if is_count(arm.get("workers"))})
+    return listed([*map(str, numbers[:-1]), f"{counted(count, 'worker')}{where}"])
 
 
 def _seed(run: RunRecords) -> int:
@@ -223,7 +227,8 @@ def _seed(run: RunRecords) -> int:
     return next((seed for seed in seeds if type(seed) is int), 0)
 
 
-def _metric(about: Mapping[str, Any]) -> Metric | None:
+def metric_in(about: Mapping[str, Any]) -> Metric | None:
+    """Return the measure of quality; None if there is none, or it is damaged."""
     try:
         return Metric.model_validate(about["metric"], strict=True)
     except (KeyError, ValueError):

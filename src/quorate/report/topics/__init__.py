@@ -20,6 +20,7 @@ from quorate.report.topics import (
     replicas,
     reproduce,
     rounds,
+    scale,
     servers,
     stages,
     steps,
@@ -28,7 +29,7 @@ from quorate.report.topics import (
 )
 
 _MODULES = (
-    verdict, fairness, quality, noise, exclusions, steps, arrival, rounds, servers, merges, outer, replicas, stages,
-    layers, memory, timeline, faults, joined, reproduce,
+    verdict, scale, fairness, quality, noise, exclusions, steps, arrival, rounds, servers, merges, outer, replicas,
+    stages, layers, memory, timeline, faults, joined, reproduce,
 )  # fmt: skip
 TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)
