@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quorate.cli.choices import MOST_VIRTUAL
 from quorate.cli.listing import registry
-from quorate.compare.grid import Cell, final_cells, outcome_of
+from quorate.compare.grid import final_cells, outcome_of
 from quorate.compare.plan import Comparison
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.telling import tell
@@ -107,9 +107,9 @@ def simulate(plan: Comparison, folder: Path) -> None:
 
     beyond = f"{listed([str(number) for number in plan.simulated])} workers"
     names = ("steps_per_second", "waiting_share", "communication_share")
-    for cell in _most(plan):
-        place = folder / cell.folder
-        if outcome_of(place) != 0:
+    for cell in final_cells(plan):
+        place, is_most = folder / cell.folder, cell.arm.workers == plan.workers and cell.arm.batch is None
+        if not is_most or cell.seed != plan.seeds[0] or outcome_of(place) != 0:
             continue
         tell(f"quorate: simulating {beyond}, like {cell.in_words}\n")
         try:
@@ -118,10 +118,3 @@ def simulate(plan: Comparison, folder: Path) -> None:
             rows, why = [], f"{beyond} could not be simulated: {error}"
         simulated = [{"workers": row.workers} | {name: getattr(row.figures, name) for name in names} for row in rows]
         write_files(place, {SIMULATED: json.dumps({"simulated": simulated, "why": why}, indent=2) + "\n"})
-
-
-def _most(plan: Comparison) -> list[Cell]:
-    """Return the runs, with the first seed, of the most workers that each have the usual batch."""
-    most = max((arm.workers or 0 for arm in plan.arms if arm.batch is None), default=0)
-    cells = [cell for cell in final_cells(plan) if cell.arm.workers == most and cell.arm.batch is None]
-    return [cell for cell in cells if cell.seed == plan.seeds[0]]

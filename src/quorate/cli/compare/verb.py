@@ -41,7 +41,7 @@ from quorate.report.wording import counted, listed
 TUNE = "--tune-lr"
 USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
 _FACTORS = re.compile(r"[0-9.eE,+-]+")
-_SEVERAL = re.compile(r"(?:-n|--workers)[ =]?([0-9]+(?:,[0-9]+)+)")
+_SEVERAL = re.compile(r"(?<!\S)(?:-n|--workers)[ =]?([0-9]+(?:,[0-9]+)+)")
 
 _AS_TYPED = (
     "epochs", "seconds", "target", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",

@@ -152,9 +152,11 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
     )
     subject = about.get("subject") or {}
     workers = int(about.get("workers", 1))
+    numbers = sorted({arm["workers"] for arm in about["arms"] if is_count(arm.get("workers"))})
     return Planned(
         folder=folder,
-        title=f"{subject.get('name') or folder.name} on {_workers_in_words(workers, about)}",
+        title=f"{subject.get('name') or folder.name} on "
+        + listed([*map(str, numbers[:-1]), _workers_in_words(workers, about)]),
         is_single=False,
         world=_world(about),
         workers=workers,
@@ -218,8 +220,7 @@ def _of_workload(about: Mapping[str, Any]) -> dict[str, Any]:
 def _workers_in_words(count: int, about: Mapping[str, Any]) -> str:
     hosts = about.get("hosts")
     where = f" of {counted(hosts.count(',') + 1, 'host')}" if isinstance(hosts, str) else ""
-    numbers = sorted({arm["workers"] for arm in about.get("arms") or () if is_count(arm.get("workers"))})
-    return listed([*map(str, numbers[:-1]), f"{counted(count, 'worker')}{where}"])
+    return f"{counted(count, 'worker')}{where}"
 
 
 def _seed(run: RunRecords) -> int:
