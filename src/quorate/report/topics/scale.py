@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
@@ -441,8 +440,17 @@ def _charts(view: View, curves: Sequence[ScaleCurve]) -> Iterator[Markup]:
     ideal = Line(name="ideal", look=7, curves=[[(n, n / counts[0]) for n in counts]], is_of_runs=False)
     for caption, unit, field in CHARTS:
         lines = [line for place, curve in enumerate(curves) for line in _lines(curve, place, len(curves), field)]
+        ends = [(line.name, *(number_in_words(line.curves[0][end][1]) for end in (0, -1))) for line in lines]
+        axes = Axes(x="workers", x_kind="count", y=view.time(unit) if "second" in unit else unit)
+        label = f"Line chart: {caption}. " + " ".join(f"{name}: from {low} to {high}." for name, low, high in ends)
         if lines:
-            yield _chart(view, caption, unit, [*lines, *([ideal] if field == "speedup" else [])])
+            yield figure(
+                view, caption, _drawn([*lines, ideal] if field == "speedup" else lines, axes, label), wide=HALF
+            )
+
+
+def _drawn(lines: Sequence[Line], axes: Axes, label: str) -> Callable[[float], Markup]:
+    return lambda width: line_chart(lines, axes, width=width, height=300.0, label=label)
 
 
 def _lines(curve: ScaleCurve, place: int, curves: int, field: str) -> Iterator[Line]:
@@ -458,17 +466,6 @@ def _lines(curve: ScaleCurve, place: int, curves: int, field: str) -> Iterator[L
     if simulated:
         points = [*measured[-1:], *simulated]
         yield Line(name=f"{name}, simulated", look=place + curves, curves=[points], is_of_runs=False)
-
-
-def _chart(view: View, caption: str, unit: str, lines: Sequence[Line]) -> Markup:
-    ends = " ".join(
-        f"{line.name}: from {number_in_words(line.curves[0][0][1])} to {number_in_words(line.curves[0][-1][1])}."
-        for line in lines
-    )
-    axes = Axes(x="workers", x_kind="count", y=view.time(unit) if "second" in unit else unit)
-    label = f"Line chart: {caption}. {ends}"
-    draw = partial(line_chart, lines, axes, height=300.0, label=label)
-    return figure(view, caption, lambda width: draw(width=width), wide=HALF)
 
 
 def _markdown(view: View, arms: Arms[Scale]) -> list[str]:
