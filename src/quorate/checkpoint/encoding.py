@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quorate.checkpoint.pieces import rows_from, rows_here, with_rows
+from quorate.checkpoint.pieces import piece_from, piece_here, with_rows
 from quorate.checkpoint.tensor_file import can_be_written
 from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.core.local_tensor import local
@@ -59,7 +59,7 @@ def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: 
     `cannot` is the beginning of the sentence.
     """
     if isinstance(value, Tensor):
-        kept_name, rows = put(name, local(check_tensor(name, value, cannot)).detach()), rows_here(value)
+        kept_name, rows = put(name, local(check_tensor(name, value, cannot)).detach()), piece_here(value)
         return {"tensor": kept_name} if rows is None else {"piece": [kept_name, *rows.as_json]}
     if isinstance(value, np.generic):
         value = value.item()
@@ -122,7 +122,7 @@ def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:
         kept, *rows = [held] if mark == "tensor" else held
         if name is not None and kept != name and not re.fullmatch(re.escape(name) + r"#\d+", kept):
             raise ValueError(f"{name} is said to be the tensor {kept}")
-        return tensors[kept] if mark == "tensor" else with_rows(tensors[kept], rows_from(rows))
+        return tensors[kept] if mark == "tensor" else with_rows(tensors[kept], piece_from(rows))
     if mark == "tuple" and isinstance(held, list):
         return tuple(inside(item, place) for place, item in enumerate(held))
     if mark not in _DICTS or not isinstance(held, list):

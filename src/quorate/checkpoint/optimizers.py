@@ -4,7 +4,7 @@ beyond torch's format: a `state_dict()` of the optimizer's own, or other optimiz
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import Distributed
-from quorate.checkpoint.pieces import fitted, joined, shape_of
+from quorate.checkpoint.pieces import fitted, joined, leaves, shape_of
 from quorate.checkpoint.schema import check_options
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import is_sharded
@@ -110,11 +110,11 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
         saved = {"state": {}, "param_groups": groups, "own": state}
     else:
         saved["param_groups"] = [{**options_of(group), "params": group["params"]} for group in state["param_groups"]]
-    known_ids = set(map(id, _tensors_in(state)))
+    known_ids = _ids_in(state)
     inner = {
         path: inside.state_dict()
         for path, inside in inner_optimizers(optimizer).items()
-        if is_plain(state) or any(id(x) not in known_ids for x in _tensors_in(dict(inside.state)))
+        if is_plain(state) or not _ids_in(inside.state) <= known_ids
     }
     return {**saved, "inner": inner} if inner else saved
 
@@ -129,15 +129,8 @@ def is_plain(state: Mapping[str, Any]) -> bool:
     return "state" in state and "param_groups" in state
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors_in(item)
+def _ids_in(value: Any) -> set[int]:
+    return {id(x) for x in leaves(value) if isinstance(x, Tensor)}
 
 
 class Inside:

@@ -16,7 +16,7 @@ from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_p
 from quorate.checkpoint.folder import rank_file, shard_file
 from quorate.checkpoint.optimizers import options_of, state_of
 from quorate.checkpoint.participants import Distributed, Trained
-from quorate.checkpoint.pieces import rows_here
+from quorate.checkpoint.pieces import piece_here
 from quorate.checkpoint.stages import names_of
 from quorate.checkpoint.tensor_file import TensorFile
 from quorate.checkpoint.vectors import KeptVectors
@@ -195,7 +195,7 @@ def _model_file(name: str, entry: Distributed, memory: HostMemory) -> TensorFile
             continue
         if isinstance(value, Tensor):
             file.tensors[key] = memory.copy(f"{name}/{key}", local(check_tensor(f"model.{key}", value)).detach())
-            rows[key] = rows_here(value)
+            rows[key] = piece_here(value)
         else:
             rest[key] = value  # from a module's get_extra_state()
     if any(rows.values()):

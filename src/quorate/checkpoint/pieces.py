@@ -6,11 +6,13 @@ that it holds itself; other rows are not read, so that no worker needs memory fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from quorate.core.axes import TENSOR, rows_of
@@ -21,63 +23,67 @@ from quorate.core.vectors import Flat, Layout, bare_layout, header_in
 _ROWS = "quorate_rows"
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How a tensor is cut into parts, where several workers compute layers together."""
+Count = Annotated[int, Field(ge=0)]
 
-    dim: int
-    """The dimension that is cut; -1: none."""
-    runs: int
+
+@dataclass(frozen=True, config=ConfigDict(strict=True))
+class Piece:
+    """Which rows of a tensor a piece has; where several workers compute layers together, of which part of the tensor.
+
+    Files name the first two fields, or all six. Raises `ValueError` for numbers that cannot be.
+    """
+
+    first: Count
+    """Its first row."""
+    count: Count
+    """The rows of the tensor, or of the part."""
+    dim: Annotated[int, Field(ge=-1)] | None = None
+    """The dimension along which the tensor is cut into parts; -1: each part is all of it; None: it has no parts."""
+    runs: Count = 0
     """Runs that are cut one by one: 3, where query, key and value lie in one tensor."""
-    parts: int
+    part: Count = 0
+    parts: Count = 0
 
-
-@dataclass(frozen=True)
-class Rows:
-    """The first row of a piece, and the number of rows of its tensor, or of the `part` of its `cut`."""
-
-    first: int
-    count: int
-    cut: Cut | None = None
-    part: int = 0
+    def __post_init__(self) -> None:
+        if self.dim is not None and not (self.runs and self.part < self.parts):
+            raise ValueError("it is no part of a tensor")
 
     @property
     def as_json(self) -> list[int]:
-        """Two numbers, or six with a cut, as in files."""
-        cut = self.cut
-        return [self.first, self.count, *(() if cut is None else (cut.dim, cut.runs, self.part, cut.parts))]
+        """The numbers in files."""
+        numbers = list(astuple(self))
+        return numbers[:2] if self.dim is None else numbers
+
+    @property
+    def whole(self) -> Piece:
+        """The first piece of the tensor; equal for all its pieces."""
+        return replace(self, first=0, part=0)
 
 
-def with_rows(x: Tensor, rows: Rows) -> Tensor:
-    """Return `x`, marked as these rows of another tensor. Raises `ValueError` where the numbers do not fit."""
-    first, count, cut = rows.first, rows.count, rows.cut
-    if not (x.dim() and first >= 0 and first + x.shape[0] <= max(first, count)):
-        raise ValueError(f"{x.shape[0] if x.dim() else 'no'} rows from {first} on are not among {count}")
-    if cut is not None and not (-1 <= cut.dim < x.dim() and cut.runs > 0 and 0 <= rows.part < cut.parts):
-        raise ValueError(f"{rows.as_json[2:]} is not a part of a tensor of {x.dim()} dimensions")
+def piece_from(numbers: Any) -> Piece:
+    """Return the piece that a file names. Raises `ValueError` for anything else."""
+    try:
+        return Piece(*numbers)
+    except (TypeError, ValueError):
+        raise ValueError(f"{numbers!r} are no rows") from None
+
+
+def with_rows(x: Tensor, piece: Piece) -> Tensor:
+    """Return `x`, marked as this piece of another tensor. Raises `ValueError` where the numbers do not fit."""
+    if not x.dim() or piece.first + x.shape[0] > max(piece.first, piece.count) or (piece.dim or 0) >= x.dim():
+        raise ValueError(f"{tuple(x.shape)} is not the shape of the rows {piece.as_json}")
     marked = x.view(x.shape)  # a tensor of its own
-    setattr(marked, _ROWS, rows)
+    setattr(marked, _ROWS, piece)
     return marked
 
 
-def rows_from(numbers: Any) -> Rows:
-    """Return the rows that a file names. Raises `ValueError` unless they are two whole numbers, or six."""
-    is_list = isinstance(numbers, list) and len(numbers) in (2, 6)
-    if not (is_list and all(type(number) is int for number in numbers)):
-        raise ValueError(f"{numbers!r} are no rows")
-    if len(numbers) == 2:
-        return Rows(*numbers)
-    first, count, dim, runs, part, parts = numbers
-    return Rows(first, count, Cut(dim, runs, parts), part)
-
-
-def rows_in(x: Tensor) -> Rows | None:
-    """Return the rows with which a tensor was marked; None for a full tensor."""
+def piece_in(x: Tensor) -> Piece | None:
+    """Return the piece as which a tensor was marked; None for a full tensor."""
     return getattr(x, _ROWS, None)
 
 
-def rows_here(x: Tensor) -> Rows | None:
-    """Return the local rows of a tensor that several processes hold together; None where each holds all of it."""
+def piece_here(x: Tensor) -> Piece | None:
+    """Return the local piece of a tensor that several processes hold together; None where each holds all of it."""
     if not is_sharded(x):
         return None
     sharded: Any = x
@@ -86,14 +92,14 @@ def rows_here(x: Tensor) -> Rows | None:
     if TENSOR not in names and not hasattr(sharded.placements[-1], "dim"):
         return None  # each has all of it
     if TENSOR not in names:
-        return Rows(rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0])
+        return Piece(rows_of(x.shape[0], mesh.size(), mesh.get_local_rank()).start, x.shape[0])
     place = names.index(TENSOR)
     how, parts = sharded.placements[place], mesh.size(place)
     dim = getattr(how, "dim", -1)
     count = x.shape[0] // parts if dim == 0 else x.shape[0]
     shards, shard = (mesh.size(0), mesh.get_local_rank(0)) if place else (1, 0)
     first = rows_of(count, shards, shard).start
-    return Rows(first, count, Cut(dim, getattr(how, "split_factor", 1), parts), mesh.get_local_rank(place))
+    return Piece(first, count, dim, getattr(how, "split_factor", 1), mesh.get_local_rank(place), parts)
 
 
 def joined(trees: Sequence[Any], shards: int, shard: int) -> Any:
@@ -102,7 +108,7 @@ def joined(trees: Sequence[Any], shards: int, shard: int) -> Any:
     Unmarked values are those of the old shard of the same number, or of the first one where there were more or fewer.
     """
     first = trees[shard if len(trees) == shards else 0]
-    if not _has_rows(first):
+    if not any(isinstance(x, Tensor) and piece_in(x) is not None for x in leaves(first)):
         return first
     if isinstance(first, dict):
         return type(first)({key: joined([_at(tree, key) for tree in trees], shards, shard) for key in first})
@@ -111,12 +117,13 @@ def joined(trees: Sequence[Any], shards: int, shard: int) -> Any:
     return _rows(trees, shards, shard)
 
 
-def _has_rows(tree: Any) -> bool:
-    if isinstance(tree, dict):
-        return any(map(_has_rows, tree.values()))
-    if isinstance(tree, list | tuple):
-        return any(map(_has_rows, tree))
-    return isinstance(tree, Tensor) and rows_in(tree) is not None
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield all values in a tree of mappings, lists and tuples."""
+    if isinstance(tree, Mapping | list | tuple):
+        for item in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from leaves(item)
+    else:
+        yield tree
 
 
 def _at(tree: Any, key: Any) -> Any:
@@ -127,72 +134,72 @@ def _at(tree: Any, key: Any) -> Any:
 
 
 def _rows(parts: Sequence[Any], shards: int, shard: int) -> Tensor:
-    pieces = [(rows, x) for x in parts if isinstance(x, Tensor) and (rows := rows_in(x)) is not None]
-    if len(pieces) != len(parts) or len({(rows.count, rows.cut) for rows, _ in pieces}) != 1:
+    pieces = [(piece, x) for x in parts if isinstance(x, Tensor) and (piece := piece_in(x)) is not None]
+    if len(pieces) != len(parts) or len({piece.whole for piece, _ in pieces}) != 1:
         raise CheckpointError("the files of its shards do not belong together: they have pieces of different tensors")
-    count, cut = pieces[0][0].count, pieces[0][0].cut
-    if cut is None:
+    count = pieces[0][0].count
+    if pieces[0][0].dim is None:
         wanted = rows_of(count, shards, shard)
-        whole = _in_order(pieces, count, wanted)
+        whole = _in_order(pieces, wanted)
     else:
-        whole = _of_parts(pieces, count, cut)
+        whole = _of_parts(pieces)
         wanted = rows_of(whole.shape[0], shards, shard)
         count, whole = whole.shape[0], whole[wanted.start : wanted.stop]
-    return whole if shards == 1 else with_rows(whole, Rows(wanted.start, count))
+    return whole if shards == 1 else with_rows(whole, Piece(wanted.start, count))
 
 
-def _in_order(pieces: Sequence[tuple[Rows, Tensor]], count: int, wanted: range) -> Tensor:
+def _in_order(pieces: Sequence[tuple[Piece, Tensor]], wanted: range) -> Tensor:
     chosen, reached = list[Tensor](), 0
-    for rows, x in pieces:
-        if rows.first != reached:
+    for piece, x in pieces:
+        if piece.first != reached:
             raise CheckpointError("the files of its shards do not belong together: rows are missing, or there twice")
         reached += x.shape[0]
-        begin, end = max(wanted.start, rows.first), min(wanted.stop, reached)
+        begin, end = max(wanted.start, piece.first), min(wanted.stop, reached)
         if begin < end:
-            chosen.append(x[begin - rows.first : end - rows.first])
-    if reached != count:
+            chosen.append(x[begin - piece.first : end - piece.first])
+    if reached != pieces[0][0].count:
         raise CheckpointError("the files of its shards do not belong together: the last rows are missing")
     return chosen[0] if len(chosen) == 1 else torch.cat(chosen) if chosen else pieces[0][1][:0]
 
 
-def _of_parts(pieces: Sequence[tuple[Rows, Tensor]], count: int, cut: Cut) -> Tensor:
+def _of_parts(pieces: Sequence[tuple[Piece, Tensor]]) -> Tensor:
     """Return the full tensor of which `_part` has made these parts."""
-    by_part = [[(rows, x) for rows, x in pieces if rows.part == part] for part in range(cut.parts)]
+    whole = pieces[0][0].whole
+    by_part = [[(piece, x) for piece, x in pieces if piece.part == part] for part in range(whole.parts)]
     if not all(by_part):
         raise CheckpointError("the files of its shards do not belong together: a part of a tensor is missing")
-    parts = [_in_order(some, count, range(count)) for some in by_part]
-    dim, runs = cut.dim, cut.runs
-    if dim < 0:
+    parts = [_in_order(some, range(whole.count)) for some in by_part]
+    dim, runs = whole.dim, whole.runs
+    if dim is None or dim < 0:
         return parts[0]
     if any(x.shape[dim] % runs for x in parts):
         raise CheckpointError("the files of its shards do not belong together: a part has no whole runs")
     return torch.stack([x.unflatten(dim, (runs, -1)) for x in parts], dim + 1).flatten(dim, dim + 2)
 
 
-def _part(x: Tensor, cut: Cut, part: int) -> Tensor:
-    """Return a worker's part of each of the runs along the dimension of `cut`."""
-    dim = cut.dim
-    if dim < 0:
+def _part(x: Tensor, piece: Piece) -> Tensor:
+    """Return a worker's part of each of the runs along the dimension that is cut."""
+    dim = piece.dim
+    if dim is None or dim < 0:
         return x
-    numbers: Tensor = x.unflatten(dim, (cut.runs, cut.parts, -1)).select(dim + 1, part).flatten(dim, dim + 1)
+    numbers: Tensor = x.unflatten(dim, (piece.runs, piece.parts, -1)).select(dim + 1, piece.part).flatten(dim, dim + 1)
     return numbers
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
     """Return the shape with all rows of which `x` has some."""
-    rows = rows_in(x)
-    return tuple(x.shape) if rows is None else (rows.count, *x.shape[1:])
+    piece = piece_in(x)
+    return tuple(x.shape) if piece is None else (piece.count, *x.shape[1:])
 
 
 def fitted(like: Tensor, x: Tensor) -> Tensor:
     """Return `x`, of the shape of `like` (see `shape_of`), as a tensor of the kind of `like`: the local rows."""
-    rows = rows_here(like)
-    if rows is None:
+    piece = piece_here(like)
+    if piece is None:
         return x
     here = local(like)
-    if rows_in(x) is None:
-        x = x if rows.cut is None else _part(x, rows.cut, rows.part)
-        x = x[rows.first : rows.first + here.shape[0]]
+    if piece_in(x) is None:
+        x = _part(x, piece)[piece.first : piece.first + here.shape[0]]
     return as_piece_of(like, x.to(here.device))
 
 
@@ -209,7 +216,7 @@ def flat_of_pieces(kept: Any, header: Tensor, parameters: Sequence[Tensor], layo
     vector = Flat.zeros(layout)
     for segment, there, p in zip(layout.segments, vector.segments(), parameters, strict=True):
         x = kept.get(segment.name) if isinstance(kept, dict) else None
-        if isinstance(x, Tensor) and rows_in(x) is None and x.shape == p.shape:
+        if isinstance(x, Tensor) and piece_in(x) is None and x.shape == p.shape:
             x = local(fitted(p, x))
         if not isinstance(x, Tensor) or x.shape != there.shape:
             raise CheckpointError(f"the checkpoint's vectors are of another model: they have no such {segment.name}")

@@ -25,16 +25,16 @@ from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
 from quorate.checkpoint.optimizers import restore_optimizer
 from quorate.checkpoint.participants import Distributed, Participant, set_steps, trained
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
-from quorate.checkpoint.pieces import fitted, rows_from, rows_in, shape_of, with_rows
+from quorate.checkpoint.pieces import fitted, piece_from, piece_in, shape_of, with_rows
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.schema import (
+    PlainState,
     SharedKept,
+    WorkerKept,
     check,
     check_extra,
     check_field,
     check_options,
-    check_plain_state,
-    check_worker,
     check_workers,
 )
 from quorate.checkpoint.stages import OldStages
@@ -84,14 +84,14 @@ def _opened(folder: Path) -> Opened:
     for rank in manifest["ranks"]:
         name = rank_file(rank)
         workers.append(_read(folder / name))
-        check_worker(workers[-1], name)
+        check(WorkerKept, workers[-1], name)
         generators.check(workers[-1]["generators"])
     check_workers(workers, manifest.get("round"))
     optimizers, models = {}, {}
     for about in manifest["optimizers"].values():
         optimizers[about["optimizer"]] = [_read(path) for path in _of_shards(folder, about["optimizer"], about)]
         for kept in optimizers[about["optimizer"]]:
-            check_plain_state(kept, about["optimizer"])
+            check(PlainState, kept, about["optimizer"])
         if about["model"] not in models:
             models[about["model"]] = [_read_model(path) for path in _of_shards(folder, about["model"], about)]
     most = {"shards": max(about["shards"] for about in manifest["optimizers"].values())}
@@ -173,7 +173,7 @@ def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
     rest = decoded(about[ABOUT], tensors, prefix="extra state") if ABOUT in about else {}
     try:
         rows_by_name = dict(json.loads(about.get(ROWS, "{}")))
-        tensors = tensors | {key: with_rows(tensors[key], rows_from(rows)) for key, rows in rows_by_name.items()}
+        tensors = tensors | {key: with_rows(tensors[key], piece_from(rows)) for key, rows in rows_by_name.items()}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path.name} does not say which rows it has: {error!r}") from None
     if not isinstance(rest, dict):
@@ -250,7 +250,7 @@ def _restore_replica(entry: Distributed, kept: list[dict[str, Any]], rank: int, 
 
 
 def _mean(column: Sequence[Tensor]) -> Tensor:
-    mean, rows = torch.stack([x.double() for x in column]).mean(0), rows_in(column[0])
+    mean, rows = torch.stack([x.double() for x in column]).mean(0), piece_in(column[0])
     return mean if rows is None else with_rows(mean, rows)
 
 

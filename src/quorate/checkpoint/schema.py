@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from quorate.checkpoint.encoding import FLAT, PIECES
+from quorate.checkpoint.pieces import leaves
 from quorate.core.errors import CheckpointError
 from quorate.data.position import Position
 
@@ -137,17 +138,42 @@ class Manifest(TypedDict):
 
 
 @with_config(STRICT)
-class PlainState(TypedDict):
-    """An optimizer's state, in torch's format."""
+class _Group(TypedDict):
+    params: list[int]
 
+
+def _inner_state(kept: dict[str, Any]) -> dict[str, Any]:
+    if "param_groups" in kept:
+        check(PlainState, kept, "it")
+    return kept
+
+
+@with_config(STRICT)
+class _PlainState(TypedDict):
     state: dict[int | str, Any]
-    param_groups: list[dict[str, Any]]
+    param_groups: list[_Group]
     names: NotRequired[list[Annotated[list[str], Field(min_length=1)]]]
     """All names of each parameter in the model."""
     own: NotRequired[dict[str, Any]]
     """Its `state_dict()`, if that has another format than torch's."""
-    inner: NotRequired[dict[str, dict[str, Any]]]
+    inner: NotRequired[dict[str, Annotated[dict[str, Any], AfterValidator(_inner_state)]]]
     """State of optimizers inside it, by the paths to them."""
+
+
+def _in_order(kept: dict[str, Any]) -> dict[str, Any]:
+    numbers = [number for group in kept["param_groups"] for number in group["params"]]
+    if numbers != list(range(len(numbers))):
+        raise ValueError("its parameters are not numbered in order")
+    if len(kept.get("names", numbers)) != len(numbers):
+        raise ValueError("it has not as many names as parameters")
+    beyond = next((key for key in kept["state"] if isinstance(key, int) and not 0 <= key < len(numbers)), None)
+    if beyond is not None:
+        raise ValueError(f"it has state of a parameter {beyond}")
+    return kept
+
+
+PlainState = Annotated[_PlainState, AfterValidator(_in_order)]
+"""An optimizer's state, in torch's format."""
 
 
 @with_config(STRICT)
@@ -173,12 +199,19 @@ class OwnKept(TypedDict):
     reducer: NotRequired[dict[str, Any]]
 
 
+def _position(state: dict[str, Any]) -> dict[str, Any]:
+    position = Position.read(state)
+    if max(position.epoch, abs(position.seed)) >= 2**63:
+        raise ValueError("a number is too large")
+    return state
+
+
 @with_config(STRICT)
 class WorkerKept(TypedDict):
     """The contents of a rank's file."""
 
     optimizers: dict[str, OwnKept]
-    loaders: dict[str, dict[str, Any]]
+    loaders: dict[Annotated[str, Field(pattern="^[0-9]+$")], Annotated[dict[str, Any], AfterValidator(_position)]]
     generators: dict[str, Any]
     extras: dict[str, Any]
 
@@ -202,8 +235,8 @@ def check(kind: Any, value: Any, name: str) -> None:
         _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise CheckpointError(f"{name} does not hold what it should: {place}: {first['msg']}") from None
+        place, why = ".".join(map(str, first["loc"])) or "it", first["msg"].removeprefix("Value error, ")
+        raise CheckpointError(f"{name} does not hold what it should: {place}: {why}") from None
     except RecursionError:
         raise CheckpointError(f"{name} does not hold what it should: it is too deep") from None
 
@@ -232,21 +265,6 @@ def check_manifest(said: Any, name: str, rank_file: Any, shard_file: Any) -> dic
     return manifest
 
 
-def check_worker(kept: Any, name: str) -> None:
-    """Raise `CheckpointError` where a rank's file does not hold what it should."""
-    check(WorkerKept, kept, name)
-    for number, state in kept["loaders"].items():
-        try:
-            position = Position.read(state)
-            if not number.isdecimal() or max(position.epoch, abs(position.seed)) >= 2**63:
-                raise ValueError("a number that is too large")
-        except ValueError as error:  # among them ConfigurationError
-            raise CheckpointError(f"{name} does not hold what it should: loaders.{number}: {error}") from None
-    for own in kept["optimizers"].values():
-        if own["replica"] is not None:
-            check_plain_state(own["replica"]["optimizer"], name)
-
-
 def check_workers(workers: Sequence[dict[str, Any]], number: int | None) -> None:
     """Raise `CheckpointError` where the ranks' files do not belong together, or are of another round than `number`."""
     first = workers[0]["optimizers"]
@@ -263,27 +281,6 @@ def check_workers(workers: Sequence[dict[str, Any]], number: int | None) -> None
             rounds.add(number)
         if len(rounds) > 1:
             raise CheckpointError("the ranks' files are of different rounds")
-
-
-def check_plain_state(kept: Any, name: str) -> None:
-    """Raise `CheckpointError` for an optimizer's state that torch could not have written."""
-    check(PlainState, kept, name)
-    for path, state in kept.get("inner", {}).items():
-        if "param_groups" in state:
-            check_plain_state(state, f"{name}: {path}")
-    numbers: list[Any] = []
-    for group in kept["param_groups"]:
-        params = group.get("params")
-        if not isinstance(params, list):
-            raise CheckpointError(f"{name} does not hold what it should: a parameter group has no params")
-        numbers += params
-    if numbers != list(range(len(numbers))) or any(type(number) is not int for number in numbers):
-        raise CheckpointError(f"{name} does not hold what it should: its parameters are not numbered in order")
-    if len(kept.get("names", numbers)) != len(numbers):
-        raise CheckpointError(f"{name} does not hold what it should: it has not as many names as parameters")
-    for key in kept["state"]:
-        if isinstance(key, int) and not 0 <= key < len(numbers):
-            raise CheckpointError(f"{name} does not hold what it should: it has state of a parameter {key}")
 
 
 def check_options(groups: Sequence[Mapping[str, Any]], kept: Any, noun: str) -> None:
@@ -328,11 +325,8 @@ def check_extra(thing: Any, kept: Any, name: str) -> None:
 
 
 def _has_sound_numbers(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_has_sound_numbers, value))
-    if isinstance(value, dict):
-        return all(map(_has_sound_numbers, value.values()))
-    return not isinstance(value, int | float) or math.isinf(value) or abs(value) <= 2**63  # false of NaN
+    numbers = (x for x in leaves(value) if isinstance(x, int | float))
+    return all(math.isinf(x) or abs(x) <= 2**63 for x in numbers)  # false of NaN
 
 
 def _is_like(value: Any, own: Any) -> bool:

@@ -20,7 +20,7 @@ from quorate.cli.options import flags_of, is_plain, settings_from, types_written
 from quorate.cli.verbs import PlainCommand
 from quorate.core.errors import ConfigurationError, unknown
 
-_NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_json", "again", "help", "numbers"))
+_NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_json", "again", "help"))
 _LONGEST_FILE = 2**20
 """Bytes."""
 _TABLES = frozenset(("settings", "workload_settings"))
@@ -29,7 +29,6 @@ _INSTEAD = {
     "workers": ("virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence"),
     "virtual": ("workers", "hosts", "ssh", "env", "silence"),
     "hosts": ("workers", "virtual", "compute", "latency", "bandwidth"),
-    "numbers": ("workers", "virtual", "compute", "latency", "bandwidth", "hosts", "ssh", "env", "silence", "seconds"),
     "epochs": ("seconds",),
     "seconds": ("epochs", "stops"),
     "stops": ("seconds",),

@@ -22,7 +22,9 @@ _ANSWER_SECONDS = 10.0
 
 def join(
     run: Annotated[str, typer.Argument(help="The folder of a run, or its name in runs/.", metavar="RUN")],
-    workers: Annotated[int, typer.Option("-n", help="How many more workers.", min=1, max=64, metavar="N")] = 1,
+    workers: Annotated[
+        int, typer.Option("-n", "--workers", help="How many more workers.", min=1, max=64, metavar="N")
+    ] = 1,
     timeout: Annotated[
         str, typer.Option(help="How long to wait until they have joined, such as 5min.", metavar="TIME")
     ] = "120s",

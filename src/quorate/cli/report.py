@@ -21,10 +21,9 @@ def report(
 ) -> None:
     """Write the report of a run or a comparison from its records: page, summary and data."""
     from quorate.report.reading.folders import find_folder
-    from quorate.report.scaling.summary import is_scaling, write_scaling
     from quorate.report.summary import write_report
 
     run_folder = find_folder(folder)
     share = None if relevant is None else share_from(relevant)
-    page = write_scaling(run_folder) if is_scaling(run_folder) else write_report(run_folder, relevant=share)
+    page = write_report(run_folder, relevant=share)
     typer.echo((run_folder / "summary.json").read_text(encoding="utf-8").rstrip() if as_json else str(page))

@@ -54,7 +54,7 @@ class RunOptions:
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=shared.N)
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", "--workers", metavar=shared.N)
     hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
     ssh: str | None = option(shared.SSH, metavar="COMMAND")
     env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")

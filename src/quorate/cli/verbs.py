@@ -155,7 +155,7 @@ def _sentence_of(error: BaseException) -> str:
     message = str(getattr(error, "format_message", error.__str__)())
     place, of_type, wanted = message.partition(": Input should be ")
     if of_type:
-        option = place.removeprefix("Invalid value for ").strip("'")
+        option = place.removeprefix("Invalid value for ").strip("'").partition("' / '")[0]
         words = wanted_in_words(wanted.rstrip("."))
         verb = "must be" if words.startswith(("at ", "above ", "below ")) else "takes"
         return f"{option} {verb} {words}; see quorate --help"

@@ -177,7 +177,8 @@ class _Runner:
 def _said_of(plan: Comparison) -> dict[str, object]:
     """Return the facts of the comparison for a run's own page: the subject, the metric and the target."""
     metric = None if plan.metric is None else asdict(plan.metric)
-    return {"subject": asdict(plan.subject), "metric": metric, "target": plan.target}
+    scale = {"scale": plan.scale, "price": plan.price} if plan.scale else {}
+    return {"subject": asdict(plan.subject), "metric": metric, "target": plan.target, **scale}
 
 
 def _with_learning_rates(plan: Comparison, folder: Path, watcher: Watcher) -> Comparison:

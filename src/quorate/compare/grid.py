@@ -90,14 +90,14 @@ def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
     """Return the request for the run `cell` in `folder`."""
     return RunRequest(
         script=script_of(plan),
-        arguments=list(_arguments(plan)),
+        arguments=list(_arguments(plan, cell.arm)),
         overrides=plan.overrides(
             strategy=cell.arm.strategy,
             settings=dict(cell.arm.settings),
             seed=cell.seed,
             learning_rate_factor=cell.factor,
         ),
-        size=plan.workers,
+        size=cell.arm.workers or plan.workers,
         folder=folder,
         virtual=plan.virtual(cell.seed),
         hosts=plan.reached,
@@ -135,7 +135,7 @@ def _from(arms: Sequence[Arm], number: int) -> Sequence[Arm]:
     return [*arms[first:], *arms[:first]]
 
 
-def _arguments(plan: Comparison) -> Iterator[str]:
+def _arguments(plan: Comparison, arm: Arm) -> Iterator[str]:
     if plan.subject.kind == "script":
         yield from plan.subject.arguments
         return
@@ -147,7 +147,7 @@ def _arguments(plan: Comparison) -> Iterator[str]:
     options: dict[str, float | int | None] = {
         "--epochs": plan.epochs,
         "--evaluations": plan.evaluations,
-        "--batch": plan.batch,
+        "--batch": arm.batch or plan.batch,
         "--target": until,
     }
     for option, value in options.items():

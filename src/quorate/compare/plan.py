@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ LEARNING_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The default factors in a search for a learning rate."""
 _MOST = {"epochs": 1e6, "seconds": math.inf, "batch": 2**31, "evaluations": 1e6, "timeout": math.inf}
 
-_OF_HOSTS = ("hosts", "ssh", "env")
+_OF_HOSTS, _OF_SCALE = ("hosts", "ssh", "env"), ("simulated", "price")
 _NAME = re.compile(r"[A-Za-z0-9_=+][A-Za-z0-9._=+-]{0,199}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+]+")
 
@@ -39,6 +39,10 @@ class Arm:
     """Name of a strategy or a baseline; None is the script's own."""
     settings: Mapping[str, object] = field(default_factory=dict)
     is_baseline: bool = False
+    workers: int | None = None
+    """Its own number of workers; None is that of the comparison."""
+    batch: int | None = None
+    """Its own examples per worker and step of a workload; None is the number of the comparison."""
 
     @staticmethod
     def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:
@@ -49,6 +53,11 @@ class Arm:
         parts = [called, *(f"{key}={value}" for key, value in settings.items())]
         name = "-".join(_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts)
         return Arm(name=name, strategy=strategy, settings=dict(settings), is_baseline=is_baseline)
+
+    def scaled(self, workers: int, *, batch: int | None, is_baseline: bool) -> Arm:
+        """Return this arm with numbers of its own: `all-reduce-workers=4`, `all-reduce-workers=4-batch=8`."""
+        name = f"{self.name}-workers={workers}" + ("" if batch is None else f"-batch={batch}")
+        return replace(self, name=name, workers=workers, batch=batch, is_baseline=is_baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +86,7 @@ class Comparison:
     subject: Subject
     metric: Metric | None
     workers: int
+    """The number of workers; of arms with numbers of their own, the greatest."""
     world: Literal["real", "virtual"]
     arms: Sequence[Arm]
     seeds: Sequence[int]
@@ -117,6 +127,10 @@ class Comparison:
     """OMP_NUM_THREADS of every worker that is a process."""
     timeout: float = TIMEOUT
     """Seconds by the wall clock after which a run is ended, and has failed."""
+    simulated: Sequence[int] = ()
+    """Further numbers of workers, which are simulated from the runs of the most."""
+    price: float | None = None
+    """The price of a worker for an hour."""
 
     def __post_init__(self) -> None:
         if not self.arms:
@@ -128,8 +142,11 @@ class Comparison:
                 raise ConfigurationError(f"the {noun} {twice} is given twice; each is compared once")
         if not self.seeds or min(self.seeds) < 0 or max(self.seeds) > MOST_SEED:
             raise ConfigurationError(f"seeds are whole numbers from 0 to {MOST_SEED}, at least one")
-        if self.workers < 1:
-            raise ConfigurationError(f"a comparison has at least one worker, not {self.workers}")
+        least = min(self.workers, *(self.scale or (self.workers,)))
+        if least < 1:
+            raise ConfigurationError(f"a comparison has at least one worker, not {least}")
+        if self.price is not None and not 0 < self.price < math.inf:
+            raise ConfigurationError(f"--price {self.price:g}: the price of one worker for one hour must be above 0")
         reached = self.reached
         if reached is not None and reached.layout.size != self.workers:
             raise ConfigurationError(f"{self.workers} workers are not as many as --hosts {self.hosts} has")
@@ -156,6 +173,11 @@ class Comparison:
             raise ConfigurationError("equal seconds need a number of seconds; give --seconds")
 
     @property
+    def scale(self) -> tuple[int, ...]:
+        """The numbers of workers, in order, of arms that have their own; without such arms, none."""
+        return tuple(sorted({arm.workers for arm in self.arms if arm.workers is not None}))
+
+    @property
     def reached(self) -> Hosts | None:
         """The hosts of the workers, and how they are reached; None: this machine."""
         return None if self.hosts is None else Hosts(text=self.hosts, ssh=self.ssh or "ssh", env=self.env)
@@ -179,11 +201,12 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """Return the content of `compare.json`, but for the command and the machine."""
         content = {"format": COMPARISON_FORMAT, **asdict(self)}
-        return (
-            content
-            if self.hosts is not None
-            else {key: value for key, value in content.items() if key not in _OF_HOSTS}
-        )
+        content["arms"] = [
+            {key: value for key, value in arm.items() if value is not None or key not in ("workers", "batch")}
+            for arm in content["arms"]
+        ]
+        unused = (*(() if self.hosts else _OF_HOSTS), *(() if self.scale else _OF_SCALE))
+        return {key: value for key, value in content.items() if key not in unused}
 
     def write(self, folder: Path, command: Sequence[str]) -> None:
         """Begin the comparison's folder, with its `compare.json`."""

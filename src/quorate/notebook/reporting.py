@@ -50,8 +50,6 @@ def report(run: Launched | Path | str) -> Report:
 
     Cost: the records are read once, some 10 µs a row.
     """
-    from quorate.report.scaling.summary import is_scaling, write_scaling
     from quorate.report.summary import write_report
 
-    folder = find_folder(str(getattr(run, "folder", run)))
-    return Report(write_scaling(folder) if is_scaling(folder) else write_report(folder))
+    return Report(write_report(find_folder(str(getattr(run, "folder", run)))))

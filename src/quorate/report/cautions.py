@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorate.core.errors import ranks_in_words
+from quorate.launch.run.folder import SIMULATED
 from quorate.report.figures import throughput
 from quorate.report.reading.planned import Planned
 from quorate.report.reading.run import RunRecords
-from quorate.report.reading.sound import is_count
+from quorate.report.reading.sound import is_count, read_json
 from quorate.report.runs import RunFigures, Runs, seeds_in_words, seeds_of
 from quorate.report.schema import NOT_BEGUN, UNDER_WAY, ArmSummary
 from quorate.report.topics.fairness import unequal_work
@@ -173,4 +174,5 @@ def notes_of(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
         notes.append(f"it is too short to measure after a warm-up of {plan.warm_up_steps} steps")
     if run.has_steps and throughput.examples_of(run) is None:
         notes.append("its examples were not counted (its loader is not one of quorate.shard)")
-    return notes
+    not_simulated = (read_json(run.folder / SIMULATED) or {}).get("why")
+    return notes if not_simulated is None else [*notes, str(not_simulated)]

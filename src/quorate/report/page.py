@@ -57,7 +57,12 @@ def asset(name: str) -> str:
 def _header(view: View) -> Markup:
     summary = view.summary
     how = chip("virtual time: simulated, not measured", "virtual-chip") if view.is_virtual else chip("measured", "good")
-    chips = [how, chip(counted(summary.workers, "worker")), chip(counted(len(summary.fairness.seeds), "seed"))]
+    most = "up to " if "workers" in summary.fairness.differed else ""
+    chips = [
+        how,
+        chip(f"{most}{counted(summary.workers, 'worker')}"),
+        chip(counted(len(summary.fairness.seeds), "seed")),
+    ]
     if summary.imbalance is not None:
         chips.append(chip(f"imbalance {summary.imbalance}"))
     if summary.pace is not None:

@@ -46,6 +46,11 @@ class View:
         """Whether it is of one run, compared with nothing."""
         return len(self.summary.arms) == 1 and self.summary.baseline is None
 
+    def workers(self, arm: ArmSummary) -> int:
+        """Return the number of workers of an arm."""
+        workers = self.summary.fairness.differed.get("workers", {}).get(arm.name)
+        return workers if isinstance(workers, int) else self.summary.workers
+
     def time(self, words: str) -> str:
         """Return words for a time, with a mark if it is virtual."""
         return f"virtual {words}" if self.is_virtual else words

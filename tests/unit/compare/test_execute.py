@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,14 @@ def _plan(script: Path, *arms: str, seeds: Sequence[int] = (0, 1), **chosen: Any
         seeds=seeds,
         **chosen,
     )
+
+
+def test_a_run_knows_the_numbers_of_workers_of_its_comparison(script: Path, folder: Path, server: RunServer) -> None:
+    plan = _plan(script, "a", seeds=(0,))
+    scaled = [plan.arms[0].scaled(count, batch=None, is_baseline=count == 1) for count in (1, 2)]
+    _go(replace(plan, arms=scaled, price=2.0), folder, server, _Notes())
+    runs = [json.loads((folder / arm.name / "seed-0" / "run.json").read_text()) for arm in scaled]
+    assert [(run["workers"], run["scale"], run["price"]) for run in runs] == [(1, [1, 2], 2.0), (2, [1, 2], 2.0)]
 
 
 def _go(plan: Comparison, folder: Path, server: RunServer, notes: _Notes, stop: Interrupt | None = None) -> Executed:

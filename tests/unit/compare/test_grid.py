@@ -78,6 +78,15 @@ def test_a_workload_is_trained_by_its_script() -> None:
     assert list(request_of(plan, cell, Path("here")).arguments)[3:] == more
 
 
+def test_an_arm_may_have_workers_and_a_batch_of_its_own() -> None:
+    arms = tuple(PLAN.arms[0].scaled(count, batch=batch, is_baseline=False) for count, batch in ((1, None), (4, 2)))
+    plan = dataclasses.replace(PLAN, arms=arms, workers=4, batch=8, subject=Subject(kind="workload", name="digits"))
+    single, four = (request_of(plan, cell, Path("here")) for cell in final_cells(plan)[:2])
+    assert [str(cell.folder) for cell in final_cells(plan)][:2] == ["a-workers=1/seed-4", "a-workers=4-batch=2/seed-4"]
+    assert (single.size, four.size) == (1, 4)
+    assert (list(single.arguments)[-2:], list(four.arguments)[-2:]) == (["--batch", "8"], ["--batch", "2"])
+
+
 def test_what_is_unfinished_is_set_aside_and_never_lost(tmp_path: Path) -> None:
     folder = tmp_path / "seed-0"
     assert set_aside(folder) is None

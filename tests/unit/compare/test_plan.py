@@ -17,7 +17,7 @@ PLAN = Comparison(
     metric=Metric(name="top1", higher_is_better=True),
     workers=3,
     world="real",
-    arms=(Arm.of("ddp", {}, is_baseline=True), Arm.of("quorum", {"wait_for": 1})),
+    arms=(Arm.of("ddp", {}, is_baseline=True), Arm.of("quorum", {"wait_for": 1}).scaled(2, batch=8, is_baseline=False)),
     seeds=(1, 2, 5),
     equal="seconds",
     epochs=1.5,
@@ -40,6 +40,8 @@ PLAN = Comparison(
     env=("X=1",),
     omp_threads="2",
     timeout=7.0,
+    simulated=(64,),
+    price=0.5,
 )
 
 
@@ -64,6 +66,15 @@ def test_of_one_machine_no_hosts_are_written() -> None:
     assert alone.reached is None and PLAN.as_json().keys() - alone.as_json().keys() == {"hosts", "ssh", "env"}
 
 
+def test_of_one_number_of_workers_none_of_others_is_written() -> None:
+    of_strategies = dataclasses.replace(PLAN, arms=PLAN.arms[:1])
+    assert (PLAN.scale, of_strategies.scale) == ((2,), ())
+    assert PLAN.as_json().keys() - of_strategies.as_json().keys() == {"simulated", "price"}
+    first, second = PLAN.as_json()["arms"]
+    assert first.keys() == {"name", "strategy", "settings", "is_baseline"}
+    assert (second["name"], second["workers"], second["batch"]) == ("quorum-wait_for=1-workers=2-batch=8", 2, 8)
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -73,6 +84,8 @@ def test_of_one_machine_no_hosts_are_written() -> None:
         ({"seeds": ()}, "seeds are whole numbers from 0 to "),
         ({"seeds": (1, -2)}, "seeds are whole numbers from 0 to 9223372036854775807, at least one"),
         ({"workers": 0}, "at least one worker, not 0"),
+        ({"arms": (Arm.of("ddp", {}).scaled(0, batch=None, is_baseline=True),)}, "at least one worker, not 0"),
+        ({"price": 0.0}, "--price 0: the price of one worker for one hour must be above 0"),
         ({"workers": 4}, "4 workers are not as many as --hosts a:2,b has"),
         ({"world": "virtual"}, "virtual workers are in one process, and not on several hosts"),
         ({"hosts": "a:2,a"}, '--hosts "a:2,a" names a twice'),

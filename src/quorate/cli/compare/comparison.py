@@ -122,7 +122,8 @@ def check_plan(plan: Comparison) -> None:
             raise unknown("workload", plan.subject.name, registry("workloads"))
     else:
         check_script(plan.subject.name)
-    check_overrides(plan.overrides(), plan.workers, is_virtual=is_virtual)
+    for workers in plan.scale or (plan.workers,):
+        check_overrides(plan.overrides(), workers, is_virtual=is_virtual)
     check_virtual(plan.virtual(seed=0))
     for arm in plan.arms:
         check_strategy(arm.strategy, arm.settings, is_virtual=is_virtual)
@@ -136,7 +137,8 @@ def check_plan(plan: Comparison) -> None:
 def in_words(plan: Comparison) -> str:
     """Return `ddp (baseline) and all-reduce on digits, 4 workers, seeds 0, 1 and 2`."""
     arms = listed([f"{arm.name} (baseline)" if arm.is_baseline else arm.name for arm in plan.arms])
-    workers = counted(plan.workers, "virtual worker" if plan.world == "virtual" else "worker")
+    most = counted(plan.workers, "virtual worker" if plan.world == "virtual" else "worker")
+    workers = listed([*map(str, plan.scale[:-1]), most])
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {listed([str(seed) for seed in plan.seeds])}"
     chosen = {"imbalance": plan.imbalance, "pace": plan.pace, "share": plan.share}
     changes = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)

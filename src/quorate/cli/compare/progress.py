@@ -98,7 +98,7 @@ class CompareProgress:
 
     def begins(self, cell: Cell, folder: Path) -> None:
         self._number += 1
-        self._tail, self._began = Tail(folder, self._plan.workers), time.monotonic()
+        self._tail, self._began = Tail(folder, cell.arm.workers or self._plan.workers), time.monotonic()
         if self._bar is None:
             self._say(f"{self._place} {cell.in_words}: begins")
         self.looks(cell, folder)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import typer
 
-from quorate.report.parts import sentence
+from quorate.report.parts import View, sentence
 from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.summary import summary_type
+from quorate.report.topics.scale import TOPIC as SCALE
+from quorate.report.topics.scale import curves_in
 from quorate.report.wording import Words, numbers_alike, ratios_alike, seconds_alike
 
 _NOTHING = "–"
@@ -33,6 +35,9 @@ def show(folder: Path, page: Path, *, as_json: bool) -> None:
     typer.echo()
     typer.echo("\n".join(_table(summary)))
     typer.echo()
+    for curve in curves_in(SCALE.arms(View(summary))):
+        typer.echo(f"{curve.sentence()}\n")
+        typer.echo("\n".join(_aligned(curve.cells(_NOTHING))) + "\n")
     if summary.metric is None:
         typer.echo(_UNNAMED)
     for warning in summary.warnings:

@@ -25,23 +25,23 @@ from quorate.cli.compare.comparison import (
     seeds_from,
     subject_from,
 )
-from quorate.cli.compare.scaling import check_beside, numbers_of_workers, planned, run_all, tell_planned, title_of
+from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
 from quorate.cli.config import ConfiguredCommand, config_text, read_config
 from quorate.cli.hosts import hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.options import argument, command, flags_given, option
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
-from quorate.compare.scaling import read_scaling_plan, told_in
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from, share_from
 from quorate.core.telling import tell
-from quorate.launch.run.folder import SCALING, held, run_folder, usual_name
+from quorate.launch.run.folder import held, run_folder, usual_name
 from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
 
 TUNE = "--tune-lr"
 USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
 _FACTORS = re.compile(r"[0-9.eE,+-]+")
+_SEVERAL = re.compile(r"(?<!\S)(?:-n|--workers)[ =]?([0-9]+(?:,[0-9]+)+)")
 
 _AS_TYPED = (
     "epochs", "seconds", "target", "relevant", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
@@ -59,6 +59,9 @@ class CompareCommand(ConfiguredCommand):
         place = self._subject(args)
         if place is not None and args[place] in registry("workloads"):
             args = [*args[:place], *args[place + 1 :], args[place]]
+        several = _SEVERAL.search(" ".join(args[: self._subject(args)]))
+        if several is not None:
+            raise ConfigurationError(f"{several[0]}: give one number; --scale {several[1]} compares several")
         for number, word in enumerate(args):
             if word == TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
                 args = [*args[:number], f"{TUNE}={USUAL_FACTORS}", *args[number + 1 :]]
@@ -85,21 +88,19 @@ class CompareOptions:
         "A workload (quorate list workloads), or a training script.", "SUBJECT", default=None
     )
     arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Number of worker processes.", "-n", metavar=shared.N)
-    numbers: tuple[int, ...] | None = option(
-        "Compare several numbers of workers: how fast is each, and what does it cost?",
-        "--workers",
+    workers: int | None = option(
+        "Number of worker processes; with --scale the most that are run.", "-n", "--workers", metavar=shared.N
+    )
+    scale: tuple[int, ...] | None = option(
+        "Compare each strategy with several numbers of workers; those above -n or --virtual are simulated.",
         metavar="N,N,…",
         reads=numbers_of_workers,
     )
     scaling: str | None = option(
-        "With --workers: keep the batch of each worker (weak), the batch of all (strong), or try both.",
+        "With --scale: keep the batch of each worker (weak), the batch of all (strong), or try both.",
         metavar="weak|strong|both",
     )
-    most: int | None = option(
-        "With --workers: the largest number run here (default: the cores); larger ones are simulated.", metavar=shared.N
-    )
-    price: float | None = option("With --workers: the price of one worker for one hour.", metavar=shared.NUMBER)
+    price: float | None = option("With --scale: the price of one worker for one hour.", metavar=shared.NUMBER)
     hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
     ssh: str | None = option(shared.SSH, metavar="COMMAND")
     env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
@@ -170,9 +171,6 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
         return _go_on(options.again, options)
     if options.subject is None:
         raise ConfigurationError("name a workload (quorate list workloads) or a training script")
-    check_beside(options)
-    if options.numbers is not None:
-        return _scale(context, options.subject, options)
     plan = _planned(options.subject, options)
     folder = run_folder(options.name or usual_name(f"compare-{Path(options.subject).stem}"))
     if options.print_config:
@@ -184,19 +182,6 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
     command = ["quorate", *sys.argv[1:]]
     plan.write(folder, command)
     return _run(plan, folder, command, as_json=options.as_json)
-
-
-def _scale(context: typer.Context, name: str, options: CompareOptions) -> int:
-    scaling = planned(options, lambda base_options: _planned(name, base_options))
-    folder = run_folder(options.name or usual_name(f"scale-{Path(name).stem}"))
-    if options.print_config:
-        typer.echo(config_text(context))
-        return 0
-    if options.dry_run:
-        return tell_planned(scaling, folder, as_json=options.as_json)
-    command = ["quorate", *sys.argv[1:]]
-    scaling.write(folder, title_of(scaling), command)
-    return run_all(scaling, folder, command, as_json=options.as_json)
 
 
 def _planned(name: str, options: CompareOptions) -> Comparison:
@@ -218,13 +203,23 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
         env=() if hosts is None else hosts.env,
         omp_threads=os.environ.get("OMP_NUM_THREADS", "1"),
         timeout=TIMEOUT if options.timeout is None else options.timeout,
+        price=options.price,
     )
+    if options.scale is not None:
+        plan = scaled(plan, options.scale, options.virtual or options.workers, options.scaling or "weak")
+        check_workers(None if options.virtual else plan.workers, options.virtual)
     check_plan(plan)
     return plan
 
 
 def _check(subject: Subject, options: CompareOptions) -> None:
-    if options.hosts is None and (options.workers is None) == (options.virtual is None):
+    with_scale = [] if options.scale is not None else flags_given(options, "scaling", "price")
+    if with_scale:
+        raise ConfigurationError(f"{listed(with_scale)} can be given with several numbers of workers: --scale 1,2,4,8")
+    if options.scale is not None and options.hosts is not None:
+        raise ConfigurationError("--scale compares numbers of workers on this machine; leave out --hosts")
+    worlds = [count for count in (options.workers, options.virtual) if count is not None]
+    if len(worlds) > 1 or (not worlds and options.hosts is None and options.scale is None):
         raise ConfigurationError(
             "say how many workers there are: -n 4 for processes, --hosts first:4,second:4 for those on several hosts, "
             "or --virtual 8"
@@ -253,12 +248,6 @@ def _go_on(name: str, options: CompareOptions) -> int:
             f"--continue takes everything from the comparison it goes on with; leave out {listed(others)}"
         )
     folder = find_folder(name)
-    if (folder / SCALING).is_file():
-        scaling = read_scaling_plan(folder)
-        if options.dry_run:
-            return tell_planned(scaling, folder, as_json=options.as_json)
-        os.environ["OMP_NUM_THREADS"] = scaling.base.omp_threads
-        return run_all(scaling, folder, told_in(folder).get("command", []), as_json=options.as_json)
     plan = read_plan(folder)
     check_plan(plan)
     if options.dry_run:
@@ -290,6 +279,8 @@ def _tell(plan: Comparison, folder: Path, *, as_json: bool) -> int:
     typer.echo(f"would compare {in_words(plan)}: {counted(len(cells), 'run')} in {folder}")
     for cell in cells:
         typer.echo(f"  {cell.in_words}")
+    if plan.simulated:
+        typer.echo(f"  simulated: {listed([str(number) for number in plan.simulated])} workers")
     for words in commands.values():
         typer.echo(shlex.join(words))
     return 0
@@ -312,6 +303,8 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
             CompareProgress(plan, interrupt, server) as progress,
         ):
             done = execute(plan, folder, command, server, progress, interrupt)
+            if plan.simulated and not done.is_interrupted:
+                simulate(plan, folder)
         page = write_report(folder)  # when nobody is at work any more: it says so
     except OSError as error:  # a full disk, or a terminal that was closed
         if interrupt.asked:

@@ -16,7 +16,7 @@ from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.reading.sound import is_count, is_number, read_json, sound_parts
 from quorate.report.schema import Metric
 from quorate.report.statistics import RELEVANT
-from quorate.report.wording import counted
+from quorate.report.wording import counted, listed
 from quorate.workloads import workloads
 
 OWN = "the script's own"
@@ -36,6 +36,8 @@ class PlannedArm:
     settings: dict[str, object]
     is_baseline: bool
     learning_rate_factor: float | None
+    batch: object = None
+    """Its own examples per worker and step; None is the number of all arms."""
     runs: dict[int, Path]
     """The folder by seed; it need not exist yet."""
 
@@ -146,21 +148,24 @@ def _comparison(folder: Path, about: dict[str, Any]) -> Planned:
             settings=dict(arm.get("settings") or {}),
             is_baseline=bool(arm.get("is_baseline")),
             learning_rate_factor=chosen.get(arm["name"]),
+            batch=arm.get("batch"),
             runs={seed: folder / str(arm["name"]) / f"seed-{seed}" for seed in seeds},
         )
         for arm in about["arms"]
     )
     subject = about.get("subject") or {}
     workers = int(about.get("workers", 1))
+    numbers = sorted({arm["workers"] for arm in about["arms"] if is_count(arm.get("workers"))})
     return Planned(
         folder=folder,
-        title=f"{subject.get('name') or folder.name} on {_workers_in_words(workers, about)}",
+        title=f"{subject.get('name') or folder.name} on "
+        + listed([*map(str, numbers[:-1]), _workers_in_words(workers, about)]),
         is_single=False,
         world=_world(about),
         workers=workers,
         arms=arms,
         seeds=seeds,
-        metric=_metric(about),
+        metric=metric_in(about),
         target=about.get("target"),
         equal=about.get("equal"),
         relevant=RELEVANT if about.get("relevant") is None else about["relevant"],
@@ -194,7 +199,7 @@ def _run(folder: Path) -> Planned:
         workers=run.size,
         arms=(arm,),
         seeds=(seed,),
-        metric=_metric(about),
+        metric=metric_in(about),
         target=about.get("target"),
         equal=None,
         warm_up_steps=run.usual_warm_up,
@@ -227,7 +232,8 @@ def _seed(run: RunRecords) -> int:
     return next((seed for seed in seeds if type(seed) is int), 0)
 
 
-def _metric(about: Mapping[str, Any]) -> Metric | None:
+def metric_in(about: Mapping[str, Any]) -> Metric | None:
+    """Return the measure of quality; None if there is none, or it is damaged."""
     try:
         return Metric.model_validate(about["metric"], strict=True)
     except (KeyError, ValueError):

@@ -20,6 +20,7 @@ from quorate.report.topics import (
     replicas,
     reproduce,
     rounds,
+    scale,
     servers,
     stages,
     steps,
@@ -29,7 +30,7 @@ from quorate.report.topics import (
 )
 
 _MODULES = (
-    verdict, timeline, quality, table, fairness, noise, exclusions, steps, arrival, rounds, servers, merges, outer,
-    replicas, stages, layers, memory, faults, joined, reproduce,
+    verdict, scale, timeline, quality, table, fairness, noise, exclusions, steps, arrival, rounds, servers, merges,
+    outer, replicas, stages, layers, memory, faults, joined, reproduce,
 )  # fmt: skip
 TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)

@@ -135,7 +135,7 @@ def _differed(plan: Planned, runs: Runs) -> dict[str, dict[str, object]]:
 
 def _of_arm(arm: PlannedArm, runs: Sequence[RunFigures]) -> dict[str, object]:
     """Return everything that could differ, by dotted key; of the arm's first run that left a `run.json`."""
-    values: dict[str, object] = {"strategy": arm.strategy}
+    values: dict[str, object] = {"strategy": arm.strategy, "batch": arm.batch}
     values.update({f"settings.{key}": value for key, value in arm.settings.items()})
     about: Mapping[str, Any] = next((run.about for run in runs if run.about), {})
     factor = arm.learning_rate_factor

@@ -122,6 +122,18 @@ def time_to(target: float, curve: Curve, *, higher_is_better: bool) -> float | N
     return None
 
 
+def examples_to(target: float, curve: Curve, *, higher_is_better: bool) -> float | None:
+    """Return the examples until the curve first meets the target, interpolated; None if it never does."""
+    before: tuple[float, float] | None = None
+    for examples, y in zip(curve.examples, curve.quality, strict=False):
+        if y >= target if higher_is_better else y <= target:
+            if before is None or y == before[1]:
+                return float(examples)
+            return before[0] + (target - before[1]) / (y - before[1]) * (examples - before[0])
+        before = float(examples), y
+    return None
+
+
 def went_wrong(run: RunRecords, metric: str | None) -> str | None:
     """Return a sentence on a loss or metric that is not finite, as of diverged training; else None."""
     for rank in run.ranks:

@@ -206,7 +206,8 @@ def _counts(view: View, arms: Arms[RoundsSummary]) -> Iterator[Markup]:
     workers = view.summary.workers
     yield _figure(
         view, arms, "How many workers were in a round",
-        lambda rounds: (rounds.contributors[1:], f"mean {number_in_words(rounds.contributors_mean)} of {workers}"),
+        lambda rounds: (rounds.contributors[1:],
+                        f"mean {number_in_words(rounds.contributors_mean)} of {min(workers, rounds.live[1])}"),
         title="workers whose gradients were in it", counted="Rounds by the number of workers in them", first=1,
         most=workers,
     )  # fmt: skip

@@ -199,8 +199,8 @@ def _arm(view: View, arm: ArmSummary, part: Timeline, seconds: float) -> Markup:
         (f"rank {lane.rank} (slow)" if lane.rank == slow_rank else f"rank {lane.rank}", lane.spans) for lane in shown
     ]
     note = ""
-    if len(shown) < view.summary.workers:
-        note = f"{len(shown)} of {view.summary.workers} ranks: {listed([str(lane.rank) for lane in shown])}."
+    if len(shown) < view.workers(arm):
+        note = f"{len(shown)} of {view.workers(arm)} ranks: {listed([str(lane.rank) for lane in shown])}."
     rounds = _rounds(part.marks, [lane.rank for lane in shown])
     described = f"{_in_words(shown)} {_rounds_in_words(part.marks)}".strip()
     label = f"Timeline of typical steps of {arm.name}, {seconds_in_words(seconds)} long. {described}"
