@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.doctor import trials
 from quorate.cli.doctor.findings import Level
 from quorate.cli.doctor.trials import (
     Trial,
@@ -22,7 +21,6 @@ from quorate.cli.doctor.trials import (
     tried,
 )
 from tests.support.launching import is_running, until
-from tests.support.programs import WARM
 
 RIGHT = Trial(answers=[{"right": True, "seconds": 0.002}] * 2, processes=2)
 WRONG = Trial(answers=[{"right": True}, {"right": False}], processes=2)
@@ -98,25 +96,17 @@ def test_a_launchers_environment_does_not_reach_a_trial(monkeypatch: pytest.Monk
     assert tried([program(listed)]).answers == [{}]
 
 
-@pytest.fixture
-def warm_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "subprocess", WARM)
-
-
-@pytest.mark.usefixtures("warm_trials")
 def test_gloo_is_really_tried() -> None:
     trial = probe_backend("gloo", 2)
     assert (judge_gloo(trial).level, trial.why) == (Level.OK, None)
     assert sorted(answer["rank"] for answer in trial.answers) == [0, 1]
 
 
-@pytest.mark.usefixtures("warm_trials")
 def test_gloo_that_finds_no_interface_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
     assert judge_gloo(probe_backend("gloo", 1)).level is Level.FAIL
 
 
-@pytest.mark.usefixtures("warm_trials")
 def test_a_run_is_really_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     trial = probe_run()
