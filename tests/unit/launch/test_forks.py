@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from quorate.launch.warm import forks as forks_module
 from quorate.launch.warm.forks import Forks, keeping, kept
 from quorate.wire.board import MemoryBoard
 from tests.support.launching import is_running, until
+from tests.support.zygote import ForksOfThis
 
 SCRIPT = """
 import os, sys, time
@@ -130,6 +132,26 @@ def test_where_there_is_no_zygote_programs_are_started(
         assert ended(child) == 7 and not forks.wait() and forks.has_ended
         assert ("No module named quorate.no_such_module" in forks.last_words) == (why == "it cannot be started")
     assert (tmp_path / "rank-1.log").read_text() == "hello True ['ends']\n"
+
+
+def test_a_zygote_that_cannot_fork_says_so(
+    tmp_path: Path, command: Callable[[str], Command], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork, forked = os.fork, list[bool]()
+
+    def fork_once() -> int:
+        if forked:
+            raise OSError(errno.EAGAIN, "in the zygote")
+        forked.append(True)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_once)
+    with ForksOfThis() as forks:
+        assert forks.wait(LIMIT)
+        for _ in range(2):
+            with pytest.raises(BlockingIOError, match="no process can be forked: Resource temporarily unavailable"):
+                forks.start(command("ends"), environment(), log(tmp_path, 1))
+        assert forks.is_ready
 
 
 def test_what_is_kept_starts_the_first_worker_too(tmp_path: Path, command: Callable[[str], Command]) -> None:

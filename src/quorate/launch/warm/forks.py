@@ -40,7 +40,7 @@ IMPORTED = (
 )
 """Modules that nearly every training imports, if they are installed."""
 ZYGOTE = "quorate.launch.warm.zygote"
-_BIRTH = 10.0
+_BIRTH = 60.0
 """Seconds at most until a process that was asked for is there."""
 _LEAVE = 5.0
 """Seconds that a zygote whose end is told has to leave before it is killed."""
@@ -156,15 +156,21 @@ class Forks:
         command_words = {"script": command.script, "arguments": list(command.arguments), "is_module": command.is_module}
         text = json.dumps({**command_words, "environment": dict(environment), "folder": os.getcwd()}).encode()
         stdin = {None: 0, subprocess.DEVNULL: self._nothing}.get(console.stdin, console.stdin)
+        refused = 0
         with self._lock, suppress(OSError):  # it has ended, or does not answer
             socket.send_fds(self._socket, [LENGTH.pack(len(text))], [stdin or 0, *console.streams()])
             self._socket.sendall(text)
-            while (message := self._message(_BIRTH)) is not None:
+            while not refused and (message := self._message(_BIRTH)) is not None:
                 if "born" in message:
                     console.started()
                     self._ended.pop(message["born"], None)
                     return message["born"]
-                self._ended[message["ended"]] = message["status"]
+                if "ended" in message:
+                    self._ended[message["ended"]] = message["status"]
+                refused = message.get("refused", 0)
+        if refused:
+            console.started()
+            raise OSError(refused, f"no process can be forked: {os.strerror(refused)}")
         self.end()
         return None
 

@@ -67,7 +67,11 @@ def serve(client: socket.socket) -> Callable[[], None] | None:
         if request is None:
             return None
         signal.pthread_sigmask(signal.SIG_BLOCK, ASKS)
-        pid = os.fork()
+        answer = {}
+        try:
+            pid = answer["born"] = os.fork()
+        except OSError as error:
+            pid, answer["refused"] = -1, error.errno or 0
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, before)
@@ -77,7 +81,7 @@ def serve(client: socket.socket) -> Callable[[], None] | None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKS)
         for stream in streams:
             os.close(stream)
-        _tell(client, born=pid)
+        _tell(client, **answer)
 
 
 def _next_ended() -> tuple[int, int] | None:
@@ -95,7 +99,10 @@ def _received(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     text = b""
     (length,) = LENGTH.unpack(head)
     while len(text) < length:
-        text += client.recv(length - len(text))
+        piece = client.recv(length - len(text))
+        if not piece:
+            return None, streams
+        text += piece
     return json.loads(text), streams
 
 
