@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.warm.forks import CAN_FORK, keeping
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.run_server import RunServer
 from tests.soak.kills import FAULTS, GOSSIP, Soak, Trial, own_place
-from tests.support.zygote import forks
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
 
@@ -22,7 +21,6 @@ def soak() -> Iterator[Soak]:
     with (
         tempfile.TemporaryDirectory(prefix="qs-") as place,
         own_place(Path(place)),
-        keeping(forks()),
         RunServer() as server,
     ):
         yield Soak(server, Path(place))

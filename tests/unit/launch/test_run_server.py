@@ -21,7 +21,7 @@ from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.warm.run_server import RunServer
 from tests.support.launching import is_running, until
 
-LIMIT = 30.0
+LIMIT = 60.0
 HEAD = "import atexit, json, os, random, signal, sys, threading, time\nfrom pathlib import Path\n"
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")

@@ -54,10 +54,9 @@ class RunServer:
     def __exit__(self, *_: object) -> None:
         if self._run is not None and self._run.ended is None:
             self._run.send(signal.SIGKILL)
+            self._run.wait(_LEAVE)
         if self._forks is not None:
             self._forks.__exit__()
-        if self._run is not None:
-            self._run.wait(_LEAVE)
         self._programs.__exit__()
 
     def start(self, request: RunRequest) -> Run:
@@ -67,18 +66,20 @@ class RunServer:
         return self._run
 
     def _starter(self) -> Starter:
-        forks = kept() or self._forks
         if not self._is_forking:
             return self._programs
-        if forks is None or forks.has_ended:
+        forks = kept()
+        if forks is not None:
+            return forks
+        if self._forks is None or self._forks.has_ended:
             if self._forks is not None:
                 self._forks.__exit__()
-            forks = self._forks = Forks(self._imported)
-        if not forks.wait():
+            self._forks = Forks(self._imported)
+        if not self._forks.wait():
             self._is_forking = False
-            self.why_not_forking = forks.last_words
+            self.why_not_forking = self._forks.last_words
             return self._programs
-        return forks
+        return self._forks
 
 
 class Run:
