@@ -29,12 +29,12 @@ for epoch in range(loader.epoch, 1000):
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.01)
-    quorate.save()
     with world.evaluate():
         size = len(world.gather(world.rank))
     Path(f"trains-{world.rank}").touch()
-    if str(size) == sys.argv[1] or epoch == 3 and sys.argv[1] == "any":
+    if str(size) == sys.argv[1]:
         break
+quorate.save()
 optimizer.finish()
 print("the end of", world.rank, flush=True)
 """
@@ -58,7 +58,7 @@ def test_a_run_is_joined_and_resumed(tmp_path: Path) -> None:
             run.kill()
     assert (run.returncode, out) == (0, "the end of 0\n"), err
     assert "the end of 2" in (tmp_path / "runs" / "x" / "rank-2.log").read_text()
-    resumed = quorate(tmp_path, "run", "--resume", "x", "-n", "3")
+    resumed = quorate(tmp_path, "run", "--resume", "x", "-n", "1", "train.py", "1")
     assert (resumed.returncode, resumed.stdout) == (0, "the end of 0\n"), resumed.stderr
 
 
@@ -83,10 +83,9 @@ def test_gradients_are_simulated(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_script_is_planned(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace('"quorum"', '"all-reduce"'))
-    words = ("plan", "-n", "2", "--memory", "1GB", "--bandwidth", "10Gbit", "--try", "1", "train.py", "any")
-    done = quorate(tmp_path, *words)
+    done = quorate(tmp_path, "plan", "-n", "1", "--memory", "1GB", "--bandwidth", "10Gbit", "train.py", "0")
     assert done.returncode == 0, done.stderr
-    assert "The first choice: " in done.stdout
+    assert "The first choice: quorate run " in done.stdout
 
 
 @pytest.mark.slow
@@ -94,3 +93,4 @@ def test_a_machine_is_examined(tmp_path: Path) -> None:
     done = quorate(tmp_path, "doctor", "--json")
     levels = {finding["name"]: finding["level"] for finding in json.loads(done.stdout)["findings"]}
     assert [levels[name] for name in ("backend gloo", "quorate run")] == ["OK", "OK"], done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -59,7 +59,8 @@ class Zygote(Protocol):
 
     def wait(self, timeout: float | None = None) -> int: ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """Send SIGKILL."""
 
 
 class Forks:
