@@ -192,7 +192,7 @@ class Soak:
 
     def _left(self, trial: Trial, folder: Path) -> list[str]:
         """What lives on, and what lies about."""
-        workers = [pid for pids in processes(folder).values() for pid in pids]
+        workers = [pid for pid, _ in processes(folder).values()]
         try:
             _until(lambda: not alive_of(workers), 5.0)
         except TimeoutError:

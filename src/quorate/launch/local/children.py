@@ -169,17 +169,17 @@ class Programs:
     is_ready = True
 
     def __init__(self) -> None:
-        self._leash = Leash()
+        self.leash = Leash()
 
     def __enter__(self) -> Programs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leash.close()
+        self.leash.close()
 
     def start(self, command: Command, environment: Mapping[str, str], console: Console) -> Child:
         out, err = console.streams()
-        options = self._leash.options(environment)
+        options = self.leash.options(environment)
         child = subprocess.Popen(command.words, stdin=console.stdin, stdout=out, stderr=err, **options)
         console.started()
         return child

@@ -20,7 +20,7 @@ from functools import partial
 from threading import Lock
 from typing import Protocol
 
-from quorate.launch.local.children import Child, Command, Console, Leash, Programs, hash_seed, tell, tell_group
+from quorate.launch.local.children import Child, Command, Console, Programs, hash_seed, tell, tell_group
 from quorate.launch.local.verdict import status_in_words
 from quorate.launch.warm.zygote import LENGTH
 
@@ -72,7 +72,7 @@ class Forks:
 
     def __init__(self, imported: Sequence[str] = IMPORTED) -> None:
         self._imported = imported
-        self._leash, self._programs = Leash(), Programs()
+        self._programs = Programs()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
         self._nothing = os.open(os.devnull, os.O_RDWR)
         self._received = b""
@@ -91,7 +91,7 @@ class Forks:
             stdin=client.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=self._said,
-            **self._leash.options(environment_of_python()),
+            **self._programs.leash.options(environment_of_python()),
         )
 
     def __enter__(self) -> Forks:
@@ -102,7 +102,6 @@ class Forks:
         for closed in (self._socket, self._said):
             closed.close()
         os.close(self._nothing)
-        self._leash.close()
         self._programs.__exit__()
 
     def end(self, seconds: float = 0.0) -> None:
