@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import socket
-import subprocess
-import time
 from functools import cache
 
 from quorate.launch.local.orphans import death_with_parent
@@ -55,26 +52,14 @@ class ForksOfThis(Forks):
 
 
 class ForkOfThis:
-    """As `subprocess.Popen`."""
+    """A child of this process."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self._status: int | None = None
 
     def poll(self) -> int | None:
         if self._status is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status
-
-    def wait(self, timeout: float | None = None) -> int:
-        until = time.monotonic() + (3600.0 if timeout is None else timeout)
-        while self.poll() is None:
-            if time.monotonic() >= until:
-                raise subprocess.TimeoutExpired("a zygote", timeout or 0.0)
-            time.sleep(0.001)
-        assert self._status is not None
-        return self._status
-
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
-from typing import Protocol
 
-from quorate.launch.local.children import Child, Command, Console, Programs, hash_seed, tell, tell_group
+from quorate.launch.local.children import Child, Command, Console, Programs, hash_seed, tell, tell_group, wait
 from quorate.launch.local.verdict import status_in_words
 from quorate.launch.warm.zygote import LENGTH
 
@@ -52,17 +51,6 @@ def environment_of_python() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **ours}
 
 
-class Zygote(Protocol):
-    """The process that forks, as `subprocess.Popen` has it."""
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-
-
 class Forks:
     """A context, and a `Starter`; at its end none of its processes is left.
 
@@ -84,7 +72,7 @@ class Forks:
         with theirs:
             self._zygote = self._begun(theirs) if CAN_FORK else None
 
-    def _begun(self, client: socket.socket) -> Zygote:
+    def _begun(self, client: socket.socket) -> Child:
         """Start the zygote, and return it."""
         return subprocess.Popen(
             [sys.executable, "-P", "-m", ZYGOTE, *self._imported],
@@ -109,11 +97,9 @@ class Forks:
         if self._zygote is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-            try:
-                self._zygote.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self._zygote.kill()
-                self._zygote.wait()
+            if wait(self._zygote, seconds) is None:
+                tell(self._zygote, signal.SIGKILL)
+                wait(self._zygote)
 
     @property
     def has_ended(self) -> bool:
@@ -137,8 +123,8 @@ class Forks:
         self.end(_LEAVE)
         self._said.seek(0)
         lines = [line for line in self._said.read().decode(errors="replace").split("\n") if line.strip()]
-        status = 0 if self._zygote is None else self._zygote.wait()
-        return status_in_words(status) + (f", saying: {lines[-1]}" if lines else "")
+        status = None if self._zygote is None else self._zygote.poll()
+        return status_in_words(status or 0) + (f", saying: {lines[-1]}" if lines else "")
 
     def start(self, command: Command, environment: Mapping[str, str], console: Console) -> Child:
         """Fork a process of `command` in the present folder, as soon as the zygote is ready."""
