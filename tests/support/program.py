@@ -8,8 +8,9 @@ import json
 import os
 import sys
 import termios
+from contextlib import ExitStack
 
-from quorate.launch.warm.forks import keeping
+from quorate.launch.warm.forks import CAN_FORK, keeping
 from quorate.launch.warm.script import live_as_main
 from tests.support.hosts import enter
 from tests.support.zygote import ForksOfThis
@@ -29,11 +30,13 @@ def main() -> None:
     os.chdir(life["folder"])
     _renew_streams()
     atexit._clear()  # what pytest and others have imported for
-    forks = ForksOfThis()
-    atexit.register(forks.__exit__)
-    forks.wait()
-    is_module = words[0] == "-m"
-    with keeping(forks):
+    with ExitStack() as stack:
+        if CAN_FORK:
+            forks = ForksOfThis()
+            atexit.register(forks.__exit__)
+            forks.wait()
+            stack.enter_context(keeping(forks))
+        is_module = words[0] == "-m"
         live_as_main(words[is_module], words[1 + is_module :], is_module=is_module)
 
 
