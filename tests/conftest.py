@@ -13,8 +13,9 @@ import pytest
 import typer.main
 from hypothesis import settings
 
-from quorate.launch.warm import run_server
+from quorate.launch.warm.forks import CAN_FORK, keeping
 from quorate.launch.warm.run_server import RunServer
+from tests.support import zygote
 from tests.support.budgets import SHARES, Budgets, Short, in_order
 from tests.support.sampled import STEPS, Few, covering, sampled, two_of
 
@@ -31,7 +32,8 @@ for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGH
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, usual)
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH", ""))))
+own_path = (str(SOURCES), str(SOURCES.parent), os.environ.get("PYTHONPATH", ""))  # the second for `tests`
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, own_path))
 
 # The same examples on every run, and no limit on how long a first one takes (it may import torch).
 settings.register_profile("quorate", deadline=None, derandomize=True, database=None, max_examples=40)
@@ -62,14 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Short(config, seconds))
     if config.getoption("--times") > 1:
         settings.load_profile("search")
-    if hasattr(config, "workerinput") and run_server.CAN_FORK:  # one of several processes that run all the tests
-        from tests.support import early_server  # imports torch
-
-        capture = config.pluginmanager.getplugin("capturemanager")
-        assert capture is not None
-        capture.resume_global_capture()  # as during a test, which would start the server otherwise
-        early_server.start()
-        capture.suspend_global_capture()
+    if hasattr(config, "workerinput") and CAN_FORK:  # one of several processes that run all the tests
+        zygote.start()
     if not hasattr(config, "workerinput"):  # the process that others report to
         config.pluginmanager.register(Budgets(SHARES.get(config.getoption("--cases"), 1.0)))
 
@@ -130,18 +126,14 @@ def times(pytestconfig: pytest.Config) -> int:
 
 
 @pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What starts runs one after the other need not import torch first."""
-    from tests.support.programs import WARM  # imports torch
-
-    monkeypatch.setattr(run_server, "subprocess", WARM)
+def warm() -> Iterator[None]:
+    """Workers that this process starts are forked from the zygote of the tests."""
+    with keeping(zygote.forks()):
+        yield
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunServer]:
     """Starts runs of workers that have imported torch; it has done so too."""
-    from tests.support.programs import WARM  # imports torch
-
-    with pytest.MonkeyPatch.context() as patch, RunServer() as found:
-        patch.setattr(run_server, "subprocess", WARM)
-        yield found
+    with keeping(zygote.forks()), RunServer() as run_server:
+        yield run_server

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 REGISTRY = {"top-k": "quorate.codecs.top_k:TopK", "other": "quorate.codecs.other", **MORE}
 
 def late():
-    from tests.support.programs import WARM
+    from tests.support.programs import QUORATE
     importlib.import_module("quorate.late")
     return train(strategy="local-sgd", title="Not a key", place="torch.nn:Module")
 '''
@@ -74,7 +74,7 @@ def test_names_in_a_file() -> None:
         "quorate.core.errors",
         "quorate.core.types",
         "quorate.wires.real",
-        "tests.support.programs.WARM",
+        "tests.support.programs.QUORATE",
     ]
     assert source.strings == ["quorate.codecs.other", "quorate.codecs.top_k", "quorate.late"]
     assert source.places == {"top-k": "quorate.codecs.top_k"}

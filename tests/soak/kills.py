@@ -37,8 +37,8 @@ STOPPED_SECONDS = 2.0
 """How long one that is asked to leave, and cannot since it is stopped, is waited for."""
 
 FAULTS: dict[str, float] = {
-    "kill worker": 4, "kill worker at first": 2, "kill worker early": 1, "kill stopped worker": 1, "kill launcher": 2,
-    "kill launcher early": 1,
+    "kill worker": 4, "kill worker at first": 2, "kill worker early": 1, "kill stopped worker": 1, "kill zygote": 2,
+    "kill zygote early": 1,
     "SIGINT": 2, "SIGTERM": 2, "SIGUSR1": 2, "SIGHUP": 1, "SIGINT early": 1, "SIGTERM early": 1, "SIGINT twice": 1,
     "SIGTERM twice": 1, "SIGUSR1 to a worker": 1, "SIGTERM to all workers": 1, "stop a worker, SIGINT": 1,
     "raises": 2, "leaves": 1, "parts": 1, "kill two workers": 2, "kill all but one": 1,
@@ -174,7 +174,7 @@ class Soak:
             if kind == "kill stopped worker":
                 os.kill(workers[trial.rank][0], signal.SIGSTOP)
             for rank in trial.victims:
-                os.kill(workers[rank][1] if "launcher" in kind else workers[rank][0], signal.SIGKILL)
+                os.kill(workers[rank][1] if "zygote" in kind else workers[rank][0], signal.SIGKILL)
         elif kind == "SIGUSR1 to a worker":
             os.kill(processes(folder)[trial.rank][0], signal.SIGUSR1)
         elif kind == "SIGTERM to all workers":
@@ -192,13 +192,11 @@ class Soak:
 
     def _left(self, trial: Trial, folder: Path) -> list[str]:
         """What lives on, and what lies about."""
-        workers = [pid for pids in processes(folder).values() for pid in pids]
+        workers = [pid for pid, _ in processes(folder).values()]
         try:
             _until(lambda: not alive_of(workers), 5.0)
         except TimeoutError:
             return [f"processes {alive_of(workers)} live on"]
-        if "launcher" in trial.fault:
-            clear_abandoned(self._place)
         lying = [path.name for path in self._place.iterdir() if path.name.startswith("quorate-")]
         clear_abandoned(self._place)
         return [f"{lying} are left"] if lying else []
@@ -281,8 +279,8 @@ def _expected(trial: Trial) -> tuple[tuple[int, ...], str]:
         return (1,), rf"{who} was killed by signal 9 \(SIGKILL\)" + ("" if "first" in kind else where)
     if kind == "kill worker early":
         return (0, 1) if trial.strategy != "all-reduce" else (1,), rf"({who} was killed by signal 9 \(SIGKILL\))?"
-    if "launcher" in kind:
-        return (1,), r"the launcher of the workers was killed by signal 9 \(SIGKILL\)"
+    if "zygote" in kind:
+        return (1,), r"the process that starts the workers was killed by signal 9 \(SIGKILL\)"
     if kind == "raises":
         return (1,), rf"{who} raised ValueError: by hand{where}"
     if kind == "leaves":

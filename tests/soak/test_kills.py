@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quorate.launch.warm import run_server
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.forks import CAN_FORK
+from quorate.launch.warm.run_server import RunServer
 from tests.soak.kills import FAULTS, GOSSIP, Soak, Trial, own_place
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
@@ -18,15 +18,11 @@ pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has importe
 
 @pytest.fixture(scope="module")
 def soak() -> Iterator[Soak]:
-    from tests.support.programs import WARM  # imports torch
-
     with (
         tempfile.TemporaryDirectory(prefix="qs-") as place,
         own_place(Path(place)),
-        pytest.MonkeyPatch.context() as patch,
         RunServer() as server,
     ):
-        patch.setattr(run_server, "subprocess", WARM)
         yield Soak(server, Path(place))
 
 

@@ -1,14 +1,13 @@
-"""Imported by the process that forks those of the tests: what they need is there in milliseconds, and stays shared."""
+"""Imported by the zygote of the tests: what its processes need is there in milliseconds, and stays shared."""
 
 from __future__ import annotations
 
-import gc
 import importlib
 import pkgutil
 from contextlib import suppress
 
 import quorate
-from quorate.launch.warm.run_server import IMPORTED
+from quorate.launch.warm.forks import IMPORTED
 
 HEAVY = (
     *IMPORTED,
@@ -19,13 +18,15 @@ HEAVY = (
     "quorate.cli.main",
     "quorate.strategies",
     "quorate.workloads",
+    "tests.support.task",
+    "tests.support.program",
 )
 
 
 def _everything_in(package: str) -> list[str]:
     place = importlib.import_module(package)
-    found = pkgutil.walk_packages(place.__path__, f"{package}.", onerror=lambda name: None)
-    return [each.name for each in found if not each.name.endswith("__main__")]
+    modules = pkgutil.walk_packages(place.__path__, f"{package}.", onerror=lambda name: None)
+    return [module.name for module in modules if not module.name.endswith("__main__")]
 
 
 for name in HEAVY:
@@ -34,5 +35,3 @@ for name in HEAVY:
 for name in _everything_in(quorate.__name__):
     with suppress(ImportError):
         importlib.import_module(name)
-gc.collect()
-gc.freeze()  # a collection in a forked process writes to no page that it shares

@@ -1,54 +1,41 @@
 """Tasks in real processes: `run_real` gives their results, `outcomes_real` what became of each.
 
-The processes are forked from one server that has imported torch once, so a world of three starts in some 50 ms.
+The processes are forked from one that has imported torch once, so a world of three starts in some 50 ms.
 Nothing here waits past its limit; what is left then is killed, and the error shows where each process hung. Tasks are
 functions of a module, or partials of them; what they return must be picklable.
 """
 
 from __future__ import annotations
 
-import atexit
-import faulthandler
-import multiprocessing
 import os
 import pickle
 import signal
-import sys
+import subprocess
 import tempfile
-import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from pickle import PicklingError
 from typing import Any, Generic, TypeVar
 
 from quorate.core.contracts import Board, Wire
 from quorate.core.errors import PeerFailed
+from quorate.launch.local.children import Command
 from quorate.launch.local.process_group import Crew
 from quorate.launch.local.verdict import status_in_words
-from quorate.wire import current
-from quorate.wire.board import SocketBoard
 from quorate.wire.board_server import BoardServer
-from quorate.wire.failure import report_failure
-from quorate.wire.real.kept_board import KeptBoard
-from tests.support.hosts import Host, enter
+from tests.support import task as task_module
+from tests.support.hosts import Host
 from tests.support.seats import here, on_hosts
+from tests.support.task import answer_file, stack_file
+from tests.support.zygote import forks
 
 T = TypeVar("T")
 
 STACK_SECONDS = 5.0
 """How long hung processes are given to write their stacks."""
-
-PRELOADED = ["tests.support.preloaded", "tests.support.programs"]
-forking = multiprocessing.get_context("forkserver")
-"""Its processes find all imported that `tests.support.preloaded` imports."""
-forking.set_forkserver_preload(PRELOADED)
 
 
 @dataclass(frozen=True)
@@ -129,18 +116,18 @@ def _with_world(task: Callable[[Any], T], board: Board, rank: int, size: int) ->
     return task(quorate.join())
 
 
-class _Forked:
-    """A process of the fork server, as a `Crew` watches it."""
+class Streams:
+    """Those of a process that is started, as `Forks` takes them; by default, its output is this process's."""
 
-    def __init__(self, process: ForkServerProcess) -> None:
-        self._process = process
+    def __init__(self, stdin: int = subprocess.DEVNULL, out: int = 1, err: int = 2) -> None:
+        self.stdin: int | None = stdin
+        self._out, self._err = out, err
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
+    def streams(self) -> tuple[int, int]:
+        return self._out, self._err
 
-    def poll(self) -> int | None:
-        return self._process.exitcode
+    def started(self) -> None:
+        """They stay open."""
 
 
 def _outcomes(
@@ -157,93 +144,42 @@ def _outcomes(
     `on` has the host of each rank (None: this one), where they meet as torchrun's workers do, and no launcher says who
     has died.
     """
-    with tempfile.TemporaryDirectory(prefix="quorate-test-") as folder:
-        server = BoardServer(f"{folder}/board")
-        said: dict[int, dict[str, Any]] = {}
-        processes, readers = [], []
+    with tempfile.TemporaryDirectory(prefix="quorate-test-") as name:
+        folder, server = Path(name), BoardServer(f"{name}/board")
+        (folder / "task").write_bytes(pickle.dumps(task))
         try:
             seats = here(size, server.path) if on is None else on_hosts(on)
+            children = []
             for rank in range(size):
-                ours, theirs = forking.Pipe(duplex=False)
-                own = {**seats[rank], **(environment or {})}
-                inside = None if on is None else on[rank].pid
-                words = (task, rank, size, own, theirs, folder, server.path, inside)
-                process = forking.Process(target=_child, args=words)
-                process.start()
-                theirs.close()
-                processes.append(process)
-                reader = threading.Thread(target=_listen, args=(ours, rank, said), daemon=True)
-                reader.start()
-                readers.append(reader)
-            with Crew([_Forked(process) for process in processes], server.board, grace=grace or timeout) as crew:
+                inside = [] if on is None else [str(on[rank].pid)]
+                words = [name, str(rank), str(size), server.path, *inside]
+                command = Command(script=task_module.__name__, is_module=True, arguments=words)
+                own = {**os.environ, **seats[rank], **(environment or {})}
+                children.append(forks().start(command, own, Streams()))
+            with Crew(children, server.board, grace=grace or timeout) as crew:
                 hung = [] if crew.watch(timeout) else crew.alive
-                _write_stacks([processes[rank].pid for rank in hung])
+                _write_stacks([children[rank].pid for rank in hung])
                 stacks = {rank: _stacks(folder, rank) for rank in hung}
-            for reader in readers:
-                reader.join(STACK_SECONDS)
         finally:
             server.close()
+        answers = [_answer(folder, rank) for rank in range(size)]
     return [
-        Outcome(rank, **{**said.get(rank, {}), "trace": stacks[rank]}, exit_code=None)
+        Outcome(rank, **{**answers[rank], "trace": stacks[rank]}, exit_code=None)
         if rank in hung
-        else Outcome(rank, **said.get(rank, {}), exit_code=crew.endings[rank].status)
+        else Outcome(rank, **answers[rank], exit_code=crew.endings[rank].status)
         for rank in range(size)
     ]
 
 
-def _child(
-    task: Callable[[Board, int, int], T],
-    rank: int,
-    size: int,
-    environment: Mapping[str, str],
-    answer: Connection,
-    folder: str,
-    path: str,
-    inside: int | None,
-) -> None:
-    os.setsid()
-    if inside is not None:
-        enter(inside, "net", "uts")
-        os.chdir(folder)  # for records, as of workers that quorate run has not started
-    os.environ.update(environment)
-    stacks = open(_stack_file(folder, rank), "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
-    faulthandler.register(signal.SIGXCPU, file=stacks)
-    board = SocketBoard(path)
-    began = time.monotonic()
+def _answer(folder: Path, rank: int) -> dict[str, Any]:
+    path = answer_file(folder, rank)
+    if not path.exists():
+        return {}
     try:
-        result = task(board, rank, size)
-    except BaseException as error:
-        seconds = time.monotonic() - began
-        place = current.place()
-        known: Board = board
-        with suppress(PeerFailed):  # the board is gone: nobody is left to be told
-            known = known if place is None else place.wire.board
-            report_failure(known, rank, f"raised {type(error).__name__}: {error}")
-        if isinstance(known, KeptBoard):
-            known.close()
-        trace = traceback.format_exc()
-        _answer(answer, {"error": error, "seconds": seconds, "trace": trace})
-        sys.stdout.flush()
-        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
-    _answer(answer, {"result": result, "seconds": time.monotonic() - began})
-    atexit._run_exitfuncs()  # multiprocessing leaves them out, and `join` has work there
-
-
-def _answer(answer: Connection, what: dict[str, Any]) -> None:
-    try:
-        answer.send_bytes(pickle.dumps(what))  # by value: tensors that `send` shares are gone when this process is
-    except (AttributeError, TypeError, ValueError, PicklingError) as error:
-        # What cannot be pickled is told as what it looks like.
-        about = repr(what.get("error", what.get("result")))
-        answer.send({**what, "result": None, "error": TypeError(f"{about} cannot be sent to the test: {error}")})
-
-
-def _listen(answers: Connection, rank: int, said: dict[int, dict[str, Any]]) -> None:
-    with answers, suppress(EOFError, OSError):
-        try:
-            said[rank] = answers.recv()
-        except (AttributeError, ImportError, TypeError, ValueError) as error:
-            said[rank] = {"error": TypeError(f"what rank {rank} answered cannot be read: {error}")}
+        answer: dict[str, Any] = pickle.loads(path.read_bytes())
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        return {"error": TypeError(f"what rank {rank} answered cannot be read: {error}")}
+    return answer
 
 
 def _write_stacks(pids: list[int | None]) -> None:
@@ -253,18 +189,14 @@ def _write_stacks(pids: list[int | None]) -> None:
                 os.kill(pid, signal.SIGXCPU)
 
 
-def _stack_file(folder: str, rank: int) -> Path:
-    return Path(folder) / f"stacks-{rank}"
-
-
-def _stacks(folder: str, rank: int) -> str:
+def _stacks(folder: Path, rank: int) -> str:
     """What the process has written about where it is; read until no more comes for a tenth of a second."""
     deadline = time.monotonic() + STACK_SECONDS
     written, grown = "", time.monotonic()
     while time.monotonic() < deadline and not (written.strip() and time.monotonic() - grown > 0.1):
         time.sleep(0.01)
         with suppress(FileNotFoundError):
-            now = _stack_file(folder, rank).read_text(encoding="utf-8")
+            now = stack_file(folder, rank).read_text(encoding="utf-8")
             written, grown = now, grown if now == written else time.monotonic()
     return written or "(it did not say where it was)"
 

@@ -1,35 +1,32 @@
-"""Python programs as `subprocess` starts them, but forked from the process that has imported torch: 4 s less each.
+"""Python programs as `subprocess` starts them, but forked from the zygote of the tests: 4 s less each.
 
 `run` and `Program` take words as after `python`: `["-m", "quorate.cli.main", "run", ...]` or `["script.py", ...]`. What
-the program finds, writes and leaves is as in one that was started (`quorate.launch.warm.script`), and the workers that
-`quorate run` or `quorate compare` start in it are forked too. What depends on what is imported, and when, belongs into
-a program that is really started.
+the program finds, writes and leaves is as in one that was started (`quorate.launch.warm.script`), and all the workers
+that it starts are forked from it: it keeps a zygote (`quorate.launch.warm.forks.keeping`). What depends on what is
+imported, and when, belongs into a program that is really started.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import connection, reduction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any
 
-from tests.support.lives import live
-from tests.support.processes import forking
+from quorate.launch.local.children import Command
+from tests.support.processes import Streams
+from tests.support.zygote import forks
 
 PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 QUORATE = ("-m", "quorate.cli.main")
-
-_ONE_AT_A_TIME = threading.Lock()
-"""Of any thread that starts a process multiprocessing looks which of all have ended, and only the first who looks at
-one is told its status."""
+_LOOK_EVERY = 0.01
 
 
 class Program:
@@ -50,9 +47,9 @@ class Program:
         stderr: int | IO[Any] | None = PIPE,
         text: bool = True,
         inside: int | None = None,
-        is_leader: bool = False,
+        has_terminal: bool = False,
     ) -> None:
-        """`inside` is a process in whose network and on whose host it is to be; `is_leader`: of a session."""
+        """`inside` is a process in whose network and on whose host it is to be; `has_terminal`: `stdin` controls it."""
         self.args = [sys.executable, *words]
         self.returncode: int | None = None
         theirs: list[int] = []
@@ -66,37 +63,32 @@ class Program:
             else:
                 theirs.append(_opened(given, len(theirs)))
             setattr(self, name, ours)
-        environment = dict(os.environ if env is None else env)
-        streams = [_Handed(each) for each in theirs]
-        folder = os.path.abspath(cwd)
-        self._process = forking.Process(
-            target=live, args=(list(words), folder, environment, streams, inside, is_leader)
-        )
-        with _ONE_AT_A_TIME:
-            self._process.start()
+        life = {"words": [*words], "folder": os.path.abspath(cwd), "inside": inside, "has_terminal": has_terminal}
+        command = Command(script="tests.support.program", is_module=True, arguments=[json.dumps(life)])
+        self._child = forks().start(command, os.environ if env is None else env, Streams(*theirs))
         for each in theirs:
             os.close(each)
 
     @property
     def pid(self) -> int:
         """Its own."""
-        found = self._process.pid
-        assert found is not None
-        return found
+        pid = self._child.pid
+        assert pid is not None
+        return pid
 
     def poll(self) -> int | None:
         """Its exit status, if it has ended."""
-        with _ONE_AT_A_TIME:
-            self.returncode = self._process.exitcode
+        self.returncode = self._child.poll()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises `subprocess.TimeoutExpired`."""
-        connection.wait([self._process.sentinel], timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        assert self.returncode is not None
-        return self.returncode
+        until = time.monotonic() + (3600.0 if timeout is None else timeout)
+        while (status := self.poll()) is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_LOOK_EVERY)
+        return status
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
         """What it wrote, once it has ended. Raises `subprocess.TimeoutExpired`."""
@@ -135,22 +127,6 @@ def quorate(folder: Path | str, *arguments: str, timeout: float = 60.0) -> subpr
     return run([*QUORATE, *arguments], cwd=folder, timeout=timeout)
 
 
-def _as_popen(words: Sequence[str], **named: Any) -> Program:
-    streams = {name: named.get(name) for name in ("stdin", "stdout", "stderr")}
-    return Program(
-        [word for word in words[1:] if word != "-P"],
-        cwd=named.get("cwd") or ".",
-        env=named["env"],
-        text=False,
-        is_leader=named.get("start_new_session", False),
-        **streams,
-    )
-
-
-WARM: Any = SimpleNamespace(PIPE=PIPE, DEVNULL=DEVNULL, TimeoutExpired=subprocess.TimeoutExpired, Popen=_as_popen)
-"""In place of the module `subprocess` in those that start python: `quorate.launch.warm.run_server`, the doctor."""
-
-
 class _Reader(threading.Thread):
     def __init__(self, stream: IO[Any] | None) -> None:
         super().__init__(daemon=True)
@@ -162,21 +138,6 @@ class _Reader(threading.Thread):
         if self._stream is not None and not self._stream.closed:
             with self._stream:
                 self.said = self._stream.read()
-
-
-class _Handed:
-    """A descriptor that goes along to the process that is being started."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __reduce__(self) -> tuple[Callable[..., int], tuple[Any]]:
-        return (_received, (reduction.DupFd(self._number),))
-
-
-def _received(given: Any) -> int:
-    number: int = given.detach()
-    return number
 
 
 def _opened(given: int | IO[Any] | None, number: int) -> int:

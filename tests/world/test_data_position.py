@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 
 LIMIT = 60.0
 EXAMPLES = 90

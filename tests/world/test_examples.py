@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from quorate.launch.virtual.run import run_script
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 from tests.architecture.tree import ROOT
 
 CHECK = """

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 from quorate.records.records import records_of, rows
 from tests.support.scene import Scene, Trainer, apart, squares
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import quorate
-from quorate.launch.warm.nursery import CAN_FORK
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.report.reading.run import read_run
 from quorate.wire import current
 from tests.support.processes import run_real_world

@@ -261,8 +261,8 @@ def carry_out(plan: RunPlan) -> int:
     request = plan.request
     tell(f"quorate: {plan.in_words}\n")
     begin = time.monotonic()
-    with _births(plan) as births, shown_beside(plan) as begins:
-        ended = _ended(plan, births, begins)
+    with _starter(plan) as starter, shown_beside(plan) as begins:
+        ended = _ended(plan, starter, begins)
     why = None if ended.why is None else ended.why.partition("\n")[0]
     write_outcome(request.folder, ended.status, time.monotonic() - begin, why)
     line = closing_line(request.folder)
@@ -271,14 +271,16 @@ def carry_out(plan: RunPlan) -> int:
     return ended.status
 
 
-def _births(plan: RunPlan) -> AbstractContextManager[Any]:
-    """Return the process that forks workers, if any are forked; it imports torch from here on."""
-    from quorate.launch.warm.nursery import Nursery
+def _starter(plan: RunPlan) -> AbstractContextManager[Any]:
+    """Return what starts workers other than as programs, if anything does; it imports torch from here on."""
+    from quorate.launch.warm.forks import Forks, kept
 
-    return Nursery(plan.request.command, plan.request.folder) if plan.forks else nullcontext()
+    if plan.is_cold or kept() is not None:
+        return nullcontext(None if plan.is_cold else kept())
+    return Forks() if plan.forks else nullcontext()
 
 
-def _ended(plan: RunPlan, births: Any, begins: Callable[[], None]) -> Conclusion:
+def _ended(plan: RunPlan, starter: Any, begins: Callable[[], None]) -> Conclusion:
     from quorate.launch.hosts.ranks import run_on_hosts
     from quorate.launch.local.processes import run_shown
 
@@ -289,7 +291,7 @@ def _ended(plan: RunPlan, births: Any, begins: Callable[[], None]) -> Conclusion
     if request.hosts is not None:
         begins()
         return run_on_hosts(request.command, request.hosts, request.folder)
-    more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "births": births, "begins": begins}
+    more: dict[str, Any] = {"room": plan.room, "chaos": plan.chaos, "starter": starter, "begins": begins}
     return run_shown(request.command, request.size, request.folder, servers=request.servers, **more)
 
 

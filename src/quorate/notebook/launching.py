@@ -169,6 +169,7 @@ class _Launch:
         from quorate.launch.local.console import ShownConsole
         from quorate.launch.local.processes import run_crew, show
         from quorate.launch.local.verdict import log_of
+        from quorate.launch.warm.forks import kept
         from quorate.wire.socket_folder import make_socket_folder
 
         request, place = self._request, make_socket_folder()
@@ -182,7 +183,7 @@ class _Launch:
             )
             shown = ShownConsole(log_of(self._folder, 0), bytes_of(sys.stdout), bytes_of(sys.stderr))
             with (
-                StartedRanks(command, request.size, self._folder, shown) as ranks,
+                StartedRanks(command, request.size, self._folder, shown, kept()) as ranks,
                 progress(),
                 shown.following_size(),
             ):

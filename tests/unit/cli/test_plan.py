@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from quorate.cli.doctor import memory
 from quorate.cli.main import main
 from quorate.cli.planner import trials
 from quorate.cli.planner.table import how_to_run
@@ -24,7 +23,6 @@ from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
 from quorate.planning.tries import STEPS
 from tests.support.planned_scripts import DIVIDED, SCRIPT
-from tests.support.programs import WARM
 from tests.support.programs import quorate as run_quorate
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
@@ -100,7 +98,6 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> str:
-    monkeypatch.setattr(memory, "subprocess", WARM)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     return "train.py"

@@ -20,8 +20,9 @@ from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject, read_plan
 from quorate.core.errors import ConfigurationError
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 from quorate.report.reading.planned import planned_in
 from tests.support.launching import is_running, until
 

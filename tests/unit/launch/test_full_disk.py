@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from quorate.core.telling import flush, tell
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 
 SCRIPT = """
 import os

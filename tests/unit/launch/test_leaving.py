@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 from tests.support.launching import all_shown, is_running, until
 from tests.support.programs import QUORATE, Program
 
@@ -147,7 +148,7 @@ def test_a_closed_terminal_ends_a_run_of_the_command_line(tmp_path: Path) -> Non
     script = _script(tmp_path, TRAINS)
     terminal, theirs = os.openpty()
     words = [*QUORATE, "run", "-n", "2", "--name", "r", script]
-    running = Program(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, is_leader=True)
+    running = Program(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, has_terminal=True)
     os.close(theirs)
     try:
         until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 from tests.support.launching import until
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")

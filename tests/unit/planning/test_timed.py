@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.doctor import memory
 from quorate.cli.planner import trials as module
 from quorate.cli.planner.trials import mean_of, timed
 from quorate.launch.warm.run_server import RunServer
 from tests.support.planned_scripts import DIVIDED
-from tests.support.programs import WARM
 
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    monkeypatch.setattr(memory, "subprocess", WARM)
     path = tmp_path / "train.py"
     path.write_text(DIVIDED)
     return str(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,11 +18,12 @@ from quorate.cli.scripts import check_script
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import bytes_from
-from quorate.launch.local.orphans import death_with_parent
+from quorate.launch.local.children import Command, Programs, tell_group, wait
 from quorate.launch.local.verdict import status_in_words
+from quorate.launch.warm.forks import kept
 from quorate.report.wording import bytes_in_words, number_in_words
 
-PROGRAM = (sys.executable, "-m", "quorate.launch.warm.measuring")
+PROGRAM = "quorate.launch.warm.measuring"
 SECONDS = 1800.0
 """Time limit of a script up to its first step, in seconds."""
 USUAL_SHARDS = (2, 4, 8, 16)
@@ -59,40 +61,51 @@ def measured(
     script: str,
     arguments: Sequence[str],
     seconds: float = SECONDS,
-    program: Sequence[str] = PROGRAM,
+    program: str = PROGRAM,
     steps: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run `script` in one process of `program` for `steps` steps; return its answer. Its output goes to stderr.
+    """Run `script` in one process of the module `program` for `steps` steps; return its answer. It prints on stderr.
 
     `environment` is added to this process's environment. Raises `ConfigurationError` for a script that makes fewer
     steps, and `QuorateError` for one that fails before, or takes longer than `seconds`.
     """
     lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
     last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
+    kept_variables = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
         path = Path(folder, "answer.json")
-        process = subprocess.Popen(
-            [*program, str(path), script, *arguments],
-            env={**kept, **(environment or {})},
-            stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), preexec_fn=death_with_parent(),
-        )  # fmt: skip
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        words = [str(path), script, *arguments]
+        with Programs() as programs:
+            command = Command(script=program, is_module=True, arguments=words)
+            child = (kept() or programs).start(command, {**kept_variables, **(environment or {})}, _OnStderr())
+            try:
+                status = wait(child, seconds)
+            finally:
+                if child.poll() is None:
+                    tell_group(child, signal.SIGKILL)
+                    wait(child)
+        if status is None:
             made = "no step" if steps == 1 else f"fewer than {steps} steps"
-            raise QuorateError(f"{script} has made {made} within {seconds:g} s") from None
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            raise QuorateError(f"{script} has made {made} within {seconds:g} s")
         if path.exists():
             answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return answer
     if status == 0:
         raise ConfigurationError(f"{script} has ended {lacking}, so there is nothing to measure")
     raise QuorateError(f"{script} {status_in_words(status)} before the end of {last}")
+
+
+class _OnStderr:
+    """The streams of a process whose output goes to stderr."""
+
+    stdin: int | None = subprocess.DEVNULL
+
+    def streams(self) -> tuple[int, int]:
+        return sys.stderr.fileno(), 2
+
+    def started(self) -> None:
+        """They stay open."""
 
 
 def lines(answer: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:

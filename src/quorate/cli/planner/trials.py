@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _PROGRAM = "quorate.launch.warm.stepping"
 
 T = TypeVar("T")
-_ALONE = (sys.executable, "-m", "quorate.launch.warm.timing")
+_ALONE = "quorate.launch.warm.timing"
 _IN_PIECES = "quorate.launch.warm.timing_in_pieces"
 _LAYOUTS = {"shards": Layout(shards=2, zero=3), "tensor": Layout(tensor=2)}
 _LIMIT = round(SECONDS / 6)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +18,8 @@ from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.local.verdict import log_of
 from quorate.launch.run.overrides import Overrides
+
+_LOOK_EVERY = 0.01
 
 
 class Child(Protocol):
@@ -28,6 +31,14 @@ class Child(Protocol):
 
     def poll(self) -> int | None:
         """Its exit status (minus the signal's number if one ended it); None while it lives. Never waits."""
+
+
+def wait(child: Child, seconds: float = math.inf) -> int | None:
+    """Its exit status; None if it has not ended within `seconds`."""
+    until = time.monotonic() + seconds
+    while (status := child.poll()) is None and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY)
+    return status
 
 
 @runtime_checkable
@@ -101,17 +112,6 @@ def hash_seed() -> str:
     return chosen if chosen.isdecimal() else "0"
 
 
-class Births(Protocol):
-    """A faster way to start workers than as programs."""
-
-    @property
-    def is_coming(self) -> bool:
-        """Whether it is ready, or may be."""
-
-    def start(self, rank: int, environment: Mapping[str, str]) -> Child | None:
-        """Let `rank` begin, its output appended to its log; None where it is not ready, or cannot."""
-
-
 class Leash:
     """How a worker learns that the launcher has ended: from the kernel on Linux, elsewhere by a pipe it inherits."""
 
@@ -139,53 +139,69 @@ class Leash:
                 os.close(end)
 
 
-class Expected:
-    """A worker that is forked when the process that forks it is ready; until then it has no pid.
+class Console(Protocol):
+    """The streams of a process to start."""
 
-    Where that process does not come, it is started as a program. A signal before it has begun is its end.
-    """
+    stdin: int | None
+    """A descriptor, or `subprocess.DEVNULL`; None: as this process has it."""
 
-    host, why = None, None
+    def streams(self) -> tuple[int, int]:
+        """Return the descriptors of its stdout and stderr, which stay open until `started` is called."""
 
-    def __init__(self, rank: int, environment: Mapping[str, str], births: Births, program: Callable[[], Child]) -> None:
-        self._rank, self._environment, self._births, self._program = rank, environment, births, program
-        self._child: Child | None = None
-        self._status: int | None = None
+    def started(self) -> None:
+        """The process has them now."""
+
+
+class Starter(Protocol):
+    """A way to start processes on this machine; each leads a session of its own, and ends with this process."""
 
     @property
-    def pid(self) -> int | None:
-        return None if self._child is None else self._child.pid
+    def is_ready(self) -> bool:
+        """Whether a process that is started now begins at once."""
 
-    def poll(self) -> int | None:
-        if self._status is not None:
-            return self._status
-        if self._child is None:
-            child = self._births.start(self._rank, self._environment)
-            if child is None and self._births.is_coming:
-                return None
-            self._child = self._program() if child is None else child
-        return self._child.poll()
+    def start(self, command: Command, environment: Mapping[str, str], console: Console) -> Child:
+        """Start a process of `command` in the present folder."""
 
-    def send(self, signum: signal.Signals | int, *, to_group: bool) -> None:
-        """To the process, or to all it has started as well."""
-        if self._child is None:
-            self._status = -int(signum)
-        elif to_group:
-            tell_group(self._child, signum)
-        else:
-            tell(self._child, signum)
+
+class Programs:
+    """A context, and a `Starter`: every process is a new program."""
+
+    is_ready = True
+
+    def __init__(self) -> None:
+        self.leash = Leash()
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leash.close()
+
+    def start(self, command: Command, environment: Mapping[str, str], console: Console) -> Child:
+        out, err = console.streams()
+        options = self.leash.options(environment)
+        child = subprocess.Popen(command.words, stdin=console.stdin, stdout=out, stderr=err, **options)
+        console.started()
+        return child
 
 
 class StartedRanks:
     """Workers of this machine, `folder` keeping what they print; rank 0's is `shown` as well.
 
-    With `births` all but rank 0 are forked, which has the terminal; without, each is a program.
+    They are started by `starter`, by default as programs. Rank 0 is a program where `starter` is not ready yet.
     """
 
-    def __init__(self, command: Command, size: int, folder: Path, shown: ShownConsole | None = None) -> None:
+    def __init__(
+        self,
+        command: Command,
+        size: int,
+        folder: Path,
+        shown: ShownConsole | None = None,
+        starter: Starter | None = None,
+    ) -> None:
         self._command, self._folder = command, folder
-        self._leash = Leash()
-        self.births: Births | None = None
+        self._programs = Programs()
+        self._starter = starter or self._programs
         self._first = QuietConsole(log_of(folder, 0)) if shown is None else shown
         for rank in range(1, size):
             log_of(folder, rank).open("ab").close()
@@ -194,24 +210,12 @@ class StartedRanks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leash.close()
+        self._programs.__exit__()
 
     def start(self, rank: int, environment: Mapping[str, str]) -> Child:
-        program = partial(self._program, rank, environment)
-        return program() if rank == 0 or self.births is None else Expected(rank, environment, self.births, program)
-
-    def _program(self, rank: int, environment: Mapping[str, str]) -> Child:
+        starter = self._starter if rank or self._starter.is_ready else self._programs
         console = QuietConsole(log_of(self._folder, rank)) if rank else self._first
-        out, err = console.streams()
-        child = subprocess.Popen(
-            self._command.words,
-            stdin=None if isinstance(console, ShownConsole) else subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            **self._leash.options(environment),
-        )
-        console.started()
-        return child
+        return starter.start(self._command, environment, console)
 
     def finish(self) -> None:
         self._first.finish()

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import signal
+import subprocess
 import termios
 import threading
 from collections.abc import Iterator
@@ -20,16 +21,21 @@ _CHUNK = 2**16
 class QuietConsole:
     """A worker's output goes to its log alone."""
 
+    stdin: int | None = subprocess.DEVNULL
+
     def __init__(self, log: Path) -> None:
-        self._log = open(log, "ab", buffering=0)  # noqa: SIM115 - closed by `started`
+        self._log = log
+        self._opened: FileIO | None = None
 
     def streams(self) -> tuple[int, int]:
         """Descriptors for the stdout and the stderr of the process to start."""
-        return self._log.fileno(), self._log.fileno()
+        self._opened = self._opened or FileIO(self._log, "ab")
+        return self._opened.fileno(), self._opened.fileno()
 
     def started(self) -> None:
         """The process has them now."""
-        self._log.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def finish(self) -> None:
         """The process has ended."""
@@ -41,6 +47,8 @@ class ShownConsole:
     Where ours is a terminal, the worker's is one too (of the same size), so that progress bars and colours work; else
     it is a pipe, and stdout and stderr stay apart. A reader of ours that goes away (`| head`) stops the showing only.
     """
+
+    stdin: int | None = None
 
     def __init__(self, log: Path, out: BinaryIO, err: BinaryIO) -> None:
         self._log = open(log, "ab", buffering=0)  # noqa: SIM115 - closed by `finish`

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from quorate.core.contracts import Board
 from quorate.core.telling import tell
 from quorate.launch.local.chaos import Chaos, ChaosPlan
-from quorate.launch.local.children import Births, Child, Command, StartedRanks, hash_seed
+from quorate.launch.local.children import Child, Command, StartedRanks, Starter, hash_seed
 from quorate.launch.local.console import ShownConsole
 from quorate.launch.local.live_goodput import LiveGoodput
 from quorate.launch.local.newcomers import Newcomers, Room, open_to_all
@@ -70,7 +70,7 @@ def run_shown(
     grace: float = GRACE,
     room: Room = NO_ROOM,
     chaos: ChaosPlan | None = None,
-    births: Births | None = None,
+    starter: Starter | None = None,
     servers: int = 0,
     begins: Callable[[], None] = lambda: None,
 ) -> Conclusion:
@@ -78,7 +78,8 @@ def run_shown(
 
     `begins` is called when they are about to start, before this process has a thread.
 
-    With `servers` (not with `room`) so many more are started, with ranks from `size` on, that keep parameters for them.
+    `starter` starts them as `StartedRanks` says. With `servers` (not with `room`) so many more are started, with ranks
+    from `size` on, that keep parameters for them.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
     stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
@@ -87,8 +88,7 @@ def run_shown(
     this call; workers do not outlive this process either.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
-    with StartedRanks(command, size, folder, shown) as ranks, shown.following_size():
-        ranks.births = births
+    with StartedRanks(command, size, folder, shown, starter) as ranks, shown.following_size():
         begins()
         more: dict[str, Any] = {"grace": grace, "room": room, "chaos": chaos, "shows": show, "asked": shown.hide}
         ended = run_crew(command, size, folder, ranks, servers=servers, **more)
@@ -115,10 +115,11 @@ def run_crew(
     shows: Callable[[int, str], None] = lambda rank, text: None,
     asked: Callable[[], None] = lambda: None,
     servers: int = 0,
+    begun: Callable[[Crew], None] = lambda crew: None,
 ) -> Conclusion:
     """Run as `run_shown`, for workers of any kind; prints nothing itself (`shows`: see `Crew`).
 
-    `asked` is called if all are asked to end, and rank 0 has not joined yet.
+    `asked` is called if all are asked to end, and rank 0 has not joined yet; `begun` once they are there.
     """
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_board())
@@ -146,6 +147,7 @@ def run_crew(
         stack.enter_context(signals_to(crew, server.board, folder, shows))
         for rank in range(size + servers):
             start(rank, rank)
+        begun(crew)
         crew.watch()
         ranks.finish()
         return _conclusion(command, size, crew, server, folder, servers)

@@ -1,4 +1,4 @@
-"""One run as it is asked for from another process, and how it ended, both as lines of JSON."""
+"""One run as it is asked for, also from another process, as a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from quorate.launch.hosts.reach import Hosts
 from quorate.launch.local.children import Command
 from quorate.launch.local.process_group import GRACE
-from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -109,19 +108,6 @@ class RunRequest:
                 "hosts": None if hosts is None else Hosts(**hosts),
             }
         )
-
-
-def conclusion_line(ended: Conclusion) -> bytes:
-    """How a run ended as one line."""
-    return json.dumps(asdict(ended)).encode() + b"\n"
-
-
-def conclusion_from(line: bytes) -> Conclusion:
-    """Return the conclusion from its `conclusion_line`. Raises `ValueError` for any other line."""
-    fields = json.loads(line)
-    if not isinstance(fields, dict) or fields.keys() != {"status", "why"}:
-        raise ValueError(f"{line!r} is not an answer to a run")
-    return Conclusion(**fields)
 
 
 def run_request(request: RunRequest, virtual: VirtualRun) -> int:

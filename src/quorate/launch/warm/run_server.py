@@ -1,48 +1,36 @@
 """`RunServer`: many runs, one after the other, whose workers need not import torch each time.
 
-On Linux they are forked from one process that has imported it (`quorate.launch.warm.fork_server`); elsewhere, on other
-hosts, and where that process does not start, every worker is a program of its own. What a run does and leaves is the
-same.
+They are forked (`quorate.launch.warm.forks`) where they can be; on other hosts, and where no zygote starts, every
+worker is a program of its own. What a run does and leaves is the same.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from threading import Lock, Thread
 
-from quorate.launch.local.children import Leash, hash_seed
-from quorate.launch.local.orphans import end_of_input
-from quorate.launch.local.processes import Conclusion
-from quorate.launch.local.verdict import status_in_words
-from quorate.launch.warm.request import RunRequest, conclusion_from
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.launch.hosts.ranks import HostRanks
+from quorate.launch.local.children import Command, Programs, StartedRanks, Starter
+from quorate.launch.local.process_group import WRONG_INPUT, Crew
+from quorate.launch.local.processes import Conclusion, run_crew
+from quorate.launch.local.verdict import log_of, status_in_words
+from quorate.launch.run.requests import status_after
+from quorate.launch.warm.forks import CAN_FORK, IMPORTED, Forks, environment_of_python, kept
+from quorate.launch.warm.request import RunRequest
+from quorate.wire.board import MemoryBoard
 
-CAN_FORK = sys.platform.startswith("linux")
-"""Whether a process that has imported torch can be forked: on macOS its system libraries forbid it."""
-IMPORTED = (
-    "torch",
-    "torch.distributed",
-    "torch.utils.data",
-    "torch._dynamo",  # by torch's optimizers when they are first used, which takes as long as torch itself
-    "torch.utils.tensorboard",  # where it is installed
-    "quorate.core.settings",
-    "quorate.launch.worker.join",
-    "quorate.launch.virtual.run",
-    "quorate.train.distribute",
-    "quorate.data.sharding",
-)
-"""Modules that nearly every training imports, if they are installed."""
-SERVER, LAUNCHER = "quorate.launch.warm.fork_server", "quorate.launch.warm.launcher"
+CONSOLE = "console.log"
+"""The file of a virtual run's console output, in its folder."""
+VIRTUAL_RUN = "quorate.launch.warm.virtual_run"
 _LEAVE = 5.0
-"""Seconds that the server has to leave before it is killed."""
+"""Seconds that killed workers have to be collected."""
 
 
 class RunServer:
@@ -56,151 +44,144 @@ class RunServer:
         self.why_not_forking: str | None = None
         self._is_forking = is_forking
         self._imported = imported
-        self._leash = Leash()
-        self._server: Program | None = None
+        self._programs = Programs()
+        self._forks: Forks | None = None
         self._run: Run | None = None
 
     def __enter__(self) -> RunServer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._run is not None and self._run.ended is None:
-            self._run.program.end(0.0)
-        if self._server is not None:
-            self._server.end(0.0)  # it has nothing to put in order
-        self._leash.close()
+            self._run.send(signal.SIGKILL)
+            self._run.wait(_LEAVE)
+        if self._forks is not None:
+            self._forks.__exit__()
+        self._programs.__exit__()
 
     def start(self, request: RunRequest) -> Run:
         """Begin a run; the one before has ended."""
         assert self._run is None or self._run.ended is not None, "one run at a time"
-        server = self._ready_server() if self._is_forking and request.hosts is None else None
-        program = server or Program(LAUNCHER, self._leash)
-        program.write(request.line())
-        self._run = Run(program, is_shared=server is not None)
+        self._run = Run(partial(_carry_out, request, self._starter() if request.hosts is None else self._programs))
         return self._run
 
-    def _ready_server(self) -> Program | None:
-        if self._server is None or self._server.has_ended:
-            self._server = Program(SERVER, self._leash, self._imported)
-        if not self._server.is_ready:
-            if self._server.line(None) is None:
-                self._is_forking = False
-                self.why_not_forking = self._server.last_words
-                return None
-            self._server.is_ready = True
-        return self._server
+    def _starter(self) -> Starter:
+        if not self._is_forking:
+            return self._programs
+        forks = kept()
+        if forks is not None:
+            return forks
+        if self._forks is None or self._forks.has_ended:
+            if self._forks is not None:
+                self._forks.__exit__()
+            self._forks = Forks(self._imported)
+        if not self._forks.wait():
+            self._is_forking = False
+            self.why_not_forking = self._forks.last_words
+            return self._programs
+        return self._forks
 
 
 class Run:
-    """A run under way."""
+    """A run under way, in a thread."""
 
-    def __init__(self, program: Program, *, is_shared: bool) -> None:
-        self.program = program
+    def __init__(self, carry_out: Callable[[Callable[[Crew], None]], Conclusion]) -> None:
         self.ended: Conclusion | None = None
         """How it ended, once `wait` has seen it."""
-        self._is_shared = is_shared
+        self._carry_out = carry_out
+        self._conclusion: Conclusion | BaseException | None = None
+        self._crew: Crew | None = None
+        self._asked: list[signal.Signals] = []
+        self._lock = Lock()
+        self._thread = Thread(target=self._live, name="quorate run", daemon=True)
+        self._thread.start()
 
     def wait(self, seconds: float | None = None) -> Conclusion | None:
         """How it ended; None if it has not within `seconds` (None: wait for it)."""
-        if self.ended is None:
-            try:
-                line = self.program.line(seconds)
-            except TimeoutError:
-                return None
-            self.ended = self._conclusion(line)
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            return None
+        if isinstance(self._conclusion, BaseException):
+            raise self._conclusion
+        self.ended = self._conclusion
         return self.ended
 
     def send(self, signum: signal.Signals) -> None:
-        """Pass a signal to the launcher of the run, which passes on to its workers what asks it to end."""
-        if self.ended is not None:
-            return
-        if self._is_shared:
-            self.program.write(json.dumps({"signal": int(signum)}).encode() + b"\n")
+        """Pass a signal on to the workers; the second is their end."""
+        with self._lock:
+            self._asked.append(signum)
+            if self._crew is not None:
+                self._crew.pass_on(signum)
+
+    def _begun(self, crew: Crew) -> None:
+        with self._lock:
+            self._crew = crew
+            for signum in self._asked:
+                crew.pass_on(signum)
+
+    def _live(self) -> None:
+        try:
+            self._conclusion = self._carry_out(self._begun)
+        except (QuorateError, OSError) as error:
+            self._conclusion = Conclusion(WRONG_INPUT if isinstance(error, ConfigurationError) else 1, str(error))
+        except BaseException as error:
+            self._conclusion = error
+
+
+def _carry_out(request: RunRequest, starter: Starter, begun: Callable[[Crew], None]) -> Conclusion:
+    if request.virtual is not None:
+        ended = _run_virtual(request, starter, begun)
+    else:
+        ranks: StartedRanks | HostRanks
+        if request.hosts is None:
+            ranks = StartedRanks(request.command, request.size, request.folder, starter=starter)
         else:
-            self.program.send(signum)
-
-    def _conclusion(self, line: bytes | None) -> Conclusion:
-        if not self._is_shared or line is None:
-            self.program.end(_LEAVE)
-        if line is None:
-            return Conclusion(1, f"the process that starts the workers {self.program.last_words}")
-        return conclusion_from(line)
+            ranks = HostRanks(request.command, request.hosts, request.folder)
+        with ranks:
+            ended = run_crew(request.command, request.size, request.folder, ranks, grace=request.grace, begun=begun)
+    if ended.status and isinstance(starter, Forks) and starter.has_ended:
+        return Conclusion(1, f"the process that starts the workers {starter.last_words}")
+    return ended
 
 
-class Program:
-    """A python module as a process that is talked to in lines; it has a session of its own and dies with this one."""
-
-    def __init__(self, module: str, leash: Leash, arguments: Sequence[str] = ()) -> None:
-        self.is_ready = False
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        self._written = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            bufsize=0,
-            **leash.options(_environment()),
-        )
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process is gone."""
-        return self._process.poll() is not None
-
-    @property
-    def last_words(self) -> str:
-        """How it ended, and the last line it left."""
-        self.end(_LEAVE)
-        return self._words
-
-    def write(self, line: bytes) -> None:
-        """Nothing happens if it is gone: reading says so."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(line)
-
-    def line(self, seconds: float | None) -> bytes | None:
-        """The next line; None if it has ended. Raises `TimeoutError` after `seconds`."""
-        assert self._process.stdout is not None
-        number = self._process.stdout.fileno()
-        events = select.poll()
-        events.register(number, select.POLLIN)
-        until = None if seconds is None else time.monotonic() + seconds
-        while b"\n" not in self._written:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            if not events.poll(None if left is None else left * 1000):
-                raise TimeoutError
-            piece = os.read(number, 2**16)
-            if not piece:
-                return None
-            self._written += piece
-        line, _, self._written = self._written.partition(b"\n")
-        return line
-
-    def send(self, signum: signal.Signals) -> None:
-        """Nothing happens if it is gone."""
-        self._process.send_signal(signum)
-
-    def end(self, seconds: float) -> None:
-        """Let it leave by itself for so long, then kill it."""
-        if self._said.closed:
-            return
-        assert self._process.stdout is not None
-        end_of_input(self._process, seconds)
-        self._process.stdout.close()
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
-        self._said.close()
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        self._words = status_in_words(self._process.returncode) + (f", saying: {last}" if last else "")
+def _run_virtual(request: RunRequest, starter: Starter, begun: Callable[[Crew], None]) -> Conclusion:
+    command = Command(script=VIRTUAL_RUN, is_module=True, arguments=[request.line().decode().rstrip()])
+    with Crew([], MemoryBoard(), grace=request.grace) as crew:
+        crew.join(starter.start(command, environment_of_python(), _VirtualConsole(request.folder / CONSOLE)))
+        begun(crew)
+        crew.watch()
+    status = crew.endings[0].status
+    if status and crew.interrupted_by is not None:
+        why = f"ended by {crew.interrupted_by.name}; every worker has ended"
+        return Conclusion(status_after(crew.interrupted_by), why)
+    if status < 0:
+        return Conclusion(1, f"the process of the virtual workers {status_in_words(status)}")
+    return Conclusion(status, None if status == 0 else _why(request.folder / CONSOLE))
 
 
-def _environment() -> Mapping[str, str]:
-    """Threads are to be chosen before torch is imported, buffers of streams and hashes before python begins."""
-    ours = {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONHASHSEED": hash_seed(),
-    }
-    return {**os.environ, **ours}
+class _VirtualConsole:
+    """What is shown of a virtual run, which is written to a file; the workers' output is in their logs."""
+
+    stdin: int | None = subprocess.DEVNULL
+
+    def __init__(self, path: Path) -> None:
+        self._files = FileIO(os.devnull, "wb"), FileIO(path, "wb")
+
+    def streams(self) -> tuple[int, int]:
+        out, err = self._files
+        return out.fileno(), err.fileno()
+
+    def started(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+def _why(console: Path) -> str:
+    """The sentence in what was shown of the failure of a virtual run."""
+    lines = console.read_text(encoding="utf-8", errors="replace").splitlines()
+    shown = [line.removeprefix("[rank ").partition("] ") for line in lines if line.startswith("[rank ")]
+    if not shown:
+        return lines[-1].removeprefix("quorate: ") if lines else "a worker left with a status above 0"
+    rank = int(shown[0][0])
+    raised = [text for of, _, text in shown if int(of) == rank][-1]
+    return f"rank {rank} raised {raised}; its log is {log_of(console.parent, rank)}"

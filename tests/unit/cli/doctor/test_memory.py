@@ -11,7 +11,6 @@ import pytest
 
 from quorate.cli.doctor import memory
 from quorate.cli.main import main
-from tests.support.programs import WARM
 
 SCRIPT = """
 import sys
@@ -61,11 +60,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "train.py"
 
 
-@pytest.fixture
-def warm_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "subprocess", WARM)
-
-
 def test_a_script_is_measured_up_to_its_first_step(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = doctor(capfd, "--memory", "--json", "--shards", "8", "--fits", "1MB", script)
     told = json.loads(out)
@@ -87,7 +81,7 @@ def test_a_script_is_measured_up_to_its_first_step(script: str, capfd: pytest.Ca
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["train.py"]
 
 
-@pytest.mark.usefixtures("warm_measurements")
+@pytest.mark.usefixtures("warm")
 def test_its_arguments_are_its_own_and_precision_is_seen(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = doctor(capfd, "--memory", script, "bfloat16", "--shards", "2")
     assert status == 0 and "told ['bfloat16', '--shards', '2']" in err
@@ -97,7 +91,7 @@ def test_its_arguments_are_its_own_and_precision_is_seen(script: str, capfd: pyt
     ]
 
 
-@pytest.mark.usefixtures("warm_measurements")
+@pytest.mark.usefixtures("warm")
 def test_blocks_are_those_that_are_listed(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     for words in (["listed"], ["listed", "bfloat16"]):
         status, out, err = doctor(capfd, "--memory", script, *words)
@@ -105,7 +99,7 @@ def test_blocks_are_those_that_are_listed(script: str, capfd: pytest.CaptureFixt
         assert ("over 1 worker for each of 1 replica: 1 block of Block (0)" in err) == ("bfloat16" in words)
 
 
-@pytest.mark.usefixtures("warm_measurements")
+@pytest.mark.usefixtures("warm")
 def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """As the script says, whose step has been made there, or an option instead."""
     Path(script).write_text(SCRIPT.replace("mesh, precision", 'mesh, offload="optimizer", precision'))
@@ -118,7 +112,7 @@ def test_what_the_host_holds(script: str, capfd: pytest.CaptureFixture[str]) -> 
     assert instead == {**own, "parameters": BUFFERS, "gradients": 0}
 
 
-@pytest.mark.usefixtures("warm_measurements")
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     ("text", "status", "sentence"),
     [

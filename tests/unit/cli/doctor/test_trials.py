@@ -1,14 +1,12 @@
-"""Trials: programs that answer, fail, hang or lie; and the real ones, once each."""
+"""Trials: programs that answer, fail, hang or lie. `tests/world/test_verbs.py` has the real ones."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from quorate.cli.doctor import trials
 from quorate.cli.doctor.findings import Level
 from quorate.cli.doctor.trials import (
     Trial,
@@ -18,11 +16,9 @@ from quorate.cli.doctor.trials import (
     judge_nccl,
     judge_run,
     probe_backend,
-    probe_run,
     tried,
 )
 from tests.support.launching import is_running, until
-from tests.support.programs import WARM
 
 RIGHT = Trial(answers=[{"right": True, "seconds": 0.002}] * 2, processes=2)
 WRONG = Trial(answers=[{"right": True}, {"right": False}], processes=2)
@@ -98,27 +94,6 @@ def test_a_launchers_environment_does_not_reach_a_trial(monkeypatch: pytest.Monk
     assert tried([program(listed)]).answers == [{}]
 
 
-@pytest.fixture
-def warm_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "subprocess", WARM)
-
-
-@pytest.mark.usefixtures("warm_trials")
-def test_gloo_is_really_tried() -> None:
-    trial = probe_backend("gloo", 2)
-    assert (judge_gloo(trial).level, trial.why) == (Level.OK, None)
-    assert sorted(answer["rank"] for answer in trial.answers) == [0, 1]
-
-
-@pytest.mark.usefixtures("warm_trials")
 def test_gloo_that_finds_no_interface_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
     assert judge_gloo(probe_backend("gloo", 1)).level is Level.FAIL
-
-
-@pytest.mark.usefixtures("warm_trials")
-def test_a_run_is_really_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    trial = probe_run()
-    assert (judge_run(trial).level, trial.why) == (Level.OK, None)
-    assert os.listdir(tmp_path) == []

@@ -15,12 +15,13 @@ import pytest
 
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.run.overrides import Overrides
-from quorate.launch.warm import run_server as forked
+from quorate.launch.warm import forks
+from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest, VirtualRun
-from quorate.launch.warm.run_server import CAN_FORK, RunServer
+from quorate.launch.warm.run_server import RunServer
 from tests.support.launching import is_running, until
 
-LIMIT = 30.0
+LIMIT = 60.0
 HEAD = "import atexit, json, os, random, signal, sys, threading, time\nfrom pathlib import Path\n"
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
@@ -59,6 +60,8 @@ def _write(place: Path, text: str) -> str:
 
 def _request(script: str, folder: Path, size: int = 1, **chosen: object) -> RunRequest:
     folder.mkdir(exist_ok=True)
+    for log in folder.glob("rank-*.log"):
+        log.unlink()
     return RunRequest(script=script, size=size, folder=folder, **chosen)  # type: ignore[arg-type]
 
 
@@ -234,7 +237,7 @@ def _words(place: Path, *names: str) -> list[int]:
 
 STAYS = """
 HERE = Path(__file__).parent
-(HERE / f"launcher-{os.environ['RANK']}").write_text(str(os.getppid()))
+(HERE / f"parent-{os.environ['RANK']}").write_text(str(os.getppid()))
 (HERE / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
 time.sleep(60)
 """
@@ -271,7 +274,7 @@ def test_a_signal_that_comes_late_reaches_nobody(tmp_path: Path, forking: RunSer
     request = _request(_write(tmp_path, "print('well')"), tmp_path / "run")
     run = forking.start(request)
     assert run.wait(LIMIT) == Conclusion(0)
-    run.program.write(b'{"signal": 9}\n')
+    run.send(signal.SIGKILL)
     assert _end(forking, request) == Conclusion(0)
 
 
@@ -290,54 +293,45 @@ with RunServer(is_forking=sys.argv[3] == 'True', imported=()) as server:
 """
 
 
-@pytest.mark.parametrize("is_forking", [True, False])
-@pytest.mark.parametrize("killed", ["client", "launcher"])
-def test_nobody_outlives_the_client_or_the_launcher(tmp_path: Path, is_forking: bool, killed: str) -> None:
+@pytest.mark.parametrize(("is_forking", "killed"), [(True, "client"), (True, "zygote"), (False, "client")])
+def test_nobody_outlives_the_client_or_the_zygote(tmp_path: Path, is_forking: bool, killed: str) -> None:
     script = _write(tmp_path, STAYS)
     (tmp_path / "run").mkdir()
     command = [sys.executable, "-c", _CLIENT, script, str(tmp_path / "run"), str(is_forking)]
     client = subprocess.Popen(command)
     try:
         ranks = _words(tmp_path, "pid-0", "pid-1")
-        launcher = _words(tmp_path, "launcher-0")[0]
-        everyone = [*_children_of(client.pid), launcher, *ranks]
-        os.kill(client.pid if killed == "client" else launcher, signal.SIGKILL)
-        waited_for = everyone if killed == "client" else [launcher, *ranks]
+        (parent,) = _words(tmp_path, "parent-0")
+        assert (parent != client.pid) == is_forking
+        waited_for = [*_children_of(client.pid), *ranks] if killed == "client" else [parent, *ranks]
+        os.kill(client.pid if killed == "client" else parent, signal.SIGKILL)
         until(lambda: not any(is_running(pid) for pid in waited_for), "their end")
     finally:
         client.kill()
         client.wait()
 
 
-def test_a_killed_launcher_is_a_failed_run_and_the_next_one_works(tmp_path: Path, forking: RunServer) -> None:
-    run = forking.start(_request(_write(tmp_path, STAYS), tmp_path / "run", 2))
-    os.kill(_words(tmp_path, "launcher-0")[0], signal.SIGKILL)
-    why = "the launcher of the workers was killed by signal 9 (SIGKILL)"
-    assert run.wait(LIMIT) == Conclusion(1, why)
-    assert _end(forking, _request(_write(tmp_path, ""), tmp_path / "run")) == Conclusion(0)
-
-
 def test_a_server_that_dies_fails_its_run_and_is_replaced(tmp_path: Path) -> None:
     with RunServer(imported=()) as server:
         run = server.start(_request(_write(tmp_path, STAYS), tmp_path / "run"))
-        rank, launcher = *_words(tmp_path, "pid-0"), *_words(tmp_path, "launcher-0")
-        server._server.send(signal.SIGKILL)  # type: ignore[union-attr]
+        rank, zygote = *_words(tmp_path, "pid-0"), *_words(tmp_path, "parent-0")
+        os.kill(zygote, signal.SIGKILL)
         ended = run.wait(LIMIT)
         assert ended == Conclusion(1, "the process that starts the workers was killed by signal 9 (SIGKILL)")
-        until(lambda: not any(is_running(pid) for pid in (rank, launcher)), "their end")
+        until(lambda: not is_running(rank), "its end")
         assert _end(server, _request(_write(tmp_path, ""), tmp_path / "run")) == Conclusion(0)
         assert server.why_not_forking is None
 
 
 def test_where_no_server_starts_workers_are_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "SERVER", "quorate.no_server")
+    monkeypatch.setattr(forks, "ZYGOTE", "quorate.no_zygote")
     with RunServer() as server:
         script = _write(tmp_path, "print(sys.orig_argv[1], open('/proc/self/cmdline').read().count('script.py'))")
         assert _end(server, _request(script, tmp_path / "run")) == Conclusion(0)
         assert (tmp_path / "run" / "rank-0.log").read_text() == f"{script} 1\n"
         assert server.why_not_forking is not None
         assert "exited with status 1, saying: " in server.why_not_forking
-        assert "No module named quorate.no_server" in server.why_not_forking
+        assert "No module named quorate.no_zygote" in server.why_not_forking
         monkeypatch.undo()
         assert _end(server, _request(script, tmp_path / "again")) == Conclusion(0)
         assert (tmp_path / "again" / "rank-0.log").read_text() == f"{script} 1\n", "it is not tried again"
@@ -347,8 +341,8 @@ def test_where_no_server_starts_workers_are_programs(tmp_path: Path, monkeypatch
 def test_leaving_the_context_ends_the_run(tmp_path: Path, is_forking: bool) -> None:
     with RunServer(is_forking=is_forking, imported=()) as server:
         server.start(_request(_write(tmp_path, STAYS), tmp_path / "run"))
-        pids = [*_words(tmp_path, "pid-0"), *_words(tmp_path, "launcher-0")]
-    until(lambda: not any(is_running(pid) for pid in pids), "their end")
+        (rank,) = _words(tmp_path, "pid-0")
+    until(lambda: not is_running(rank), "its end")
 
 
 VIRTUAL = """

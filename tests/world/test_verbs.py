@@ -1,0 +1,95 @@
+"""Each verb that starts processes, once as users start it: the console script, with nothing imported before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import until
+
+QUORATE = str(Path(sys.executable).with_name("quorate"))
+LIMIT = 100.0
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch, quorate
+
+world = quorate.join()
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, "quorum")
+quorate.load()
+loader = quorate.shard(torch.utils.data.TensorDataset(torch.ones(64, 4)), 2)
+for epoch in range(loader.epoch, 1000):
+    for (inputs,) in loader:
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.01)
+    with world.evaluate():
+        size = len(world.gather(world.rank))
+    Path(f"trains-{world.rank}").touch()
+    if str(size) == sys.argv[1]:
+        break
+quorate.save()
+optimizer.finish()
+print("the end of", world.rank, flush=True)
+"""
+
+
+def quorate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([QUORATE, *words], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+@pytest.mark.slow
+def test_a_run_is_joined_and_resumed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = [QUORATE, "run", "-n", "2", "--spare", "1", "--name", "x", "train.py", "3"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            until((tmp_path / "trains-0").exists, "the training", LIMIT)
+            joined = quorate(tmp_path, "join", "x")
+            assert (joined.returncode, "rank 2 has joined runs/x" in joined.stdout) == (0, True), joined.stderr
+            out, err = run.communicate(timeout=LIMIT)
+        finally:
+            run.kill()
+    assert (run.returncode, out) == (0, "the end of 0\n"), err
+    assert "the end of 2" in (tmp_path / "runs" / "x" / "rank-2.log").read_text()
+    resumed = quorate(tmp_path, "run", "--resume", "x", "-n", "1", "train.py", "1")
+    assert (resumed.returncode, resumed.stdout) == (0, "the end of 0\n"), resumed.stderr
+
+
+@pytest.mark.slow
+def test_strategies_are_compared(tmp_path: Path) -> None:
+    done = quorate(
+        tmp_path, "compare", "-n", "2", "--strategy", "quorum", "--epochs", "1", "--seeds", "1", "least-squares"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "report: " in done.stdout
+
+
+def test_times_are_simulated(tmp_path: Path) -> None:
+    done = quorate(
+        tmp_path, "simulate", "-n", "4", "--parameters", "1M", "--steps", "5", "--strategy", "quorum", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][0]["strategy"] == "quorum"
+
+
+@pytest.mark.slow
+def test_a_script_is_planned(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace('"quorum"', '"all-reduce"'))
+    done = quorate(tmp_path, "plan", "-n", "1", "--memory", "1GB", "--bandwidth", "10Gbit", "train.py", "0")
+    assert done.returncode == 0, done.stderr
+    assert "The first choice: quorate run " in done.stdout
+
+
+@pytest.mark.slow
+def test_a_machine_is_examined(tmp_path: Path) -> None:
+    done = quorate(tmp_path, "doctor", "--json")
+    levels = {finding["name"]: finding["level"] for finding in json.loads(done.stdout)["findings"]}
+    assert [levels[name] for name in ("backend gloo", "quorate run")] == ["OK", "OK"], done.stderr
+    assert list(tmp_path.iterdir()) == []
