@@ -2,7 +2,7 @@
 
 Asked by `python -m quorate.launch.worker.trial`, followed by
 
-facts                            for what torch says of itself and of the GPUs
+facts                            for the environment, and the GPUs that torch sees
 reduce BACKEND STORE RANK SIZE   for one all-reduce among SIZE processes that meet at a file
 half                             for a product of matrices in bfloat16 on the CPU
 train                            for one step of a training, under `quorate run`
@@ -22,21 +22,12 @@ ELEMENTS = 1000
 
 
 def facts() -> dict[str, Any]:
-    """Return the version of torch, its build, its backends, and the GPUs it sees."""
+    """Return the environment as `torch.utils.collect_env` has it, and the GPUs that torch sees."""
     import torch
-    import torch.distributed as dist
+    from torch.utils.collect_env import get_env_info
 
-    has_gpu = torch.cuda.is_available()
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if has_gpu else []
-    can_talk = dist.is_available()
-    return {
-        "torch": torch.__version__,
-        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else getattr(torch.version, "hip", None),
-        "gpus": names,
-        "gloo": can_talk and dist.is_gloo_available(),
-        "nccl": can_talk and dist.is_nccl_available(),
-        "mpi": can_talk and dist.is_mpi_available(),
-    }
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {**get_env_info()._asdict(), "gpus": [torch.cuda.get_device_name(index) for index in range(count)]}
 
 
 def reduce(backend: str, store: str, rank: int, size: int) -> dict[str, Any]:
@@ -45,11 +36,7 @@ def reduce(backend: str, store: str, rank: int, size: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "mpi":
-        dist.init_process_group(backend)
-        rank, size = dist.get_rank(), dist.get_world_size()
-    else:
-        dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=LIMIT)
+    dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=LIMIT)
     x = torch.full((ELEMENTS,), float(rank + 1), device=device)
     dist.barrier()
     begin = time.perf_counter()

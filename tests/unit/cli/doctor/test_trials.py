@@ -10,72 +10,69 @@ import pytest
 
 from quorate.cli.doctor import trials
 from quorate.cli.doctor.findings import Level
-from quorate.cli.doctor.trials import (
-    Trial,
-    judge_gloo,
-    judge_half,
-    judge_mpi,
-    judge_nccl,
-    judge_run,
-    probe_backend,
-    probe_run,
-    tried,
-)
+from quorate.cli.doctor.trials import backend, bfloat16, quorate_run, tried
+from quorate.core.errors import QuorateError
 from tests.support.launching import is_running, until
 from tests.support.programs import WARM
-
-RIGHT = Trial(answers=[{"right": True, "seconds": 0.002}] * 2, processes=2)
-WRONG = Trial(answers=[{"right": True}, {"right": False}], processes=2)
-DEAD = Trial(why="RuntimeError: no such interface", processes=2)
 
 
 def program(text: str) -> list[str]:
     return [sys.executable, "-S", "-c", text]
 
 
-def test_gloo_is_needed() -> None:
-    assert (judge_gloo(RIGHT).level, judge_gloo(RIGHT).found) == (Level.OK, "2 processes agreed in 2 ms")
-    assert (judge_gloo(DEAD).level, judge_gloo(DEAD).found) == (Level.FAIL, "RuntimeError: no such interface")
-    assert (judge_gloo(WRONG).level, judge_gloo(Trial(processes=2)).level) == (Level.FAIL, Level.FAIL)
+@pytest.mark.parametrize(
+    ("answers", "level", "found"),
+    [
+        ([{"right": True, "seconds": 0.002}] * 2, Level.OK, "2 processes agreed in 2 ms"),
+        ([{"right": True}, {"right": False}], Level.FAIL, "the processes met, but their sum was wrong"),
+        (QuorateError("RuntimeError: no such interface"), Level.FAIL, "RuntimeError: no such interface"),
+    ],
+)
+def test_processes_must_agree(
+    answers: list[dict[str, object]] | QuorateError, level: Level, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*arguments: object) -> list[dict[str, object]]:
+        if isinstance(answers, QuorateError):
+            raise answers
+        return answers
+
+    monkeypatch.setattr(trials, "tried", answer)
+    for finding in (backend("gloo", 2, "a fix"), quorate_run()):
+        assert (finding.level, finding.found) == (level, found) and bool(finding.fix) == (level is Level.FAIL)
 
 
-def test_nccl_is_needed_where_there_are_gpus() -> None:
-    assert judge_nccl(None, has_gpu=False).level is Level.OK
-    assert judge_nccl(None, has_gpu=True).level is Level.WARN
-    assert judge_nccl(DEAD, has_gpu=True).level is Level.FAIL
-    assert judge_nccl(RIGHT, has_gpu=True).level is Level.OK
-
-
-def test_mpi_is_never_needed() -> None:
-    assert judge_mpi(None, is_built=False).level is Level.OK
-    assert judge_mpi(None, is_built=True).level is Level.WARN
-    assert judge_mpi(DEAD, is_built=True).level is Level.WARN
-    assert judge_mpi(RIGHT, is_built=True).level is Level.OK
-
-
-def test_a_cpu_that_cannot_do_bfloat16_is_a_warning() -> None:
-    killed = judge_half(Trial(why="it was killed by signal 4 (SIGILL)"))
-    assert (killed.level, "ONEDNN_MAX_CPU_ISA" in killed.fix) == (Level.WARN, True)
-    assert judge_half(Trial(answers=[{"right": False}])).level is Level.WARN
-    assert judge_half(Trial(answers=[{"right": True}])).level is Level.OK
-
-
-def test_a_run_that_fails_fails() -> None:
-    assert judge_run(DEAD).level is Level.FAIL
-    assert judge_run(RIGHT).level is Level.OK
+@pytest.mark.parametrize(
+    ("text", "level", "words"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", Level.WARN, "ONEDNN_MAX_CPU_ISA"),
+        ("print('{\"right\": false}')", Level.WARN, "do not train in bfloat16"),
+        ("print('{\"right\": true}')", Level.OK, "are right"),
+    ],
+)
+def test_a_cpu_that_cannot_do_bfloat16_is_a_warning(
+    text: str, level: Level, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "PROGRAM", program(text))
+    assert bfloat16().level is level and words in bfloat16().found + bfloat16().fix
 
 
 def test_the_last_line_is_the_answer() -> None:
-    two = tried([program("print('words'); print('{\"right\": true}')"), program("print('nothing')")])
-    assert two == Trial(answers=[{"right": True}], why=None, processes=2)
+    assert tried([program("print('words'); print('{\"right\": true}')")]) == [{"right": True}]
+    with pytest.raises(QuorateError, match="it ended without an answer"):
+        tried([program("print('{\"right\": true}')"), program("print('nothing')")])
 
 
-def test_the_last_words_say_why() -> None:
-    raised = tried([program("raise ValueError('of the program')"), program("")])
-    assert raised.why == "ValueError: of the program"
-    assert tried([program("import sys; sys.exit(5)")]).why == "it exited with status 5"
-    killed = tried([program("import os, signal; os.kill(os.getpid(), signal.SIGILL)")])
-    assert killed.why == "it was killed by signal 4 (SIGILL)"
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise ValueError('of the program')", "ValueError: of the program"),
+        ("import sys; sys.exit(5)", "it exited with status 5"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", r"it was killed by signal 4 \(SIGILL\)"),
+    ],
+)
+def test_the_last_words_say_why(text: str, words: str) -> None:
+    with pytest.raises(QuorateError, match=words):
+        tried([program(text), program("print('{}')")])
 
 
 def test_who_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
@@ -86,7 +83,8 @@ import subprocess, sys, time
 subprocess.Popen([sys.executable, "-S", "-c", {child!r}], stdout=open({str(told)!r}, "w"))
 time.sleep(600)
 """
-    assert tried([program(parent)], seconds=2.0).why == "no answer within 2 s"
+    with pytest.raises(QuorateError, match="no answer within 2 s"):
+        tried([program(parent)], seconds=2.0)
     until(lambda: not told.read_text() or not is_running(int(told.read_text())), "the child's end")
 
 
@@ -95,7 +93,7 @@ def test_a_launchers_environment_does_not_reach_a_trial(monkeypatch: pytest.Monk
     for name in names:
         monkeypatch.setenv(name, "7")
     listed = f"import json, os; print(json.dumps({{n: 1 for n in {names} if n in os.environ}}))"
-    assert tried([program(listed)]).answers == [{}]
+    assert tried([program(listed)]) == [{}]
 
 
 @pytest.fixture
@@ -104,21 +102,21 @@ def warm_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("warm_trials")
-def test_gloo_is_really_tried() -> None:
-    trial = probe_backend("gloo", 2)
-    assert (judge_gloo(trial).level, trial.why) == (Level.OK, None)
-    assert sorted(answer["rank"] for answer in trial.answers) == [0, 1]
+def test_gloo_is_really_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = backend("gloo", 2, "a fix")
+    assert finding.level is Level.OK and finding.found.startswith("2 processes agreed in ")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
+    assert backend("gloo", 1, "a fix").level is Level.FAIL
 
 
 @pytest.mark.usefixtures("warm_trials")
-def test_gloo_that_finds_no_interface_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
-    assert judge_gloo(probe_backend("gloo", 1)).level is Level.FAIL
+def test_torch_describes_the_machine() -> None:
+    environment = trials.environment()
+    assert environment["torch_version"] and environment["python_version"] and isinstance(environment["gpus"], list)
 
 
 @pytest.mark.usefixtures("warm_trials")
 def test_a_run_is_really_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    trial = probe_run()
-    assert (judge_run(trial).level, trial.why) == (Level.OK, None)
+    assert quorate_run() == (Level.OK, "2 processes agreed", "")
     assert os.listdir(tmp_path) == []
