@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
         said[name] = _table(key, value, path) if name in _TABLES else _checked(key, types[name], value, path)
     context.default_map = {**(context.default_map or {}), **said}
     return path
+
+
+def previewed(context: typer.Context, options: Any, plan: Callable[[], str]) -> bool:
+    """Print the options for `--print-config`, or the plan for `--dry-run`; return whether nothing is to be started."""
+    if options.print_config:
+        typer.echo(config_text(context))
+    elif options.dry_run:
+        typer.echo(plan())
+    return bool(options.print_config or options.dry_run)
 
 
 def config_text(context: typer.Context) -> str:

@@ -18,6 +18,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from quorate.core.errors import ConfigurationError
+from quorate.report.wording import listed
 
 T = TypeVar("T")
 
@@ -51,11 +52,12 @@ def option(
     reads: Callable[[str], Any] | None = None,
     eager: Callable[[typer.Context, Any], Any] | None = None,
     metavar: str | None = None,
+    needs: str | None = None,
 ) -> Any:
     """Return a field that is an option: `--` and the field's name, unless `flags` say otherwise.
 
     `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
-    `metavar` stands for the value in the help.
+    `metavar` stands for the value in the help. `needs` is the flag, with its value, without which it is an error.
     """
     shown = typer.Option(
         False if default is False else None,
@@ -65,12 +67,13 @@ def option(
         callback=eager,
         is_eager=eager is not None,
     )
-    return _field(default, shown=shown, reads=reads)
+    return _field(default, shown=shown, reads=reads, needs=needs)
 
 
-def argument(help: str, metavar: str, default: Any = MISSING) -> Any:
+def argument(help: str, metavar: str, default: Any = MISSING, needs: str | None = None) -> Any:
     """Return a field that is an argument after the options; without a `default` it is required."""
-    return _field(default, shown=typer.Argument(... if default is MISSING else None, help=help, metavar=metavar))
+    shown = typer.Argument(... if default is MISSING else None, help=help, metavar=metavar)
+    return _field(default, shown=shown, needs=needs)
 
 
 def _field(default: Any, **metadata: Any) -> Any:
@@ -86,7 +89,9 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
 
     def called(context: typer.Context, **written: Any) -> T:
         said = {name: value for name, value in written.items() if value is not None}
-        return verb(context, kind(**{name: readers[name](v) if name in readers else v for name, v in said.items()}))
+        options = kind(**{name: readers[name](v) if name in readers else v for name, v in said.items()})
+        _check_needs(options)
+        return verb(context, options)
 
     types, by_name = types_written(kind), inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", by_name, annotation=typer.Context)]
@@ -118,7 +123,21 @@ def flags_given(options: Any, *names: str) -> list[str]:
     """Return the flags of the options among `names` that the user has set."""
     named = [spec for spec in fields(options) if spec.name in names]
     said = [spec for spec in named if getattr(options, spec.name) not in ([], spec.default)]
-    return [min(flags_of(spec), key=len, default=spec.metadata["shown"].metavar) for spec in said]
+    return [min(flags_of(spec), key=len, default=str(spec.metadata["shown"].metavar).strip("[.]")) for spec in said]
+
+
+def same_named(options: Any, kind: type) -> dict[str, Any]:
+    """Return the options that have the name of a field of the dataclass `kind`."""
+    return {spec.name: getattr(options, spec.name) for spec in fields(kind) if hasattr(options, spec.name)}
+
+
+def _check_needs(options: Any) -> None:
+    names_by_flag = {flag: spec.name for spec in fields(options) for flag in flags_of(spec)}
+    for needed in dict.fromkeys(spec.metadata.get("needs") for spec in fields(options)):
+        if needed is not None and not flags_given(options, names_by_flag[needed.partition(" ")[0]]):
+            names = [spec.name for spec in fields(options) if spec.metadata.get("needs") == needed]
+            if alone := flags_given(options, *names):
+                raise ConfigurationError(f"{listed(alone)} can be given with {needed} only")
 
 
 def strategy_from(text: str) -> tuple[str, dict[str, Value]]:

@@ -51,8 +51,9 @@ def listen(other: str, port: str) -> dict[str, Any]:
         about |= {"address": address, "mtu": mtu, "port": _serve(address, 0)}
     except OSError as error:
         return {**about, "error": f"there is no way to {peer}: {error.strerror}"}
+    about["taken"] = None
     try:
-        about["taken"] = _serve(address, int(port)) and None
+        _serve(address, int(port))
     except OSError as error:
         about["taken"] = error.strerror
     return about

@@ -17,7 +17,7 @@ from quorate.cli.doctor import hosts as of_hosts
 from quorate.cli.doctor import machine, network, software, trials
 from quorate.cli.doctor import memory as needs
 from quorate.cli.doctor.findings import Check, Checks, Finding, Level, examined, fail, within
-from quorate.cli.options import N, argument, command, flags_given, option
+from quorate.cli.options import N, argument, command, option
 from quorate.cli.scripts import check_script
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -54,12 +54,19 @@ class DoctorOptions:
     )
     as_json: bool = option("Print one JSON object.", "--json", default=False)
     memory: bool = option("Say how much memory each worker of SCRIPT will need.", default=False)
-    shards: int | None = option("With --memory: the number of workers that share the state.", metavar=N)
-    fits: int | None = option(
-        "With --memory: mark what fits into this size, such as 24GB.", metavar="BYTES", reads=bytes_from
+    shards: int | None = option(
+        "With --memory: the number of workers that share the state.", metavar=N, needs="--memory"
     )
-    offload: str | None = option("With --memory: what host memory or disk holds.", metavar="optimizer|all|disk")
-    script: str | None = argument("With --memory: the training script.", "[SCRIPT", default=None)
+    fits: int | None = option(
+        "With --memory: mark what fits into this size, such as 24GB.",
+        metavar="BYTES",
+        reads=bytes_from,
+        needs="--memory",
+    )
+    offload: str | None = option(
+        "With --memory: what host memory or disk holds.", metavar="optimizer|all|disk", needs="--memory"
+    )
+    script: str | None = argument("With --memory: the training script.", "[SCRIPT", default=None, needs="--memory")
     arguments: list[str] = argument("Its arguments.", "ARGUMENT...]", default=[])
 
 
@@ -74,10 +81,6 @@ def doctor(context: typer.Context, options: DoctorOptions) -> int:
     if options.memory:
         _tell_memory(options)
         return 0
-    if flags_given(options, "script", "shards", "fits", "offload"):
-        raise ConfigurationError(
-            "a script, --shards, --fits and --offload need --memory: quorate doctor --memory SCRIPT"
-        )
     findings = _examine(checks_here() if options.hosts is None else of_hosts.checks(options.hosts))
     if options.as_json:
         counts = {level.value: sum(finding.level is level for finding in findings.values()) for level in Level}

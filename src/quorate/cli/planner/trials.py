@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.doctor.memory import SECONDS, measured
-from quorate.cli.planner.options import PlanOptions
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
@@ -34,6 +33,7 @@ from quorate.planning.waiting import spread_of
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words
 
 if TYPE_CHECKING:
+    from quorate.cli.planner.verb import PlanOptions
     from quorate.launch.warm.stepping import Task
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.options import command, flags_given
-from quorate.cli.planner.options import PlanOptions
+from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.core.quantities import bytes_per_second_from, number_from, seconds_from
+from quorate.core.quantities import bytes_from, bytes_per_second_from, number_from, seconds_from
 from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, listed
 
@@ -33,6 +32,57 @@ _SHOWN, _RANKED = 5, 1000
 """Layouts in the table, and those from which `--try` chooses."""
 _AS_FAST = 0.05
 """Layouts of a script whose steps differ by less are as fast as each other: what was timed is not more exact."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of `quorate plan`."""
+
+    model: str = argument("A training script, or gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V.", "MODEL")
+    arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of workers.", "-n", "--workers", metavar=N)
+    memory: int | None = option("Memory of each worker, such as 80GB.", reads=bytes_from, metavar=SIZE)
+    bandwidth: float | None = option(
+        "Bandwidth of a host's port, or of a worker's without --per-host, such as 10Gbit.",
+        reads=bytes_per_second_from,
+        metavar=RATE,
+    )
+    latency: float | None = option("Latency of a message there (default: 50us).", reads=seconds_from, metavar=TIME)
+    per_host: int | None = option("Workers of each host, which share its port.", metavar=N)
+    inside: str | None = option(
+        "With --per-host: latency and bandwidth between workers of a host.", metavar="LATENCY:BANDWIDTH"
+    )
+    cores: int | None = option(
+        "How many workers of a host compute at the same time, if they share cores (default: all).", metavar=N
+    )
+    batch: int | None = option(
+        "Examples per step over all workers (default: the script's batch times the workers).", metavar=N
+    )
+    flops: str | None = option("With gpt: operations per second of a worker, such as 312T.", metavar=NUMBER)
+    efficiency: float | None = option(
+        "With gpt: the share of them that matrix products reach (default: 0.5).", metavar=NUMBER
+    )
+    memory_bandwidth: float | None = option(
+        "With gpt: bandwidth of a worker's memory, such as 2000GB (default: no limit).",
+        reads=bytes_per_second_from,
+        metavar=RATE,
+    )
+    strategies: list[str] = option(
+        "Between replicas: all-reduce, quorum, local-sgd, d-psgd; may be repeated (default: all four).",
+        "--strategy",
+        default=[],
+        metavar="STRATEGY",
+    )
+    limits: list[str] = option(
+        "The largest size of an axis; may be repeated.", "--at-most", default=[], metavar="AXIS=N"
+    )
+    no_overlap: bool = option("Assume that exchange and computation do not overlap.", default=False)
+    tries: int | None = option(
+        "Run N of the most promising layouts of a script on this machine, and put the fastest first.",
+        "--try",
+        metavar=N,
+    )
+    as_json: bool = option("Print one JSON object.", "--json", default=False)
 
 
 @command

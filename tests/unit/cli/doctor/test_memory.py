@@ -144,8 +144,8 @@ def test_scripts_that_make_no_step(
         (["--memory", "--shards", "0", "train.py"], "--shards is a number of workers from 1 to 1,048,576, not 0"),
         (["--memory", "--fits", "much", "train.py"], '"much" is not a size such as 24GB or 16GiB'),
         (["--memory", "--hosts", "a,b", "train.py"], "leave out --hosts"),
-        (["train.py"], "need --memory"),
-        (["--shards", "2"], "need --memory"),
+        (["train.py"], "SCRIPT can be given with --memory only"),
+        (["--shards", "2"], "--shards can be given with --memory only"),
     ],
 )
 def test_wrong_input(script: str, arguments: Sequence[str], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
