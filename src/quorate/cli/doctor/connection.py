@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from quorate.cli.doctor.findings import Finding, Level, fail, ok, warn
+from quorate.cli.doctor.findings import Finding, fail, ok, warn
 from quorate.launch.run.folder import version_of
 
 SECONDS = 1.0
@@ -109,7 +109,7 @@ def connect(address: str, port: str) -> dict[str, Any]:
 def measure(address: str, port: str, mtu: str) -> dict[str, Any]:
     """Judge the way, and return by how many seconds the other's clock is ahead, give or take as `clock`."""
     rows = connect(address, port)
-    if rows["ports"].level is not Level.OK:
+    if rows["ports"].level != "OK":
         return rows
     where = (address, int(port))
     seconds, *clock = _pings(where)

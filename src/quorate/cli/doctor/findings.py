@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from threading import Thread
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-
-class Level(StrEnum):
-    """The severity of a finding."""
-
-    OK = "OK"
-    WARN = "WARN"
-    """A run works, but not well."""
-    FAIL = "FAIL"
-    """Runs fail, or cannot be trusted."""
+Level = Literal["OK", "WARN", "FAIL"]
+"""WARN: a run works, but not well. FAIL: runs fail, or cannot be trusted."""
 
 
 class Finding(NamedTuple):
@@ -33,17 +25,17 @@ Checks = Iterator[tuple[str, Check]]
 
 def ok(fact: str) -> Finding:
     """Return a finding that needs no action."""
-    return Finding(Level.OK, fact)
+    return Finding("OK", fact)
 
 
 def warn(fact: str, fix: str) -> Finding:
     """Return a finding about something that works with limits."""
-    return Finding(Level.WARN, fact, fix)
+    return Finding("WARN", fact, fix)
 
 
 def fail(fact: str, fix: str) -> Finding:
     """Return a finding about something that does not work."""
-    return Finding(Level.FAIL, fact, fix)
+    return Finding("FAIL", fact, fix)
 
 
 def examined(check: Check) -> Finding:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import permutations
 from typing import Any
 
-from quorate.cli.doctor.findings import Checks, Finding, Level, fail, ok, warn
+from quorate.cli.doctor.findings import Checks, Finding, fail, ok, warn
 from quorate.cli.doctor.network import master_port
 from quorate.cli.hosts import ssh_here
 from quorate.core.errors import ConfigurationError
@@ -104,7 +104,7 @@ def checks(layout: Layout) -> Checks:
             yield f"ports {way}", partial(_measure, source, target, answer)
             for name in ("latency", "bandwidth", "mtu"):
                 if name in answer:
-                    yield f"{name} {way}", partial(_received, answer[name])
+                    yield f"{name} {way}", partial(Finding, *answer[name])
             if source is located[0] and "clock" in answer:
                 clocks[target.name] = answer["clock"]
         if len(clocks) > 1:
@@ -138,20 +138,15 @@ def _locate(host: Host, hosts: Sequence[Host], located: list[Host]) -> Finding:
 
 def _measure(source: Host, target: Host, answer: dict[str, Any]) -> Finding:
     answer |= source.ask("measure", target.address, target.about["port"], target.about["mtu"])
-    return _received(answer["ports"])
-
-
-def _received(row: Sequence[str]) -> Finding:
-    level, *words = row
-    return Finding(Level(level), *words)
+    return Finding(*answer["ports"])
 
 
 def _master_port(first: Host, *others: Host) -> Finding:
     port, taken = master_port(), first.about["taken"]
     if taken is not None:
         return warn(f"{port} is not free on {first.name}: {taken}", "set MASTER_PORT to another")
-    answers = {host.name: _received(host.ask("connect", first.address, port)["ports"]) for host in others}
-    shut = [name for name, finding in answers.items() if finding.level is not Level.OK]
+    answers = {host.name: host.ask("connect", first.address, port) for host in others}
+    shut = [name for name, answer in answers.items() if answer["ports"][0] != "OK"]
     if shut:
         fix = f"open port {port} of {first.name} to the other hosts, or set MASTER_PORT to one that is open"
         return fail(f"{' and '.join(shut)} cannot reach port {port} of {first.name}", fix)

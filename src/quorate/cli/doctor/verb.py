@@ -16,7 +16,7 @@ import typer
 from quorate.cli.doctor import hosts as of_hosts
 from quorate.cli.doctor import machine, network, software, trials
 from quorate.cli.doctor import memory as needs
-from quorate.cli.doctor.findings import Check, Checks, Finding, Level, examined, fail, within
+from quorate.cli.doctor.findings import Check, Checks, Finding, examined, fail, within
 from quorate.cli.options import N, argument, command, option
 from quorate.cli.scripts import check_script
 from quorate.core.axes import offload_of
@@ -27,7 +27,7 @@ from quorate.launch.hosts.reach import Layout
 
 LACKING = 3
 """The exit status where something fails: the environment lacks it."""
-_COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+_COLORS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 SECONDS = 10.0
 """Time limit of what ought to take milliseconds; a name server may take its time."""
 QUICK: dict[str, Check] = {
@@ -83,12 +83,12 @@ def doctor(context: typer.Context, options: DoctorOptions) -> int:
         return 0
     findings = _examine(checks_here() if options.hosts is None else of_hosts.checks(options.hosts))
     if options.as_json:
-        counts = {level.value: sum(finding.level is level for finding in findings.values()) for level in Level}
+        counts = {level: sum(finding.level == level for finding in findings.values()) for level in _COLORS}
         rows = [{"name": name, **finding._asdict()} for name, finding in findings.items()]
         typer.echo(json.dumps({"counts": counts, "findings": rows}, indent=2, ensure_ascii=False))
     else:
         _show(findings, "trainings can run here" if options.hosts is None else "trainings can run on these hosts")
-    return LACKING if any(finding.level is Level.FAIL for finding in findings.values()) else 0
+    return LACKING if any(finding.level == "FAIL" for finding in findings.values()) else 0
 
 
 def _tell_memory(options: DoctorOptions) -> None:
@@ -155,9 +155,7 @@ def _show(findings: dict[str, Finding], well: str) -> None:
         typer.echo(row.replace(level, typer.style(level, fg=_COLORS[finding.level]), 1))
         if finding.fix:
             typer.echo(wrapped(f"    fix: {finding.fix}"))
-    failed, warned = (
-        [name for name, row in findings.items() if row.level is level] for level in (Level.FAIL, Level.WARN)
-    )
+    failed, warned = ([name for name, row in findings.items() if row.level == level] for level in ("FAIL", "WARN"))
     if failed:
         typer.echo(f"{len(failed)} of {len(findings)} failed: {', '.join(failed)}")
     else:

@@ -11,29 +11,28 @@ from types import SimpleNamespace
 import pytest
 
 from quorate.cli.doctor import machine
-from quorate.cli.doctor.findings import Level
 from quorate.cli.doctor.machine import GIB
 
 
 @pytest.mark.parametrize(
     ("usable", "quota", "threads", "level", "word"),
     [
-        (8, "max 100000", None, Level.OK, "8 usable; 1 thread a worker"),
-        (8, "400000 100000", "2", Level.OK, "a quota of 4; OMP_NUM_THREADS=2"),
-        (8, "", None, Level.OK, "8 usable;"),
-        (1, "", None, Level.WARN, "turns"),
-        (16, "50000 100000\n", None, Level.WARN, "turns"),
-        (4, "", "8", Level.WARN, "to at most 4, divided by the workers"),
-        (8, "200000 100000", "4", Level.WARN, "to at most 2"),
-        (4, "", "many", Level.WARN, "set OMP_NUM_THREADS"),
-        (4, "", "0", Level.WARN, "set OMP_NUM_THREADS"),
+        (8, "max 100000", None, "OK", "8 usable; 1 thread a worker"),
+        (8, "400000 100000", "2", "OK", "a quota of 4; OMP_NUM_THREADS=2"),
+        (8, "", None, "OK", "8 usable;"),
+        (1, "", None, "WARN", "turns"),
+        (16, "50000 100000\n", None, "WARN", "turns"),
+        (4, "", "8", "WARN", "to at most 4, divided by the workers"),
+        (8, "200000 100000", "4", "WARN", "to at most 2"),
+        (4, "", "many", "WARN", "set OMP_NUM_THREADS"),
+        (4, "", "0", "WARN", "set OMP_NUM_THREADS"),
     ],
 )
 def test_cores_and_threads(
     usable: int,
     quota: str,
     threads: str | None,
-    level: Level,
+    level: str,
     word: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -46,7 +45,7 @@ def test_cores_and_threads(
     if threads is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     finding = machine.cores()
-    assert finding.level is level and word in finding.found + finding.fix
+    assert finding.level == level and word in finding.found + finding.fix
 
 
 def test_a_containers_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,25 +57,25 @@ def test_a_containers_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert machine.available_memory() == (3900, 4000)
 
 
-@pytest.mark.parametrize(("free", "level"), [(16 * GIB, Level.OK), (GIB, Level.WARN), (GIB // 2, Level.FAIL)])
-def test_memory_runs_short(free: int, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("free", "level"), [(16 * GIB, "OK"), (GIB, "WARN"), (GIB // 2, "FAIL")])
+def test_memory_runs_short(free: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_memory", lambda: (free, 32 * GIB))
-    assert machine.memory().level is level
+    assert machine.memory().level == level
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
 def test_shared_memory_is_small_in_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50 * 2**20))
     finding = machine.shared_memory()
-    assert (finding.level, finding.found) == (Level.WARN, "50 MiB free") and "--shm-size" in finding.fix
+    assert (finding.level, finding.found) == ("WARN", "50 MiB free") and "--shm-size" in finding.fix
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=GIB))
-    assert machine.shared_memory().level is Level.OK
+    assert machine.shared_memory().level == "OK"
 
 
-@pytest.mark.parametrize(("limit", "level"), [(256, Level.WARN), (1024, Level.OK), (resource.RLIM_INFINITY, Level.OK)])
-def test_few_descriptors_are_a_warning(limit: int, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "level"), [(256, "WARN"), (1024, "OK"), (resource.RLIM_INFINITY, "OK")])
+def test_few_descriptors_are_a_warning(limit: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
-    assert machine.open_files().level is level
+    assert machine.open_files().level == level
 
 
 @pytest.fixture
@@ -89,11 +88,11 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_file_in_the_place_of_a_folder_fails(folders: Path) -> None:
     finding = machine.folders()
-    assert (finding.level, finding.fix) == (Level.OK, "") and "records runs (9.0 GiB free)" in finding.found
+    assert (finding.level, finding.fix) == ("OK", "") and "records runs (9.0 GiB free)" in finding.found
     assert list(folders.iterdir()) == [], "a doctor leaves nothing behind"
     (folders / "runs").write_text("a file")
     finding = machine.folders()
-    assert (finding.level, finding.fix) == (Level.FAIL, "work in a folder you may write to")
+    assert (finding.level, finding.fix) == ("FAIL", "work in a folder you may write to")
     assert "records runs (no folder)" in finding.found
 
 
@@ -102,11 +101,11 @@ def test_caches_that_cannot_be_written_are_a_warning(folders: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folders))
     (folders / "quorate").write_text("a file")
     finding = machine.folders()
-    assert (finding.level, finding.fix) == (Level.WARN, "set XDG_CACHE_HOME to a folder of yours")
+    assert (finding.level, finding.fix) == ("WARN", "set XDG_CACHE_HOME to a folder of yours")
 
 
-@pytest.mark.parametrize(("free", "level"), [(GIB // 2, Level.WARN), (1, Level.FAIL)])
-def test_full_disks(free: int, level: Level, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("free", "level"), [(GIB // 2, "WARN"), (1, "FAIL")])
+def test_full_disks(free: int, level: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     assert (machine.folders().level, machine.folders().fix) == (level, "free some disk space")
 
