@@ -74,7 +74,7 @@ class DoctorOptions:
 def doctor(context: typer.Context, options: DoctorOptions) -> int:
     """Check what training needs on this machine, and say how to fix what does not work.
 
-    Tries the backends and a training with two processes; this takes about twenty seconds. With --hosts it checks each
+    Tries a training with two workers; this takes about twenty seconds. With --hosts it checks each
     host over ssh, and whether the hosts reach each other. With --memory it runs SCRIPT with one worker until the first
     optimizer.step() ends.
     """
@@ -119,11 +119,6 @@ def checks_here() -> Checks:
     for environment in environments:
         yield "gpu", partial(software.gpu, environment)
         yield "bfloat16", trials.bfloat16
-        fix = "see the rows ports and host name; else try GLOO_SOCKET_IFNAME=lo"
-        yield "backend gloo", partial(trials.backend, "gloo", 2, fix)
-        if environment["gpus"]:
-            size = min(2, len(environment["gpus"]))
-            yield "backend nccl", partial(trials.backend, "nccl", size, "see what it says with NCCL_DEBUG=INFO")
         yield "quorate run", trials.quorate_run
 
 

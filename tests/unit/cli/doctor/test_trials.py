@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorate.cli.doctor import trials
-from quorate.cli.doctor.trials import backend, bfloat16, quorate_run, tried
+from quorate.cli.doctor.trials import bfloat16, quorate_run, tried
 from quorate.core.errors import QuorateError
 from tests.support.launching import is_running, until
 from tests.support.programs import WARM
@@ -20,24 +20,24 @@ def program(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("answers", "level", "found"),
+    ("answer", "level", "found"),
     [
-        ([{"right": True, "seconds": 0.002}] * 2, "OK", "2 processes agreed in 2 ms"),
-        ([{"right": True}, {"right": False}], "FAIL", "the processes met, but their sum was wrong"),
-        (QuorateError("RuntimeError: no such interface"), "FAIL", "RuntimeError: no such interface"),
+        ({"right": True, "device": "cpu"}, "OK", "2 workers agreed on cpu"),
+        ({"right": False, "device": "cpu"}, "FAIL", "the workers met, but their mean was wrong"),
+        (None, "FAIL", "RuntimeError: no such interface"),
     ],
 )
-def test_processes_must_agree(
-    answers: list[dict[str, object]] | QuorateError, level: str, found: str, monkeypatch: pytest.MonkeyPatch
+def test_workers_must_agree(
+    answer: dict[str, object] | None, level: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answer(*arguments: object) -> list[dict[str, object]]:
-        if isinstance(answers, QuorateError):
-            raise answers
-        return answers
+    def end(*arguments: object) -> dict[str, object]:
+        if answer is None:
+            raise QuorateError(found)
+        return answer
 
-    monkeypatch.setattr(trials, "tried", answer)
-    for finding in (backend("gloo", 2, "a fix"), quorate_run()):
-        assert (finding.level, finding.found) == (level, found) and bool(finding.fix) == (level == "FAIL")
+    monkeypatch.setattr(trials, "tried", end)
+    finding = quorate_run()
+    assert (finding.level, finding.found) == (level, found) and bool(finding.fix) == (level == "FAIL")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_cpu_that_cannot_do_bfloat16_is_a_warning(
 
 
 def test_the_last_line_is_the_answer() -> None:
-    assert tried([program("print('words'); print('{\"right\": true}')")]) == [{"right": True}]
+    assert tried(program("print('words'); print('{\"right\": true}')")) == {"right": True}
     with pytest.raises(QuorateError, match="it ended without an answer"):
-        tried([program("print('{\"right\": true}')"), program("print('nothing')")])
+        tried(program("print('nothing')"))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_last_line_is_the_answer() -> None:
 )
 def test_the_last_words_say_why(text: str, words: str) -> None:
     with pytest.raises(QuorateError, match=words):
-        tried([program(text), program("print('{}')")])
+        tried(program(text))
 
 
 def test_who_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ subprocess.Popen([sys.executable, "-S", "-c", {child!r}], stdout=open({str(told)
 time.sleep(600)
 """
     with pytest.raises(QuorateError, match="no answer within 2 s"):
-        tried([program(parent)], seconds=2.0)
+        tried(program(parent), seconds=2.0)
     until(lambda: not told.read_text() or not is_running(int(told.read_text())), "the child's end")
 
 
@@ -92,20 +92,12 @@ def test_a_launchers_environment_does_not_reach_a_trial(monkeypatch: pytest.Monk
     for name in names:
         monkeypatch.setenv(name, "7")
     listed = f"import json, os; print(json.dumps({{n: 1 for n in {names} if n in os.environ}}))"
-    assert tried([program(listed)]) == [{}]
+    assert tried(program(listed)) == {}
 
 
 @pytest.fixture
 def warm_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "subprocess", WARM)
-
-
-@pytest.mark.usefixtures("warm_trials")
-def test_gloo_is_really_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = backend("gloo", 2, "a fix")
-    assert finding.level == "OK" and finding.found.startswith("2 processes agreed in ")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
-    assert backend("gloo", 1, "a fix").level == "FAIL"
 
 
 @pytest.mark.usefixtures("warm_trials")
@@ -117,5 +109,7 @@ def test_torch_describes_the_machine() -> None:
 @pytest.mark.usefixtures("warm_trials")
 def test_a_run_is_really_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert quorate_run() == ("OK", "2 processes agreed", "")
+    assert quorate_run()[:2] in [("OK", "2 workers agreed on cpu"), ("OK", "2 workers agreed on cuda")]
     assert os.listdir(tmp_path) == []
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
+    assert quorate_run().level == "FAIL"
