@@ -104,6 +104,12 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
     return called
 
 
+def options_class(context: typer.Context) -> type:
+    """Return the dataclass of the options of the command that is called."""
+    kind: type = vars(context.command.callback)["options"]
+    return kind
+
+
 def types_written(kind: type) -> dict[str, Any]:
     """Return the type of the text or value of each option; text where a reader makes the value."""
     hints = get_type_hints(kind)
