@@ -1,15 +1,38 @@
-"""`--hosts`, with `--ssh`, `--env` and `--silence`, of the verbs that have them."""
+"""Where workers are: processes here or on several hosts, or virtual workers, and who of them is late."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
-from quorate.cli.options import flags_given
+from quorate.cli import options as shared
+from quorate.cli.options import flags_given, option
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import seconds_from
+from quorate.core.quantities import bytes_per_second_from, seconds_from
 from quorate.launch.hosts.reach import Hosts, layout_from
 from quorate.wire.replicated.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The options of verbs that start workers; an option that a verb declares again keeps its place."""
+
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=shared.N)
+    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
+    ssh: str | None = option(shared.SSH, metavar="COMMAND")
+    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
+    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
+    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=shared.N)
+    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME, needs="--virtual N")
+    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME, needs="--virtual N")
+    """Seconds."""
+    bandwidth: float | None = option(
+        shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE, needs="--virtual N"
+    )
+    """Bytes per second."""
+    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
+    pace: str | None = option(shared.PACE, metavar=shared.TIME)
 
 
 def hosts_of(options: Any) -> Hosts | None:

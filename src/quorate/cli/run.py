@@ -18,13 +18,13 @@ import typer
 from quorate.cli import options as shared
 from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers
 from quorate.cli.config import previewed, read_config
-from quorate.cli.hosts import hosts_of
+from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.options import argument, command, flags_given, option, same_named, settings_from, strategy_from
 from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from
+from quorate.core.quantities import limit_from
 from quorate.core.telling import tell
 from quorate.inject.failures import failures_from
 from quorate.launch.local.chaos import ChaosPlan
@@ -46,17 +46,11 @@ USUAL_FAILURES = "mtbf=60s,repair=2s,stop=0.2:3s,slow=0.2:x4:5s"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(WorkerOptions):
     """The options of `quorate run`."""
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=shared.N)
-    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
-    ssh: str | None = option(shared.SSH, metavar="COMMAND")
-    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
-    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
-    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=shared.N)
     strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
     settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
     name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
@@ -65,11 +59,9 @@ class RunOptions:
     )
     is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
     seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
-    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
     attack: str | None = option(
         "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
     )
-    pace: str | None = option(shared.PACE, metavar=shared.TIME)
     share: str | None = option("How the data is divided, in place of the script's choice.", metavar=shared.SHARES)
     mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
     zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
@@ -91,13 +83,6 @@ class RunOptions:
     spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
     cold: bool = option("Start every worker as a new program instead of forking.", default=False)
-    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME, needs="--virtual N")
-    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME, needs="--virtual N")
-    """Seconds."""
-    bandwidth: float | None = option(
-        shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE, needs="--virtual N"
-    )
-    """Bytes per second."""
     config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
     log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
     no_progress: bool = option("Do not show progress.", default=False)
