@@ -18,12 +18,12 @@ from quorate.wire.replicated.limits import Limits
 class WorkerOptions:
     """The options of verbs that start workers; an option that a verb declares again keeps its place."""
 
-    workers: int | None = option("Number of worker processes (default: 1).", "-n", metavar=shared.N)
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", "--workers", metavar=shared.N)
     hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
     ssh: str | None = option(shared.SSH, metavar="COMMAND")
     env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
     silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
-    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=shared.N)
+    virtual: int | None = option("Number of virtual workers; in place of -n.", metavar=shared.N)
     compute: str | None = option(shared.COMPUTE, metavar=shared.TIME, needs="--virtual N")
     latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME, needs="--virtual N")
     """Seconds."""
