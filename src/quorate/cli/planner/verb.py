@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from quorate.cli.doctor.machine import available_memory, usable_cores
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.quantities import bytes_from, bytes_per_second_from, number_from, seconds_from
 from quorate.core.telling import tell
-from quorate.report.wording import bytes_in_words, listed
+from quorate.report.wording import bytes_in_words, counted, listed
 
 if TYPE_CHECKING:
     from quorate.launch.warm.run_server import RunServer
@@ -106,9 +107,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
     cluster, batch = _cluster(options), options.batch
     if options.tries is not None:
-        from quorate.cli.planner.trials import check_tries
-
-        check_tries(options)
+        _check_tries(options)
     if batch is not None and batch < 1:
         raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
     strategies = options.strategies or list(WAYS)
@@ -154,12 +153,43 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
     if options.tries is not None:
         from quorate.cli.planner.trials import tries
 
-        tried = tries(server, ranked, options, model, examples)
+        tried = tries(server, ranked, options.tries, options.model, options.arguments, model, examples)
     if options.as_json:
         typer.echo(json.dumps(as_json(model, cluster, layout_plan, tried), indent=2, ensure_ascii=False))
     else:
         show(model, cluster, layout_plan, tried, [options.model, *options.arguments] if examples else ())
     return 0
+
+
+def _check_tries(options: PlanOptions) -> None:
+    """Raise `ConfigurationError` where this machine cannot run the workers of the plan."""
+    count, workers = options.tries, options.workers
+    assert count is not None and workers is not None and options.memory is not None
+    if count < 1:
+        raise ConfigurationError(f"--try {count}: at least one layout is tried")
+    if options.model.startswith("gpt:"):
+        raise ConfigurationError("--try runs a script, and gpt: is none; leave --try out")
+    if options.per_host is not None:
+        raise ConfigurationError(
+            "--try runs the layouts on this machine, and --per-host plans for several hosts; leave one of them out"
+        )
+    cores = usable_cores()
+    if options.cores is not None and options.cores != cores:
+        raise ConfigurationError(
+            f"--try runs the layouts on this machine, which has {counted(cores, 'core')}, and the plan is for "
+            f"--cores {options.cores}"
+        )
+    if workers > cores and options.cores is None:
+        raise ConfigurationError(
+            f"--try: {workers} workers do not fit on this machine's {counted(cores, 'core')}; plan for fewer workers, "
+            f"or say --cores {cores} if they are to share them"
+        )
+    _, here = available_memory()
+    if workers * options.memory > here:
+        raise ConfigurationError(
+            f"--try: {workers} workers of {bytes_in_words(options.memory)} need more memory than this machine's "
+            f"{bytes_in_words(here)}; give each worker at most {bytes_in_words(here / workers)}"
+        )
 
 
 def _cluster(options: PlanOptions) -> Cluster:

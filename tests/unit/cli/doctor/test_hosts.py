@@ -90,6 +90,13 @@ def test_a_program_that_fails_has_last_words(here: Host) -> None:
         here.ask("unknown")
 
 
+def test_a_program_that_does_not_answer_is_not_waited_for(here: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.link.connect()
+    monkeypatch.setattr(hosts, "SECONDS", 0.0)
+    with pytest.raises(OSError, match="no answer within 0 s"):
+        here.ask("listen", "127.0.0.1", 0)
+
+
 def test_a_port_that_is_shut() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
