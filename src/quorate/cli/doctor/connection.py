@@ -133,10 +133,12 @@ def bandwidth(rate: float) -> Finding:
 
 def mtus(mtu: int | None, small: bool, large: bool, other: int | None) -> Finding:
     """Judge the MTUs at both ends, and whether a small datagram and the largest arrive."""
+    if mtu is None:
+        return ok("not known on this system")
     if small and not large:
-        fix = f"on both: ip link set dev NAME mtu {min(1500, (mtu or 1500) - 80)}"
+        fix = f"on both: ip link set dev NAME mtu {min(1500, mtu - 80)}"
         return fail(f"packets of {mtu} bytes are lost on the way, and small ones are not", fix)
-    if None not in (mtu, other) and mtu != other:
+    if other is not None and mtu != other:
         return warn(f"{mtu} at one end and {other} at the other", "give both interfaces the same MTU")
     return ok(f"packets of {mtu} bytes come through" if small else f"{mtu}; UDP does not come through")
 
@@ -144,12 +146,12 @@ def mtus(mtu: int | None, small: bool, large: bool, other: int | None) -> Findin
 def _pings(where: tuple[str, int]) -> tuple[float, float, float]:
     """Return the median round trip, and by how much the other's clock is ahead, give or take: all in seconds."""
     pings = []
-    with socket.create_connection(where, timeout=_TIMEOUT) as connection:
+    with socket.create_connection(where, timeout=_TIMEOUT) as connection, connection.makefile("rb") as answers:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(_PINGS):
             sent, begin = time.time(), time.perf_counter()
             connection.sendall(b"?")
-            (theirs,) = struct.unpack("!d", _receive(connection, 8))
+            (theirs,) = struct.unpack("!d", answers.read(8))
             seconds = time.perf_counter() - begin
             pings.append((seconds, theirs - sent - seconds / 2))
     shortest, ahead = min(pings)
@@ -168,7 +170,8 @@ def _rate(where: tuple[str, int]) -> float:
                 connection.send(data)
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(_TIMEOUT + SECONDS)
-        count, seconds = struct.unpack("!Qd", _receive(connection, 16))
+        with connection.makefile("rb") as answers:
+            count, seconds = struct.unpack("!Qd", answers.read(16))
         return float(count / seconds)
 
 
@@ -196,16 +199,6 @@ def _arrives(probe: socket.socket, size: int) -> bool:
                 pass  # the echo of an earlier datagram
             return True
     return False
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        if not more:
-            raise ConnectionResetError(0, "the connection closed early")
-        data += more
-    return data
 
 
 if __name__ == "__main__":

@@ -24,17 +24,16 @@ def requirements() -> Iterator[tuple[str, str, str]]:
 
 def packages() -> Finding:
     """Judge the versions of the packages that are always needed."""
-    versions = {package: (version_of(package), admitted) for package, admitted, extra in requirements() if not extra}
-    wrong = {
-        package: (version, admitted)
-        for package, (version, admitted) in versions.items()
-        if version is None or not admits(admitted, version)
-    }
+    needed = [(package, version_of(package), admitted) for package, admitted, extra in requirements() if not extra]
+    wrong = [
+        requirement for requirement in needed if requirement[1] is None or not admits(requirement[2], requirement[1])
+    ]
     if wrong:
-        words = [f"{package} {version or 'is missing'} ({admitted})" for package, (version, admitted) in wrong.items()]
-        fix = " ".join(f"'{package}{admitted}'" for package, (_, admitted) in wrong.items())
-        return fail(", ".join(words), f"pip install {fix}")
-    return ok(", ".join(f"{package} {version}" for package, (version, _) in versions.items()))
+        words = [f"{package} {version or 'is missing'} ({admitted})" for package, version, admitted in wrong]
+        return fail(
+            ", ".join(words), "pip install " + " ".join(f"'{package}{admitted}'" for package, _, admitted in wrong)
+        )
+    return ok(", ".join(f"{package} {version}" for package, version, _ in needed))
 
 
 def admits(admitted: str, version: str) -> bool:
