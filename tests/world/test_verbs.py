@@ -91,5 +91,5 @@ def test_a_script_is_planned(tmp_path: Path) -> None:
 def test_a_machine_is_examined(tmp_path: Path) -> None:
     done = quorate(tmp_path, "doctor", "--json")
     levels = {finding["name"]: finding["level"] for finding in json.loads(done.stdout)["findings"]}
-    assert [levels[name] for name in ("backend gloo", "quorate run")] == ["OK", "OK"], done.stderr
+    assert [levels[name] for name in ("torch", "quorate run")] == ["OK", "OK"], done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -24,11 +24,16 @@ def check_workers(workers: int | None, virtual: int | None) -> None:
             raise ConfigurationError(f"{option} {count}: a run on one machine can have at most {most} such workers")
 
 
+def check_seed(flag: str, seed: int | None) -> None:
+    """Raise `ConfigurationError` for a seed that generators do not take."""
+    if seed is not None and not 0 <= seed <= MOST_SEED:
+        raise ConfigurationError(f"{flag} {seed}: a seed is a whole number from 0 to {MOST_SEED}")
+
+
 def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
     """Raise `ConfigurationError` for the first override that is wrong."""
     check_strategy(chosen.strategy, chosen.settings, is_virtual=is_virtual)
-    if chosen.seed is not None and not 0 <= chosen.seed <= MOST_SEED:
-        raise ConfigurationError(f"--seed {chosen.seed}: a seed is a whole number from 0 to {MOST_SEED}")
+    check_seed("--seed", chosen.seed)
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
     if any(option is not None for option in (chosen.mesh, chosen.zero, chosen.offload)):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from quorate.cli.options import flags_of, is_plain, settings_from, types_written
+from quorate.cli.options import flags_of, is_plain, options_class, settings_from, types_written
 from quorate.cli.verbs import PlainCommand
 from quorate.core.errors import ConfigurationError, unknown
 
@@ -65,7 +66,7 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
     if path is None:
         return None
     keys = _keys(context)
-    types = types_written(_options(context))
+    types = types_written(options_class(context))
     said = {}
     for written, value in _read(Path(path)).items():
         key = written.replace("_", "-")
@@ -75,6 +76,15 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
         said[name] = _table(key, value, path) if name in _TABLES else _checked(key, types[name], value, path)
     context.default_map = {**(context.default_map or {}), **said}
     return path
+
+
+def previewed(context: typer.Context, options: Any, plan: Callable[[], str]) -> bool:
+    """Print the options for `--print-config`, or the plan for `--dry-run`; return whether nothing is to be started."""
+    if options.print_config:
+        typer.echo(config_text(context))
+    elif options.dry_run:
+        typer.echo(plan())
+    return bool(options.print_config or options.dry_run)
 
 
 def config_text(context: typer.Context) -> str:
@@ -92,14 +102,10 @@ def config_text(context: typer.Context) -> str:
     return "\n".join([*lines, *tables])
 
 
-def _options(context: typer.Context) -> Any:
-    return vars(context.command.callback)["options"]
-
-
 def _keys(context: typer.Context) -> dict[str, str]:
     """Return field names by key: the long flag without its dashes, or the field's own name."""
     names_by_key = {}
-    for option in fields(_options(context)):
+    for option in fields(options_class(context)):
         if option.name not in _NOT_IN_FILES:
             longest = max(flags_of(option), key=len, default="").partition("/")[0]
             names_by_key[longest.removeprefix("--") if longest.startswith("--") else option.name] = option.name

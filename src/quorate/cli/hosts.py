@@ -1,24 +1,63 @@
-"""`--hosts`, with `--ssh`, `--env` and `--silence`, of the verbs that have them."""
+"""Where workers are: processes here or on several hosts, or virtual workers, and who of them is late."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import dataclass
 
-from quorate.cli.options import flags_given
+from quorate.cli import options as shared
+from quorate.cli.options import flags_given, option
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import seconds_from
+from quorate.core.quantities import bytes_per_second_from, seconds_from
 from quorate.launch.hosts.reach import Hosts, layout_from
 from quorate.wire.replicated.limits import Limits
 
 
-def hosts_of(options: Any) -> Hosts | None:
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The options of verbs that start workers; an option that a verb declares again keeps its place."""
+
+    workers: int | None = option("Number of worker processes (default: 1).", "-n", "--workers", metavar=shared.N)
+    hosts: str | None = option("Workers on several hosts, reached over ssh; in place of -n.", metavar="HOST:N,…")
+    ssh: str | None = option(
+        "The command that reaches a host, with its options (default: ssh).", metavar="COMMAND", needs="--hosts"
+    )
+    env: list[str] = option(
+        "A variable for the workers on all hosts; may be repeated.",
+        "--env",
+        default=[],
+        metavar="NAME[=VALUE]",
+        needs="--hosts",
+    )
+    silence: str | None = option(
+        "How long a host may be silent before its workers count as dead (default: 5s).",
+        metavar=shared.TIME,
+        needs="--hosts",
+    )
+    virtual: int | None = option("Number of virtual workers; in place of -n.", metavar=shared.N)
+    compute: str | None = option(
+        "Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5.",
+        metavar=shared.TIME,
+        needs="--virtual N",
+    )
+    latency: float | None = option(
+        "Latency of the virtual network, such as 50us.", reads=seconds_from, metavar=shared.TIME, needs="--virtual N"
+    )
+    """Seconds."""
+    bandwidth: float | None = option(
+        "Its bandwidth, such as 10Gbit.", reads=bytes_per_second_from, metavar=shared.RATE, needs="--virtual N"
+    )
+    """Bytes per second."""
+    imbalance: str | None = option(
+        "Make workers late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE.", metavar=shared.DELAYS
+    )
+    pace: str | None = option("The shortest time a step may take: 280ms, 50us/token.", metavar=shared.TIME)
+
+
+def hosts_of(options: WorkerOptions) -> Hosts | None:
     """Return the hosts of `--hosts`, or None. Raises `ConfigurationError` for wrong options."""
     text: str | None = options.hosts
     if text is None:
-        of_hosts = flags_given(options, "ssh", "env", "silence")
-        if of_hosts:
-            raise ConfigurationError(f"{' and '.join(of_hosts)} can be given with --hosts only")
         return None
     size = layout_from(text).size
     if options.workers not in (None, size):

@@ -18,20 +18,13 @@ import typer
 from typer.models import ArgumentInfo
 
 from quorate.core.errors import ConfigurationError
+from quorate.report.wording import listed
 
 T = TypeVar("T")
 
 # What several verbs say of an option: its help, and the word for its value.
 ARGUMENTS = "Arguments for the script, passed on unchanged."
 STRATEGIES = "NAME or NAME:key=value,…"
-IMBALANCE = "Make workers late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE."
-PACE = "The shortest time a step may take: 280ms, 50us/token."
-COMPUTE = "Virtual time of a step: constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5."
-LATENCY, BANDWIDTH = "Latency of the virtual network, such as 50us.", "Its bandwidth, such as 10Gbit."
-HOSTS = "Workers on several hosts, reached over ssh; in place of -n."
-SSH = "The command that reaches a host, with its options (default: ssh)."
-ENV = "A variable for the workers on all hosts; may be repeated."
-SILENCE = "How long a host may be silent before its workers count as dead (default: 5s)."
 SETTING = "A setting of the strategy; may be repeated."
 WORKLOAD_SETTING = "A setting of the workload; may be repeated."
 CONFIG = "Read options from a TOML file; the command line overrides them."
@@ -52,11 +45,12 @@ def option(
     reads: Callable[[str], Any] | None = None,
     eager: Callable[[typer.Context, Any], Any] | None = None,
     metavar: str | None = None,
+    needs: str | None = None,
 ) -> Any:
     """Return a field that is an option: `--` and the field's name, unless `flags` say otherwise.
 
     `reads` makes the field's value of what is written; `eager` is called before the other options are looked at.
-    `metavar` stands for the value in the help.
+    `metavar` stands for the value in the help. `needs` is the flag, with its value, without which it is an error.
     """
     shown = typer.Option(
         False if default is False else None,
@@ -66,12 +60,13 @@ def option(
         callback=eager,
         is_eager=eager is not None,
     )
-    return _field(default, shown=shown, reads=reads)
+    return _field(default, shown=shown, reads=reads, needs=needs)
 
 
-def argument(help: str, metavar: str, default: Any = MISSING) -> Any:
+def argument(help: str, metavar: str, default: Any = MISSING, needs: str | None = None) -> Any:
     """Return a field that is an argument after the options; without a `default` it is required."""
-    return _field(default, shown=typer.Argument(... if default is MISSING else None, help=help, metavar=metavar))
+    shown = typer.Argument(... if default is MISSING else None, help=help, metavar=metavar)
+    return _field(default, shown=shown, needs=needs)
 
 
 def _field(default: Any, **metadata: Any) -> Any:
@@ -87,7 +82,9 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
 
     def called(context: typer.Context, **written: Any) -> T:
         said = {name: value for name, value in written.items() if value is not None}
-        return verb(context, kind(**{name: readers[name](v) if name in readers else v for name, v in said.items()}))
+        options = kind(**{name: readers[name](v) if name in readers else v for name, v in said.items()})
+        _check_needs(options)
+        return verb(context, options)
 
     types, by_name = types_written(kind), inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", by_name, annotation=typer.Context)]
@@ -98,6 +95,12 @@ def command(verb: Callable[[typer.Context, Any], T]) -> Callable[..., T]:
     vars(called).update(__signature__=inspect.Signature(parameters), options=kind)
     called.__doc__ = verb.__doc__
     return called
+
+
+def options_class(context: typer.Context) -> type:
+    """Return the dataclass of the options of the command that is called."""
+    kind: type = vars(context.command.callback)["options"]
+    return kind
 
 
 def types_written(kind: type) -> dict[str, Any]:
@@ -119,7 +122,21 @@ def flags_given(options: Any, *names: str) -> list[str]:
     """Return the flags of the options among `names` that the user has set."""
     named = [spec for spec in fields(options) if spec.name in names]
     said = [spec for spec in named if getattr(options, spec.name) not in ([], spec.default)]
-    return [min(flags_of(spec), key=len, default=spec.metadata["shown"].metavar) for spec in said]
+    return [min(flags_of(spec), key=len, default=str(spec.metadata["shown"].metavar).strip("[.]")) for spec in said]
+
+
+def same_named(options: Any, kind: type) -> dict[str, Any]:
+    """Return the options that have the name of a field of the dataclass `kind`."""
+    return {spec.name: getattr(options, spec.name) for spec in fields(kind) if hasattr(options, spec.name)}
+
+
+def _check_needs(options: Any) -> None:
+    names_by_flag = {flag: spec.name for spec in fields(options) for flag in flags_of(spec)}
+    for needed in dict.fromkeys(spec.metadata.get("needs") for spec in fields(options)):
+        if needed is not None and not flags_given(options, names_by_flag[needed.partition(" ")[0]]):
+            names = [spec.name for spec in fields(options) if spec.metadata.get("needs") == needed]
+            if alone := flags_given(options, *names):
+                raise ConfigurationError(f"{listed(alone)} can be given with {needed} only")
 
 
 def strategy_from(text: str) -> tuple[str, dict[str, Value]]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from quorate.cli.resume import folder_of, options_of, run_file
-from quorate.cli.run import RunPlan, carry_out
+from quorate.cli.run import RunOptions, RunPlan, carry_out
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
@@ -59,7 +59,7 @@ def _planned(folder: Path, about: Mapping[str, Any], tape: Tape, name: str, *, i
     learners = (about.get("settings") or {}).get("learners", "each")
     if learners != "each":
         raise ConfigurationError(f"{folder} had learners={learners}; learners of several workers cannot be replayed")
-    said = options_of(folder, about)
+    said = options_of(folder, about, RunOptions)
     was_virtual = about.get("world") == "virtual"
     check_module(said["script"]) if said.get("is_module") else check_script(said["script"])
     if is_virtual and said.get("is_module"):

@@ -8,15 +8,18 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import typer
 
+from quorate.cli.options import options_class, types_written
 from quorate.cli.scripts import is_file
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
-_TEXTS = ("strategy", "hosts", "ssh", "imbalance", "pace", "share", "mesh", "offload", "compute")
+_NOT_RESUMED = ("chaos", "failures", "log", "restart", "spare")
+_UNITS = {"seconds": "s", "latency": "s", "bandwidth": ""}
+"""The units of numbers that are texts on the command line."""
 _ROWS = "resumed.jsonl"
 
 
@@ -29,7 +32,10 @@ def read_resumed(context: typer.Context, run: str | None) -> str | None:
     if run is None:
         return None
     folder = folder_of(run)
-    context.default_map = {**options_of(folder, run_file(folder)), **(context.default_map or {})}
+    context.default_map = {
+        **options_of(folder, run_file(folder), options_class(context)),
+        **(context.default_map or {}),
+    }
     return str(folder)
 
 
@@ -52,32 +58,20 @@ def run_file(folder: Path) -> Mapping[str, Any]:
     return about
 
 
-def options_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a run as defaults; values of a wrong type are left out."""
-    arguments = about.get("arguments")
-    said: dict[str, Any] = {"script": _script(about)}
-    said["arguments"] = [str(argument) for argument in arguments] if isinstance(arguments, list) else []
-    said |= {name: about[name] for name in _TEXTS if isinstance(about.get(name), str)}
-    is_virtual = about["world"] == "virtual"
-    numbers = {
-        "virtual" if is_virtual else "workers": None if "hosts" in said else about.get("workers"),
-        "seed": about.get("seed"),
-        "servers": about.get("servers"),
-        "zero": about.get("zero"),
+def options_of(folder: Path, about: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return the options of a run, of the class `kind`, as defaults; values of a wrong type are left out."""
+    names = {"seconds_limit": "seconds", "workers": "virtual" if about["world"] == "virtual" else "workers"}
+    values = {names.get(key, key): value for key, value in about.items() if key not in _NOT_RESUMED}
+    values |= {
+        name: f"{values[name]!r}{unit}" for name, unit in _UNITS.items() if type(values.get(name)) in (int, float)
     }
-    said |= {name: value for name, value in numbers.items() if type(value) is int}
-    if type(about.get("seconds_limit")) in (int, float):
-        said["seconds"] = repr(float(about["seconds_limit"]))
-    if is_virtual:
-        said |= {name: repr(about[name]) for name in ("latency", "bandwidth") if type(about.get(name)) is float}
-    if isinstance(about.get("env"), list):
-        said["env"] = [str(variable) for variable in about["env"]]
-    if about.get("is_module") is True:
-        said["is_module"] = True
-    settings = about.get("settings")
-    if isinstance(settings, dict) and settings:
-        said["settings"] = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-    return said
+    if isinstance(values.get("settings"), dict):
+        values["settings"] = [f"{name}={json.dumps(value)}" for name, value in values["settings"].items()]
+    if isinstance(values.get("hosts"), str):
+        values["workers"] = None
+    types = {name: get_origin(wanted) or wanted for name, wanted in types_written(kind).items()}
+    written = {name: values[name] for name, wanted in types.items() if name in values and type(values[name]) is wanted}
+    return {"arguments": [], **written, "script": _script(about)}
 
 
 def _script(about: Mapping[str, Any]) -> str:

@@ -16,15 +16,15 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_overrides, check_virtual, check_workers
-from quorate.cli.config import config_text, read_config
-from quorate.cli.hosts import hosts_of
+from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers
+from quorate.cli.config import previewed, read_config
+from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
-from quorate.cli.options import argument, command, flags_given, option, settings_from, strategy_from
+from quorate.cli.options import argument, command, flags_given, option, same_named, settings_from, strategy_from
 from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from
+from quorate.core.quantities import limit_from
 from quorate.core.telling import tell
 from quorate.inject.failures import failures_from
 from quorate.launch.local.chaos import ChaosPlan
@@ -32,7 +32,7 @@ from quorate.launch.local.newcomers import MOST, Room
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.loggers import known_names, names_from
 from quorate.launch.run.folder import held, run_folder, usual_name, write_outcome, write_run
-from quorate.launch.run.overrides import MOST_SEED, Overrides
+from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.request import RunRequest, VirtualRun, run_request
 from quorate.report.wording import counted
@@ -41,25 +41,16 @@ from quorate.train.compatibility import UNCONCERNED, Combination, check
 FORKED = 3
 """Processes of a run, from which on one more that imports torch for them is worth its while."""
 
-_BESIDE = ("seed", "imbalance", "pace", "share", "mesh", "zero", "offload", "seconds", "chaos", "log")
-"""Options that become overrides of the same name, besides strategy and settings."""
-
 USUAL_FAILURES = "mtbf=60s,repair=2s,stop=0.2:3s,slow=0.2:x4:5s"
 """The failures for `--chaos` without `--failures`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(WorkerOptions):
     """The options of `quorate run`."""
 
     script: str = argument("The training script.", "SCRIPT")
     arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Number of worker processes (default: 1).", "-n", "--workers", metavar=shared.N)
-    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
-    ssh: str | None = option(shared.SSH, metavar="COMMAND")
-    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
-    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
-    virtual: int | None = option("Number of virtual workers in this process; in place of -n.", metavar=shared.N)
     strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
     settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
     name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
@@ -68,11 +59,9 @@ class RunOptions:
     )
     is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
     seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
-    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
     attack: str | None = option(
         "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
     )
-    pace: str | None = option(shared.PACE, metavar=shared.TIME)
     share: str | None = option("How the data is divided, in place of the script's choice.", metavar=shared.SHARES)
     mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
     zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
@@ -83,7 +72,9 @@ class RunOptions:
         "End the training after this many seconds, or a time such as 30min.", reads=limit_from, metavar=shared.TIME
     )
     failures: str | None = option(
-        "How workers fail, with --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.", metavar="FAILURES"
+        "How workers fail, with --chaos: mtbf=30s,repair=2s,stop=0.2:3s,slow=0.1:x4:5s.",
+        metavar="FAILURES",
+        needs="--chaos SEED",
     )
     chaos: int | None = option("Kill, stop and slow down workers on the schedule of this seed.", metavar="SEED")
     restart: int | None = option(
@@ -92,18 +83,13 @@ class RunOptions:
     spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
     cold: bool = option("Start every worker as a new program instead of forking.", default=False)
-    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME)
-    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME)
-    """Seconds."""
-    bandwidth: float | None = option(shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE)
-    """Bytes per second."""
     config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
     log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
     no_progress: bool = option("Do not show progress.", default=False)
     watch: bool = option("Serve a live page of the run to browsers on this machine.", default=False)
     print_config: bool = option(shared.PRINT_CONFIG, default=False)
     dry_run: bool = option("Print what would start, and start nothing.", default=False)
-    as_json: bool = option("With --dry-run, print it as one JSON object.", "--json", default=False)
+    as_json: bool = option("With --dry-run, print it as one JSON object.", "--json", default=False, needs="--dry-run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +149,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
     Options come before SCRIPT; what follows SCRIPT is passed to the script.
     """
     plan = _planned(options)
-    if options.print_config:
-        typer.echo(config_text(context))
-        return 0
-    if options.dry_run:
-        typer.echo(_shown(plan, as_json=options.as_json))
+    if previewed(context, options, lambda: _shown(plan, as_json=options.as_json)):
         return 0
     return _start(plan, is_resumed=options.resume is not None)
 
@@ -179,14 +161,9 @@ def _planned(options: RunOptions) -> RunPlan:
     check_workers(options.workers, options.virtual)
     if is_virtual and options.is_module:
         raise ConfigurationError("--virtual runs a script, not a module; give the file in place of -m")
-    of_virtual = flags_given(options, "compute", "latency", "bandwidth")
-    if not is_virtual and of_virtual:
-        raise ConfigurationError(f"{' and '.join(of_virtual)} can be given with --virtual N only")
     check_module(options.script) if options.is_module else check_script(options.script)
     if options.resume is not None and options.name is not None:
         raise ConfigurationError("--resume continues in the run's own folder; leave out --name")
-    if options.as_json and not options.dry_run:
-        raise ConfigurationError("--json can be given with --dry-run only")
     strategy, settings = (None, {}) if options.strategy is None else strategy_from(options.strategy)
     settings = settings | settings_from(options.settings)
     if options.attack is not None:
@@ -196,10 +173,12 @@ def _planned(options: RunOptions) -> RunPlan:
         settings = settings | {"attack": options.attack}
     chaos = chaos_of(options, strategy)
     overrides = Overrides(
-        strategy=strategy,
-        settings=settings_of_servers(options, strategy, settings),
-        failures=None if chaos is None else chaos.failures.text,
-        **{name: getattr(options, name) for name in _BESIDE},
+        **same_named(options, Overrides)
+        | {
+            "strategy": strategy,
+            "settings": settings_of_servers(options, strategy, settings),
+            "failures": None if chaos is None else chaos.failures.text,
+        }
     )
     hosts = hosts_of(options)
     if options.log is not None:
@@ -208,21 +187,14 @@ def _planned(options: RunOptions) -> RunPlan:
     check_overrides(overrides, size, is_virtual=is_virtual)
     if is_virtual and (options.restart or options.spare):
         raise ConfigurationError("--restart and --spare start processes; the number of virtual workers is fixed")
-    virtual = VirtualRun(
-        seed=options.seed or 0, compute=options.compute, latency=options.latency, bandwidth=options.bandwidth
-    )
+    virtual = VirtualRun(**same_named(options, VirtualRun) | {"seed": options.seed or 0}) if is_virtual else None
     check_virtual(virtual)
     resumed = None if options.resume is None else Path(options.resume)
     request = RunRequest(
-        script=options.script,
-        arguments=options.arguments,
-        is_module=options.is_module,
+        **same_named(options, RunRequest) | {"virtual": virtual, "hosts": hosts},
         overrides=overrides,
         size=size,
         folder=resumed or run_folder(options.name or usual_name(options.script)),
-        virtual=virtual if is_virtual else None,
-        hosts=hosts,
-        servers=options.servers,
     )
     return RunPlan(
         request=request,
@@ -305,14 +277,11 @@ def _run_virtual(request: RunRequest, virtual: VirtualRun) -> Conclusion:
 
 def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
     """Return the plan of `--chaos`, or None. Raises `ConfigurationError` for wrong options."""
-    if options.chaos is None and options.failures is None:
-        return None
     if options.chaos is None:
-        raise ConfigurationError("--failures needs a seed; give --chaos SEED as well")
+        return None
     if options.virtual is not None:
         raise ConfigurationError("--chaos kills processes (-n); it cannot be given with --virtual")
-    if not 0 <= options.chaos <= MOST_SEED:
-        raise ConfigurationError(f"--chaos {options.chaos}: a seed is a whole number from 0 to {MOST_SEED}")
+    check_seed("--chaos", options.chaos)
     if strategy in registry("baselines"):
         raise ConfigurationError(
             f"the baseline {strategy} cannot continue after the death of a worker; choose another strategy for --chaos"

@@ -45,7 +45,7 @@ def test_it_is_said_before_the_start(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-n", "2", "--failures", "mtbf=9s"], "--failures needs a seed; give --chaos SEED as well"),
+        (["-n", "2", "--failures", "mtbf=9s"], "--failures can be given with --chaos SEED only"),
         (["--virtual", "2", "--chaos", "1"], "--chaos kills processes (-n); it cannot be given with --virtual"),
         (["-n", "2", "--chaos", "-1"], "--chaos -1: a seed is a whole number from 0 to"),
         (["-n", "2", "--chaos", "1", "--failures", "often"], '"often" in "often" is not a failure; write mtbf='),

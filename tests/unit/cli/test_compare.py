@@ -90,7 +90,7 @@ def test_the_demo_is_a_comparison_with_a_target(folder: Path, capsys: pytest.Cap
         (["-n", "2", "--epochs", "-1", "digits"], "--epochs -1: it must be a number above 0"),
         (["-n", "2", "--epochs", "1", "--seconds", "1", "digits"], "--epochs and --seconds cannot be combined"),
         (["-n", "2", "--epochs", "1", "train.py"], "--epochs can be chosen for a workload; a script has arguments of"),
-        (["-n", "2", "--compute", "constant:1ms", "digits"], "--compute can be chosen for a virtual world (--virtual"),
+        (["-n", "2", "--compute", "constant:1ms", "digits"], "--compute can be given with --virtual N only"),
         (["--virtual", "2", "--compute", "soon", "digits"], '"soon" is not a model of compute times'),
         (["--virtual", "2", "--latency", "soon", "digits"], '"soon" is not a duration'),
         (["--virtual", "2", "--bandwidth", "0B", "digits"], "the bandwidth of a link is in bytes per second, above 0"),

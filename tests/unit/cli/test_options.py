@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
 import typer
 
-from quorate.cli.options import argument, command, flags_given, option, types_written
+from quorate.cli.options import argument, command, flags_given, option, same_named, types_written
+from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
 
 
@@ -64,7 +66,7 @@ def test_what_was_given_is_spelt_as_it_is_typed() -> None:
         script="x", words=["a"], workers=0, wait_at_most=1.0, settings=["a"], room=1, higher=False, dry_run=True
     )
     assert flags_given(whole, *every) == [
-        "SCRIPT", "[WORDS]...", "-n", "--wait-at-most", "--set", "--room", "--higher/--lower", "--dry-run",
+        "SCRIPT", "WORDS", "-n", "--wait-at-most", "--set", "--room", "--higher/--lower", "--dry-run",
     ]  # fmt: skip
     assert flags_given(whole, "room", "workers") == ["-n", "--room"]
 
@@ -85,3 +87,43 @@ def test_a_flag_has_no_opposite_unless_it_says_so() -> None:
 def test_a_script_has_to_be_given() -> None:
     with pytest.raises(Exception, match="(?i)missing .*script"):
         parsed("-n", "2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependent:
+    workers: int | None = option("Workers.", "-n", metavar="N")
+    delay: str | None = option("With -n.", needs="-n N")
+    rate: float = option("With -n.", default=1.0, needs="-n N")
+    quick: bool = option("Fast.", default=False)
+    limit: int | None = option("With --quick.", needs="--quick")
+
+
+@command
+def dependent(context: typer.Context, options: Dependent) -> None:
+    """Do it."""
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["-n", "0", "--delay", "1s", "--rate", "2"], None),
+        (["--rate", "1.0"], None),
+        (["--delay", "1s", "--rate", "2"], "--delay and --rate can be given with -n N only"),
+        (["-n", "1", "--limit", "0"], "--limit can be given with --quick only"),
+        (["--quick", "--limit", "0"], None),
+    ],
+)
+def test_an_option_may_need_another(words: list[str], error: str | None) -> None:
+    app = typer.Typer()
+    app.command()(dependent)
+    with nullcontext() if error is None else pytest.raises(ConfigurationError, match=f"^{error}$"):
+        app(args=words, standalone_mode=False)
+
+
+def test_options_become_fields_of_the_same_name() -> None:
+    @dataclass
+    class Other:
+        rate: float
+        place: str
+
+    assert same_named(Dependent(rate=3.0, limit=7), Other) == {"rate": 3.0}

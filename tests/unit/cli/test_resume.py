@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli.resume import options_of
+from quorate.cli.run import RunOptions
 from tests.support.programs import quorate
 
 SCRIPT = """
@@ -45,6 +47,38 @@ def test_the_options_are_the_runs_unless_told(folder: Path) -> None:
     assert (said["seed"], said["share"], said["seconds_limit"], said["records"]) == (4, "static", 2, "runs/first")
     said = json.loads(quorate(folder, "run", "--resume", "runs/first", "-n", "3", "--dry-run", "--json").stdout)
     assert (said["workers"], said["seed"]) == (3, 4)
+
+
+def test_a_virtual_run_resumes_on_its_network(folder: Path) -> None:
+    words = [
+        "run",
+        "--virtual",
+        "2",
+        "--latency",
+        "50us",
+        "--bandwidth",
+        "1GB",
+        "--seconds",
+        "9",
+        "--dry-run",
+        "--json",
+    ]
+    about = quorate(folder, *words, "train.py").stdout
+    (folder / "runs" / "first" / "run.json").write_text(about)
+    resumed = json.loads(quorate(folder, "run", "--resume", "first", "--dry-run", "--json").stdout)
+    assert resumed == {**json.loads(about), "records": "runs/first"}
+
+
+def test_values_of_a_wrong_type_are_left_out(tmp_path: Path) -> None:
+    about = {
+        "script": "train.py", "arguments": "x", "world": "real", "workers": "2", "seed": True, "zero": 2, "share": 3,
+        "env": ["A=1"], "hosts": None, "seconds_limit": "9", "latency": None, "chaos": 3, "log": "none",
+    }  # fmt: skip
+    assert options_of(tmp_path, about, RunOptions) == {
+        "script": "train.py", "arguments": [], "zero": 2, "env": ["A=1"], "seconds": "9",
+    }  # fmt: skip
+    on_hosts = {"script": "train.py", "world": "real", "workers": 4, "hosts": "a:2,b:2"}
+    assert options_of(tmp_path, on_hosts, RunOptions) == {"script": "train.py", "arguments": [], "hosts": "a:2,b:2"}
 
 
 def test_its_records_are_only_appended_to(folder: Path) -> None:

@@ -34,7 +34,7 @@ WRONG = (
         ["--scale", "1,3", "--scaling", "strong", "--batch", "8", "digits"],
         "3 workers cannot share a batch of 8 examples evenly",
     ),
-    (["-n", "2", "--price", "1", "digits"], "--price can be given with several numbers of workers: --scale 1,2,4,8"),
+    (["-n", "2", "--price", "1", "digits"], "--price can be given with --scale N,N,… only"),
     (["--scale", "1,2", "digitz"], 'unknown workload or script "digitz"; did you mean "digits"?'),
 )
 

@@ -75,7 +75,7 @@ def recorded(folder: Path) -> Path:
         (["--strategy", "all-reduce:compress=half,bits=3"], 'unknown setting of half "bits"'),
         (["--parameters", "none"], '--parameters "none": write a number (at least 1), such as 8193, 25M or'),
         (["--batch", "0"], "--batch 0: it must be a whole number from 1"),
-        (["--seed", "-1"], "--seed -1: it must be a whole number from 0"),
+        (["--seed", "-1"], "--seed -1: a seed is a whole number from 0"),
         (["--check"], "--check compares a recorded run with its simulation; name the run with --like"),
         (["--like", "nothing"], 'there is no run "nothing"'),
         (["--like", "first", "--compute", "constant:1ms"], "--like and --compute cannot be combined"),

@@ -26,13 +26,13 @@ from quorate.cli.compare.comparison import (
     subject_from,
 )
 from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
-from quorate.cli.config import ConfiguredCommand, config_text, read_config
-from quorate.cli.hosts import hosts_of
+from quorate.cli.config import ConfiguredCommand, previewed, read_config
+from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
-from quorate.cli.options import argument, command, flags_given, option
+from quorate.cli.options import argument, command, flags_given, option, same_named
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
-from quorate.core.quantities import bytes_per_second_from, limit_from, seconds_from, share_from
+from quorate.core.quantities import limit_from, seconds_from, share_from
 from quorate.core.telling import tell
 from quorate.launch.run.folder import held, run_folder, usual_name
 from quorate.launch.run.requests import status_after
@@ -43,11 +43,6 @@ USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
 _FACTORS = re.compile(r"[0-9.eE,+-]+")
 _SEVERAL = re.compile(r"(?<!\S)(?:-n|--workers)[ =]?([0-9]+(?:,[0-9]+)+)")
 
-_AS_TYPED = (
-    "epochs", "seconds", "target", "relevant", "imbalance", "pace", "share", "compute", "latency", "bandwidth", "batch",
-    "evaluations",
-)  # fmt: skip
-"""Options that a comparison has under the same name."""
 _BESIDE_CONTINUE = ("again", "arguments", "config", "print_config", "dry_run", "as_json")
 
 
@@ -81,7 +76,7 @@ class CompareCommand(ConfiguredCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(WorkerOptions):
     """The options of `quorate compare`."""
 
     subject: str | None = argument(
@@ -99,13 +94,11 @@ class CompareOptions:
     scaling: str | None = option(
         "With --scale: keep the batch of each worker (weak), the batch of all (strong), or try both.",
         metavar="weak|strong|both",
+        needs="--scale N,N,…",
     )
-    price: float | None = option("With --scale: the price of one worker for one hour.", metavar=shared.NUMBER)
-    hosts: str | None = option(shared.HOSTS, metavar="HOST:N,…")
-    ssh: str | None = option(shared.SSH, metavar="COMMAND")
-    env: list[str] = option(shared.ENV, "--env", default=[], metavar="NAME[=VALUE]")
-    silence: str | None = option(shared.SILENCE, metavar=shared.TIME)
-    virtual: int | None = option("Number of virtual workers; in place of -n.", metavar=shared.N)
+    price: float | None = option(
+        "With --scale: the price of one worker for one hour.", metavar=shared.NUMBER, needs="--scale N,N,…"
+    )
     strategies: list[str] = option(
         "A strategy to compare, NAME or NAME:key=value,…; may be repeated (default: all-reduce).",
         "--strategy",
@@ -129,8 +122,6 @@ class CompareOptions:
     stops: bool = option("End a run when it reaches the target.", "--stop-at-target", default=False)
     metric: str | None = option("The name under which a script logs its quality.", metavar="NAME")
     higher: bool | None = option("Whether higher or lower values of it are better.", "--higher/--lower")
-    imbalance: str | None = option(shared.IMBALANCE, metavar=shared.DELAYS)
-    pace: str | None = option(shared.PACE, metavar=shared.TIME)
     share: str | None = option("How the data is divided.", metavar=shared.SHARES)
     tune: tuple[float, ...] | None = option(
         "First search the best learning rate of each strategy, among factors of its own.",
@@ -148,9 +139,6 @@ class CompareOptions:
         reads=seconds_from,
         metavar=shared.TIME,
     )
-    compute: str | None = option(shared.COMPUTE, metavar=shared.TIME)
-    latency: float | None = option(shared.LATENCY, reads=seconds_from, metavar=shared.TIME)
-    bandwidth: float | None = option(shared.BANDWIDTH, reads=bytes_per_second_from, metavar=shared.RATE)
     config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
     print_config: bool = option(shared.PRINT_CONFIG, default=False)
     dry_run: bool = option("Print what would run, and run nothing.", default=False)
@@ -173,11 +161,8 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
         raise ConfigurationError("name a workload (quorate list workloads) or a training script")
     plan = _planned(options.subject, options)
     folder = run_folder(options.name or usual_name(f"compare-{Path(options.subject).stem}"))
-    if options.print_config:
-        typer.echo(config_text(context))
+    if previewed(context, options, lambda: _shown(plan, folder, as_json=options.as_json)):
         return 0
-    if options.dry_run:
-        return _tell(plan, folder, as_json=options.as_json)
     _check_hosts(plan, folder)
     command = ["quorate", *sys.argv[1:]]
     plan.write(folder, command)
@@ -189,21 +174,21 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
     hosts = hosts_of(options)
     _check(subject, options)
     plan = Comparison(
-        subject=subject,
-        metric=metric_from(subject, options.metric, options.higher),
-        workers=options.virtual or options.workers or (1 if hosts is None else hosts.layout.size),
+        **same_named(options, Comparison)
+        | {
+            "subject": subject,
+            "metric": metric_from(subject, options.metric, options.higher),
+            "workers": options.virtual or options.workers or (1 if hosts is None else hosts.layout.size),
+            "seeds": options.seeds or seeds_from("3"),
+            "ssh": None if hosts is None else hosts.ssh,
+            "env": () if hosts is None else hosts.env,
+            "timeout": TIMEOUT if options.timeout is None else options.timeout,
+        },
         world="real" if options.virtual is None else "virtual",
         arms=arms_from(options.strategies, options.baseline),
-        seeds=options.seeds or seeds_from("3"),
         equal="target" if options.stops else "examples" if options.seconds is None else "seconds",
         learning_rates=options.tune,
-        **{name: getattr(options, name) for name in _AS_TYPED},
-        hosts=None if hosts is None else hosts.text,
-        ssh=None if hosts is None else hosts.ssh,
-        env=() if hosts is None else hosts.env,
         omp_threads=os.environ.get("OMP_NUM_THREADS", "1"),
-        timeout=TIMEOUT if options.timeout is None else options.timeout,
-        price=options.price,
     )
     if options.scale is not None:
         plan = scaled(plan, options.scale, options.virtual or options.workers, options.scaling or "weak")
@@ -213,9 +198,6 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
 
 
 def _check(subject: Subject, options: CompareOptions) -> None:
-    with_scale = [] if options.scale is not None else flags_given(options, "scaling", "price")
-    if with_scale:
-        raise ConfigurationError(f"{listed(with_scale)} can be given with several numbers of workers: --scale 1,2,4,8")
     if options.scale is not None and options.hosts is not None:
         raise ConfigurationError("--scale compares numbers of workers on this machine; leave out --hosts")
     worlds = [count for count in (options.workers, options.virtual) if count is not None]
@@ -230,9 +212,6 @@ def _check(subject: Subject, options: CompareOptions) -> None:
         raise ConfigurationError(
             f"{listed(of_workload)} can be chosen for a workload; a script has arguments of its own"
         )
-    of_virtual = flags_given(options, "compute", "latency", "bandwidth") if options.virtual is None else []
-    if of_virtual:
-        raise ConfigurationError(f"{listed(of_virtual)} can be chosen for a virtual world (--virtual N)")
     if options.seconds is not None and options.stops:
         raise ConfigurationError("--seconds and --stop-at-target cannot be combined: equal time for all, or a target")
     if options.seconds is not None and options.epochs is not None:
@@ -251,7 +230,8 @@ def _go_on(name: str, options: CompareOptions) -> int:
     plan = read_plan(folder)
     check_plan(plan)
     if options.dry_run:
-        return _tell(plan, folder, as_json=options.as_json)
+        typer.echo(_shown(plan, folder, as_json=options.as_json))
+        return 0
     _check_hosts(plan, folder)
     os.environ["OMP_NUM_THREADS"] = plan.omp_threads
     command = json.loads((folder / "compare.json").read_text(encoding="utf-8")).get("command", [])
@@ -267,23 +247,19 @@ def _check_hosts(plan: Comparison, folder: Path) -> None:
         check_hosts(plan.reached, script_of(plan), folder)
 
 
-def _tell(plan: Comparison, folder: Path, *, as_json: bool) -> int:
+def _shown(plan: Comparison, folder: Path, *, as_json: bool) -> str:
     from quorate.compare.grid import final_cells, outcome_of, tuning_cells
 
     cells = [cell for cell in (*tuning_cells(plan), *final_cells(plan)) if outcome_of(folder / cell.folder) is None]
     commands = {} if plan.reached is None else plan.reached.commands
     if as_json:
         runs = [str(folder / cell.folder) for cell in cells]
-        typer.echo(json.dumps(plan.as_json() | {"runs": runs} | ({"commands": commands} if commands else {}), indent=2))
-        return 0
-    typer.echo(f"would compare {in_words(plan)}: {counted(len(cells), 'run')} in {folder}")
-    for cell in cells:
-        typer.echo(f"  {cell.in_words}")
-    if plan.simulated:
-        typer.echo(f"  simulated: {listed([str(number) for number in plan.simulated])} workers")
-    for words in commands.values():
-        typer.echo(shlex.join(words))
-    return 0
+        return json.dumps(plan.as_json() | {"runs": runs} | ({"commands": commands} if commands else {}), indent=2)
+    simulated = [f"  simulated: {listed(list(map(str, plan.simulated)))} workers"] if plan.simulated else []
+    runs = [f"would compare {in_words(plan)}: {counted(len(cells), 'run')} in {folder}"]
+    return "\n".join(
+        [*runs, *(f"  {cell.in_words}" for cell in cells), *simulated, *map(shlex.join, commands.values())]
+    )
 
 
 def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -> int:

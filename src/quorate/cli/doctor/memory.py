@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from quorate.cli.doctor.trials import OF_LAUNCHERS
-from quorate.cli.scripts import check_script
+from quorate.cli.doctor.trials import environment_of_trials
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
-from quorate.core.quantities import bytes_from
 from quorate.launch.local.children import Command, Programs, tell_group, wait
 from quorate.launch.local.verdict import status_in_words
 from quorate.launch.warm.forks import kept
@@ -28,9 +25,11 @@ SECONDS = 1800.0
 """Time limit of a script up to its first step, in seconds."""
 USUAL_SHARDS = (2, 4, 8, 16)
 MOST_SHARDS = 1 << 20
-_WIDE = 150
 _BLOCKS_SHOWN = 4
-_COLUMNS = ("parameters", "gradients", "optimizer", "gathered", "exchanged", "activations")
+_COLUMNS = {
+    "params": "parameters", "grads": "gradients", "optim": "optimizer", "gather": "gathered", "exch": "exchanged",
+    "activ": "activations",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +43,8 @@ class Line:
     total: int
     by_formula: float
     numbers_sent: float
-
-
-def check_asked(script: str | None, shards: int | None, fits: str | None, offload: str | None) -> int | None:
-    """Check the options; return the bytes of `fits`. Raises `ConfigurationError`."""
-    if script is None:
-        raise ConfigurationError("--memory needs a script: quorate doctor --memory SCRIPT [ARGUMENT ...]")
-    check_script(script)
-    offload_of(offload)
-    if shards is not None and not 1 <= shards <= MOST_SHARDS:
-        raise ConfigurationError(f"--shards is a number of workers from 1 to {MOST_SHARDS:,}, not {shards}")
-    return None if fits is None else bytes_from(fits)
+    fits: bool | None
+    """None if no limit was asked for."""
 
 
 def measured(
@@ -72,13 +62,12 @@ def measured(
     """
     lacking = "without an optimizer.step()" if steps == 1 else f"before its optimizer.step() number {steps}"
     last = "its first optimizer.step()" if steps == 1 else f"its {steps} steps that are looked at"
-    kept_variables = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
     with tempfile.TemporaryDirectory(prefix="quorate-doctor-") as folder:
         path = Path(folder, "answer.json")
         words = [str(path), script, *arguments]
         with Programs() as programs:
             command = Command(script=program, is_module=True, arguments=words)
-            child = (kept() or programs).start(command, {**kept_variables, **(environment or {})}, _OnStderr())
+            child = (kept() or programs).start(command, {**environment_of_trials(), **(environment or {})}, _OnStderr())
             try:
                 status = wait(child, seconds)
             finally:
@@ -108,64 +97,33 @@ class _OnStderr:
         """They stay open."""
 
 
-def lines(answer: Mapping[str, Any], shards: int | None, offload: str | None = None) -> Iterator[Line]:
+def lines(answer: Mapping[str, Any], shards: int | None, limit: int | None, offload: str | None) -> Iterator[Line]:
     """Yield ZeRO 0, and 1 to 3 over `shards` or the usual numbers; `offload` None: as in the script."""
     from quorate.sharding.memory import MODES, Model, by_formula, held, numbers_sent
 
     model = Model.from_json(answer["memory"])
-    rests = offload_of(offload or answer.get("offload"))
+    offloaded = offload_of(offload or answer.get("offload"))
     numbers = USUAL_SHARDS if shards is None else (shards,)
     for count in (1, *(number for number in numbers if number > 1)):
         for zero in MODES:
             if (zero == 0) == (count == 1) or (zero == 0 and count == numbers[0]):
-                sizes = held(model, zero, count, rests)
+                sizes = held(model, zero, count, offloaded)
                 yield Line(
                     zero=zero, workers=count, held=asdict(sizes), total=sizes.total,
                     by_formula=by_formula(model, zero, count), numbers_sent=numbers_sent(model, zero, count),
+                    fits=None if limit is None else sizes.total <= limit,
                 )  # fmt: skip
 
 
 def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> str:
     """Return the measurement and the layouts as JSON."""
     about = {name: value for name, value in answer.items() if name != "memory"}
-    fits = [None if limit is None else layout.total <= limit for layout in layouts]
-    rows = [{**asdict(layout), "fits": fit} for layout, fit in zip(layouts, fits, strict=True)]
+    rows = [asdict(layout) for layout in layouts]
     return json.dumps({**about, "limit": limit, "workers": rows}, indent=2, ensure_ascii=False)
 
 
-def show(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> None:
-    """Print a table of the layouts, and the lines that explain it."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    on_host = ("host",) if any(layout.held["host"] for layout in layouts) else ()
-    for heading in (
-        "ZeRO",
-        "workers",
-        *_COLUMNS,
-        "together",
-        *on_host,
-        "numbers sent",
-        *(["fits"] if limit is not None else []),
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for layout in layouts:
-        cells = [bytes_in_words(layout.held[name]) if layout.held[name] else "–" for name in _COLUMNS]
-        sums = [bytes_in_words(layout.total), *(bytes_in_words(layout.held[name]) for name in on_host)]
-        words = [str(layout.zero), str(layout.workers), *cells, *sums, number_in_words(layout.numbers_sent)]
-        fit = [] if limit is None else [Text("yes", "green") if layout.total <= limit else Text("no", "bold red")]
-        table.add_row(*words, *fit)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDE
-    console.print(*_about(answer), sep="\n", soft_wrap=True)
-    console.print(table)
-    console.print(*_meaning(layouts, limit), sep="\n", soft_wrap=True)
-
-
-def _about(answer: Mapping[str, Any]) -> Iterator[str]:
+def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> Iterator[str]:
+    """Yield the model, a table of the layouts, and what it means; columns without bytes are left out."""
     sizes = answer["memory"]["sizes"]
     numbers = sum(entry["numbers"] for entry in sizes)
     frozen = numbers - sum(entry["numbers"] for entry in sizes if entry["is_trained"])
@@ -178,17 +136,23 @@ def _about(answer: Mapping[str, Any]) -> Iterator[str]:
     more = f", and {len(most) - _BLOCKS_SHOWN} more" if len(most) > _BLOCKS_SHOWN else ""
     yield f"activations of one batch: {shown or 'none'}{more}\n"
 
+    kinds = {heading: kind for heading, kind in _COLUMNS.items() if any(layout.held[kind] for layout in layouts)}
+    has_host = any(layout.held["host"] for layout in layouts)
+    on_host, fits = ["host"] if has_host else [], "" if limit is None else "fits"
+    yield _row(["ZeRO", "N", *kinds, "total", *on_host, "sent", fits])
+    for layout in layouts:
+        held = [bytes_in_words(layout.held[kind]) if layout.held[kind] else "–" for kind in kinds.values()]
+        sums = [bytes_in_words(layout.total), *(bytes_in_words(layout.held[name]) for name in on_host)]
+        fit = {None: "", True: "yes", False: "no"}[layout.fits]
+        yield _row([str(layout.zero), str(layout.workers), *held, *sums, number_in_words(layout.numbers_sent), fit])
 
-def _meaning(layouts: Sequence[Line], limit: int | None) -> Iterator[str]:
-    yield (
-        "\nBytes of each worker. Whole parameters (gathered) and whole gradients (exchanged) come and go; together is "
-        "as if all were there at once, without what torch loads, single operations need, and messages and the strategy "
-        "keep."
-    )
-    if any(layout.held["host"] for layout in layouts):
-        yield "The host has, for each worker, what is offloaded to its memory, or to files that are mapped into it."
+    yield "\nBytes of each of N workers; sent: numbers in a step. Full parameters (gather)"
+    yield "and gradients (exch) come and go; total is as if all were there at once,"
+    yield "without libraries, single operations, messages, and what the strategy keeps."
+    if has_host:
+        yield "host: what is offloaded to its memory, or to files, for each worker."
     if limit is not None:
-        fitting = [layout for layout in layouts if layout.total <= limit]
+        fitting = [layout for layout in layouts if layout.fits]
         first = min(fitting, key=lambda layout: (layout.workers, layout.zero), default=None)
         room = bytes_in_words(limit)
         if first is None:
@@ -197,3 +161,8 @@ def _meaning(layouts: Sequence[Line], limit: int | None) -> Iterator[str]:
             yield f"One worker alone fits into {room}."
         else:
             yield f"The first that fits into {room} is ZeRO {first.zero} over {first.workers} workers."
+
+
+def _row(cells: Sequence[str]) -> str:
+    widths = {0: 4, 1: 3, len(cells) - 1: 4}
+    return " ".join(f"{cell:>{widths.get(place, 7)}}" for place, cell in enumerate(cells)).rstrip()

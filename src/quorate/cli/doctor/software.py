@@ -1,109 +1,43 @@
-"""Installed software: Python, torch and other packages against the supported versions, extras, GPUs."""
+"""Installed software: packages against the versions that Quorate declares, extras, torch and GPUs."""
 
 from __future__ import annotations
 
-import importlib.util
-import platform
 import re
-import sys
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
 from quorate.launch.run.folder import version_of
 
-OLDEST_PYTHON = (3, 11)
-NEEDED = {
-    "torch": ">=2.10,<2.14",
-    "numpy": ">=2",
-    "safetensors": ">=0.5",
-    "pydantic": ">=2.10,<3",
-    "typer": ">=0.15",
-    "rich": ">=14.2",
-}
-"""The packages that are always needed, in the versions that are supported; pyproject.toml says the same."""
-EXTRAS = {
-    "digits": ("sklearn",),
-    "images": ("PIL",),
-    "kernels": ("numba",),
-    "mlflow": ("mlflow",),
-    "notebook": ("cloudpickle", "ipykernel"),
-    "parquet": ("pyarrow",),
-    "privacy": ("dp_accounting",),
-    "tensorboard": ("tensorboard",),
-    "tls": ("cryptography",),
-    "wandb": ("wandb",),
-    "docs": ("sphinx", "myst_parser", "furo"),
-}
-"""The modules that each extra brings."""
-EXTRAS_FOR = {
-    "digits": "the workload digits",
-    "images": "images in quorate.files",
-    "kernels": "aggregation rules on CPUs in half the time",
-    "mlflow": "numbers of a run in MLflow",
-    "notebook": "quorate.launch(n=...), and kernels of notebooks",
-    "parquet": "parquet in quorate.files",
-    "privacy": "quorate.privacy_spent",
-    "tensorboard": "event files beside the records",
-    "tls": "encryption between hosts (QUORATE_TLS)",
-    "wandb": "numbers of a run in Weights & Biases",
-    "docs": "building this documentation",
-}
+
+def requirements() -> Iterator[tuple[str, str, str]]:
+    """Yield the package, the admitted versions and the extra of each requirement of Quorate; no extra is ""."""
+    for requirement in metadata.requires("quorate") or ():
+        needed, _, marker = requirement.partition(";")
+        package = re.match(r"[\w.-]+", needed)
+        assert package is not None
+        extra = re.search(r"extra == ['\"]([\w-]+)", marker)
+        yield package[0], needed[package.end() :].strip(), extra[1] if extra else ""
 
 
-class Package(NamedTuple):
-    """A required package: its installed version (None: missing), and the supported ones, such as `>=2,<3`."""
-
-    name: str
-    version: str | None
-    admitted: str
-
-
-def probe_python() -> tuple[int, int, int]:
-    """Return the interpreter's version."""
-    return sys.version_info[:3]
-
-
-def judge_python(version: tuple[int, int, int]) -> Finding:
-    """Judge the version of Python; one older than `OLDEST_PYTHON` is a failure."""
-    sentence = f"{'.'.join(map(str, version))}, {platform.python_implementation()} on {platform.system()}"
-    if version[:2] < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        return fail("python", sentence, f"install Python {oldest} or later, and Quorate in it")
-    return ok("python", sentence)
-
-
-def probe_packages() -> list[Package]:
-    """Return all required packages, without an import."""
-    return [Package(name=name, version=version_of(name), admitted=admitted) for name, admitted in NEEDED.items()]
-
-
-def judge_torch(packages: Sequence[Package]) -> Finding:
-    """Judge the version of torch; an unsupported one is a failure."""
-    return _judged("torch", [package for package in packages if package.name == "torch"])
-
-
-def judge_packages(packages: Sequence[Package]) -> Finding:
-    """Judge the versions of the packages other than torch."""
-    others = [package for package in packages if package.name != "torch"]
-    return _judged("packages", others)
-
-
-def _judged(name: str, packages: Sequence[Package]) -> Finding:
+def packages() -> Finding:
+    """Judge the versions of the packages that are always needed."""
+    needed = [(package, version_of(package), admitted) for package, admitted, extra in requirements() if not extra]
     wrong = [
-        package for package in packages if package.version is None or not admits(package.admitted, package.version)
+        requirement for requirement in needed if requirement[1] is None or not admits(requirement[2], requirement[1])
     ]
     if wrong:
-        sentence = "; ".join(
-            f"{package.name} {package.version or 'is missing'}, supported {package.admitted}" for package in wrong
+        words = [f"{package} {version or 'is missing'} ({admitted})" for package, version, admitted in wrong]
+        return fail(
+            ", ".join(words), "pip install " + " ".join(f"'{package}{admitted}'" for package, _, admitted in wrong)
         )
-        wanted = " ".join(f"'{package.name}{package.admitted}'" for package in wrong)
-        return fail(name, sentence, f"pip install {wanted}")
-    return ok(name, ", ".join(f"{package.name} {package.version}" for package in packages))
+    return ok(", ".join(f"{package} {version}" for package, version, _ in needed))
 
 
 def admits(admitted: str, version: str) -> bool:
-    """Return whether the release of `version` is within the clauses `admitted`, such as `>=2.10,<2.14`."""
+    """Return whether the release of `version` is within the clauses `admitted`, such as `<2.14,>=2.10`."""
     bounds = {sign: _numbers(bound) for sign, bound in re.findall(r"(>=|<)([\d.]+)", admitted)}
     return bounds.get(">=", ()) <= _numbers(version) and ("<" not in bounds or _numbers(version) < bounds["<"])
 
@@ -114,29 +48,30 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.sub(r"(\.0+)+$", "", release.group()).split("."))) if release else ()
 
 
-def probe_extras() -> dict[str, bool]:
-    """Return by extra whether all of its modules are installed, without an import."""
-    return {extra: all(importlib.util.find_spec(name) for name in names) for extra, names in EXTRAS.items()}
+def extras() -> Finding:
+    """List the extras whose packages are installed, and the others; a missing one is no fault."""
+    installed: dict[str, bool] = defaultdict(lambda: True)
+    for package, _, extra in requirements():
+        if extra not in ("", "dev"):
+            installed[extra] &= version_of(package) is not None
+    missing = [extra for extra, is_there in installed.items() if not is_there]
+    present = ", ".join(extra for extra in installed if extra not in missing) or "none"
+    return ok(f"{present}; without {', '.join(missing)}" if missing else present)
 
 
-def judge_extras(there: Mapping[str, bool]) -> Finding:
-    """Judge the extras; a missing one is no fault."""
-    missing = [extra for extra, is_there in there.items() if not is_there]
-    installed = ", ".join(extra for extra, is_there in there.items() if is_there) or "none"
-    if not missing:
-        return ok("extras", f"installed: {installed}")
-    fix = "; ".join(f"for {EXTRAS_FOR[extra]}: pip install '.[{extra}]'" for extra in missing)
-    return ok("extras", f"installed: {installed}; not installed: {', '.join(missing)}", fix)
+def torch(environment: Mapping[str, Any]) -> Finding:
+    """Name torch, Python and the system, from `torch.utils.collect_env`."""
+    python = environment["python_version"].partition(" ")[0]
+    return ok(f"{environment['torch_version']}, Python {python}, {environment['os']}")
 
 
-def judge_gpu(names: Sequence[str], build: str | None, *, has_driver: bool) -> Finding:
-    """Judge the GPUs: one that torch cannot use is a warning, no GPU is none.
-
-    `names` are the GPUs that torch sees, `build` is the version of CUDA or ROCm it was built for, None for a CPU build.
-    """
+def gpu(environment: Mapping[str, Any]) -> Finding:
+    """Judge the GPUs: a driver without a GPU that torch can use is a warning, no GPU is none."""
+    names, driver = environment["gpus"], environment["nvidia_driver_version"]
+    build = environment["cuda_compiled_version"] or environment["hip_compiled_version"]
     if names:
-        return ok("gpu", f"{len(names)}: {', '.join(sorted(set(names)))} (torch built for {build})")
-    if has_driver:
-        why = "torch was built for the CPU" if build is None else f"torch, built for {build}, sees none"
-        return warn("gpu", f"a driver is installed, but {why}", "install torch for your driver's version of CUDA")
-    return ok("gpu", "none; workers compute on the CPU")
+        return ok(f"{len(names)}: {', '.join(sorted(set(names)))} (torch built for {build})")
+    if driver is not None:
+        why = "torch was built for the CPU" if build in (None, "N/A") else f"torch, built for {build}, sees none"
+        return warn(f"driver {driver} is installed, but {why}", "install torch for your driver's version of CUDA")
+    return ok("none; workers compute on the CPU")

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.doctor.memory import SECONDS, measured
-from quorate.cli.planner.options import PlanOptions
-from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.errors import QuorateError
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.local.verdict import last_lines, log_of
@@ -31,7 +30,7 @@ from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction
 from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.planning.waiting import spread_of
-from quorate.report.wording import bytes_in_words, counted, seconds_in_words
+from quorate.report.wording import seconds_in_words
 
 if TYPE_CHECKING:
     from quorate.launch.warm.stepping import Task
@@ -50,54 +49,22 @@ _MOST_STEPS = 50
 _INTERRUPTED = (status_after(signal.SIGINT), status_after(signal.SIGTERM))
 
 
-def check_tries(options: PlanOptions) -> None:
-    """Raise `ConfigurationError` where this machine cannot run the workers of the plan."""
-    count, workers = options.tries, options.workers
-    assert count is not None and workers is not None and options.memory is not None
-    if count < 1:
-        raise ConfigurationError(f"--try {count}: at least one layout is tried")
-    if options.model.startswith("gpt:"):
-        raise ConfigurationError("--try runs a script, and gpt: is none; leave --try out")
-    if options.per_host is not None:
-        raise ConfigurationError(
-            "--try runs the layouts on this machine, and --per-host plans for several hosts; leave one of them out"
-        )
-    cores = usable_cores()
-    if options.cores is not None and options.cores != cores:
-        raise ConfigurationError(
-            f"--try runs the layouts on this machine, which has {counted(cores, 'core')}, and the plan is for "
-            f"--cores {options.cores}"
-        )
-    if workers > cores and options.cores is None:
-        raise ConfigurationError(
-            f"--try: {workers} workers do not fit on this machine's {counted(cores, 'core')}; plan for fewer workers, "
-            f"or say --cores {cores} if they are to share them"
-        )
-    here = _memory_here()
-    if here is not None and workers * options.memory > here:
-        raise ConfigurationError(
-            f"--try: {workers} workers of {bytes_in_words(options.memory)} need more memory than this machine's "
-            f"{bytes_in_words(here)}; give each worker at most {bytes_in_words(here / workers)}"
-        )
-
-
-def _memory_here() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
 def tries(
-    server: RunServer, ranked: Sequence[Prediction], options: PlanOptions, model: Model, examples: int
+    server: RunServer,
+    ranked: Sequence[Prediction],
+    most: int,
+    script: str,
+    arguments: Sequence[str],
+    model: Model,
+    examples: int,
 ) -> list[Tried]:
-    """Run `options.tries` layouts; return them with their times. `examples`: the batch of the script.
+    """Run at most `most` layouts; return them with their times. `examples`: the batch of the script.
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
-    count = min(options.tries or 0, len(candidates(ranked)))
+    count = min(most, len(candidates(ranked)))
     with _Progress(count * TURNS) as progress:
-        run = partial(_shown, server, progress, options.model, options.arguments, model)
+        run = partial(_shown, server, progress, script, arguments, model)
         results = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
     if results[0].seconds is None:
         raise QuorateError(f"no layout could be run; {results[0].foreseen.layout.in_words}: {results[0].why}")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.options import command, flags_given
-from quorate.cli.planner.options import PlanOptions
+from quorate.cli.doctor.machine import available_memory, usable_cores
+from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.core.quantities import bytes_per_second_from, number_from, seconds_from
+from quorate.core.quantities import bytes_from, bytes_per_second_from, number_from, seconds_from
 from quorate.core.telling import tell
-from quorate.report.wording import bytes_in_words, listed
+from quorate.report.wording import bytes_in_words, counted, listed
 
 if TYPE_CHECKING:
     from quorate.launch.warm.run_server import RunServer
@@ -33,6 +33,57 @@ _SHOWN, _RANKED = 5, 1000
 """Layouts in the table, and those from which `--try` chooses."""
 _AS_FAST = 0.05
 """Layouts of a script whose steps differ by less are as fast as each other: what was timed is not more exact."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of `quorate plan`."""
+
+    model: str = argument("A training script, or gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V.", "MODEL")
+    arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of workers.", "-n", "--workers", metavar=N)
+    memory: int | None = option("Memory of each worker, such as 80GB.", reads=bytes_from, metavar=SIZE)
+    bandwidth: float | None = option(
+        "Bandwidth of a host's port, or of a worker's without --per-host, such as 10Gbit.",
+        reads=bytes_per_second_from,
+        metavar=RATE,
+    )
+    latency: float | None = option("Latency of a message there (default: 50us).", reads=seconds_from, metavar=TIME)
+    per_host: int | None = option("Workers of each host, which share its port.", metavar=N)
+    inside: str | None = option(
+        "With --per-host: latency and bandwidth between workers of a host.", metavar="LATENCY:BANDWIDTH"
+    )
+    cores: int | None = option(
+        "How many workers of a host compute at the same time, if they share cores (default: all).", metavar=N
+    )
+    batch: int | None = option(
+        "Examples per step over all workers (default: the script's batch times the workers).", metavar=N
+    )
+    flops: str | None = option("With gpt: operations per second of a worker, such as 312T.", metavar=NUMBER)
+    efficiency: float | None = option(
+        "With gpt: the share of them that matrix products reach (default: 0.5).", metavar=NUMBER
+    )
+    memory_bandwidth: float | None = option(
+        "With gpt: bandwidth of a worker's memory, such as 2000GB (default: no limit).",
+        reads=bytes_per_second_from,
+        metavar=RATE,
+    )
+    strategies: list[str] = option(
+        "Between replicas: all-reduce, quorum, local-sgd, d-psgd; may be repeated (default: all four).",
+        "--strategy",
+        default=[],
+        metavar="STRATEGY",
+    )
+    limits: list[str] = option(
+        "The largest size of an axis; may be repeated.", "--at-most", default=[], metavar="AXIS=N"
+    )
+    no_overlap: bool = option("Assume that exchange and computation do not overlap.", default=False)
+    tries: int | None = option(
+        "Run N of the most promising layouts of a script on this machine, and put the fastest first.",
+        "--try",
+        metavar=N,
+    )
+    as_json: bool = option("Print one JSON object.", "--json", default=False)
 
 
 @command
@@ -56,9 +107,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
     cluster, batch = _cluster(options), options.batch
     if options.tries is not None:
-        from quorate.cli.planner.trials import check_tries
-
-        check_tries(options)
+        _check_tries(options)
     if batch is not None and batch < 1:
         raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
     strategies = options.strategies or list(WAYS)
@@ -104,12 +153,43 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
     if options.tries is not None:
         from quorate.cli.planner.trials import tries
 
-        tried = tries(server, ranked, options, model, examples)
+        tried = tries(server, ranked, options.tries, options.model, options.arguments, model, examples)
     if options.as_json:
         typer.echo(json.dumps(as_json(model, cluster, layout_plan, tried), indent=2, ensure_ascii=False))
     else:
         show(model, cluster, layout_plan, tried, [options.model, *options.arguments] if examples else ())
     return 0
+
+
+def _check_tries(options: PlanOptions) -> None:
+    """Raise `ConfigurationError` where this machine cannot run the workers of the plan."""
+    count, workers = options.tries, options.workers
+    assert count is not None and workers is not None and options.memory is not None
+    if count < 1:
+        raise ConfigurationError(f"--try {count}: at least one layout is tried")
+    if options.model.startswith("gpt:"):
+        raise ConfigurationError("--try runs a script, and gpt: is none; leave --try out")
+    if options.per_host is not None:
+        raise ConfigurationError(
+            "--try runs the layouts on this machine, and --per-host plans for several hosts; leave one of them out"
+        )
+    cores = usable_cores()
+    if options.cores is not None and options.cores != cores:
+        raise ConfigurationError(
+            f"--try runs the layouts on this machine, which has {counted(cores, 'core')}, and the plan is for "
+            f"--cores {options.cores}"
+        )
+    if workers > cores and options.cores is None:
+        raise ConfigurationError(
+            f"--try: {workers} workers do not fit on this machine's {counted(cores, 'core')}; plan for fewer workers, "
+            f"or say --cores {cores} if they are to share them"
+        )
+    _, here = available_memory()
+    if workers * options.memory > here:
+        raise ConfigurationError(
+            f"--try: {workers} workers of {bytes_in_words(options.memory)} need more memory than this machine's "
+            f"{bytes_in_words(here)}; give each worker at most {bytes_in_words(here / workers)}"
+        )
 
 
 def _cluster(options: PlanOptions) -> Cluster:

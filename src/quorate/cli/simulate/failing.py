@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from quorate.cli.choices import check_seed
 from quorate.cli.compare.comparison import arms_from
 from quorate.cli.options import flags_given
-from quorate.cli.simulate.plan import SimulateOptions, check_twice, numbers_from, parameters_from, seed_from
+from quorate.cli.simulate.plan import SimulateOptions, check_twice, numbers_from, parameters_from
 from quorate.cli.simulate.results import NOTHING, Columns, Shown, begin, keep, show, tell_kept
 from quorate.core.durations import Constant
 from quorate.core.errors import ConfigurationError
@@ -90,6 +91,7 @@ def planned_failing(asked: SimulateOptions) -> FailingPlan:
         raise ConfigurationError(
             f"--failures and {listed(others)} cannot be combined: all steps are alike, apart from failures"
         )
+    check_seed("--seed", asked.seed)
     if asked.parameters is not None and not asked.networks:
         raise ConfigurationError("with --failures, --parameters needs --network as well")
     grid = FailingGrid(
@@ -107,7 +109,7 @@ def planned_failing(asked: SimulateOptions) -> FailingPlan:
         seconds=_seconds(asked.seconds),
         step=_step(asked.compute),
         parameters=parameters_from(asked.parameters) or 10**6,
-        seed=seed_from(asked.seed),
+        seed=asked.seed or 0,
     )
     grid = _with_learners(asked, grid)
     check_twice(

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quorate.cli.choices import MOST_VIRTUAL
+from quorate.cli.choices import MOST_VIRTUAL, check_seed
 from quorate.cli.compare.comparison import arms_from, check_plan, metric_from, subject_from
 from quorate.cli.config import read_config
 from quorate.cli.listing import registry
 from quorate.cli.options import CONFIG, DELAYS, NUMBER, PAIR, PRINT_CONFIG, TIME, N, flags_given, option
 from quorate.compare.plan import Arm, Comparison
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.launch.run.overrides import MOST_SEED
 from quorate.report.wording import counted, listed
 from quorate.simulation.codes import cost_from, measured, reduction_in
 from quorate.simulation.grid import Grid, SimulatedArm
@@ -71,13 +70,19 @@ class SimulateOptions:
         "How workers fail, for goodput and uptime: mtbf=1y,repair=30min,restart=5min,…", metavar="FAILURES"
     )
     recovery: str | None = option(
-        "With --failures: how training recovers: detect=10s,reshard=20s,slice=64,…", metavar="RECOVERY"
+        "With --failures: how training recovers: detect=10s,reshard=20s,slice=64,…",
+        metavar="RECOVERY",
+        needs="--failures",
     )
     learners: str | None = option(
-        "With --failures: number of learners, or several numbers: 1,2,8 (default: 8).", metavar="N,…"
+        "With --failures: number of learners, or several numbers: 1,2,8 (default: 8).",
+        metavar="N,…",
+        needs="--failures",
     )
     seconds: str | None = option(
-        "With --failures: how long to simulate: 180 (seconds), 6h, 30d (default: 30d).", metavar=TIME
+        "With --failures: how long to simulate: 180 (seconds), 6h, 30d (default: 30d).",
+        metavar=TIME,
+        needs="--failures",
     )
     like: list[str] = option(
         "Take times from the records of a run; further runs give the cost of exchanges.", metavar="RUN", default=[]
@@ -86,9 +91,13 @@ class SimulateOptions:
         "With --like: exit with status 1 unless the run itself is predicted within 10%.", default=False
     )
     real: str | None = option("Train this workload with real gradients, in the virtual world.", metavar="WORKLOAD")
-    epochs: float | None = option("With --real: epochs, over all workers.", metavar=NUMBER)
+    epochs: float | None = option("With --real: epochs, over all workers.", metavar=NUMBER, needs="--real WORKLOAD")
     workload_settings: list[str] = option(
-        "With --real: a setting of the workload; may be repeated.", "--workload-set", default=[], metavar=PAIR
+        "With --real: a setting of the workload; may be repeated.",
+        "--workload-set",
+        default=[],
+        metavar=PAIR,
+        needs="--real WORKLOAD",
     )
     records: bool = option("Only predict the published ResNet-50 ImageNet records, from data sheets.", default=False)
     name: str | None = option("Keep figures and picture in runs/NAME.", metavar="NAME")
@@ -160,6 +169,7 @@ class SimulationPlan:
 def planned(asked: SimulateOptions) -> SimulationPlan:
     """Return the plan. Raises `ConfigurationError` for the first fault."""
     _check(asked)
+    check_seed("--seed", asked.seed)
     recorded = _like(asked) if asked.like else ()
     like = recorded[0] if recorded else None
     arms = tuple(_arm(asked, arm) for arm in arms_from(_strategies(asked, like), None))
@@ -174,7 +184,7 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
         or ((links_from(USUAL if not asked.real else f"{USUAL}:mesh"),) if like is None else (like.links,)),
         steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or (100 if like is None else like.steps),
         parameters=parameters_from(asked.parameters) or (10**6 if like is None else like.parameters),
-        seed=_within("--seed", asked.seed, 0, MOST_SEED) or (0 if like is None or asked.seed == 0 else like.seed),
+        seed=asked.seed or (0 if like is None or asked.seed == 0 else like.seed),
         pace=asked.pace,
         compute=None if like is not None else parse_compute(asked.compute or "constant:10ms", seed=asked.seed or 0),
         examples=_within("--batch", asked.batch, 1, 2**31) or (None if like is None else like.examples),
@@ -255,9 +265,6 @@ def _check(asked: SimulateOptions) -> None:
         raise ConfigurationError("--like and --compute cannot be combined: times come from the run or from a model")
     if asked.like and asked.real is not None:
         raise ConfigurationError("--like and --real cannot be combined: recorded times have no gradients")
-    of_real = flags_given(asked, "epochs", "workload_settings")
-    if of_real and asked.real is None:
-        raise ConfigurationError(f"{listed(of_real)} can be given with --real WORKLOAD only")
     of_times = flags_given(asked, "steps", "parameters")
     if of_times and asked.real is not None:
         raise ConfigurationError(f"with --real the workload sets the amount of work; leave out {listed(of_times)}")
@@ -303,11 +310,6 @@ def _within(option: str, value: int | None, least: int, most: int) -> int | None
     if value is not None and not least <= value <= most:
         raise ConfigurationError(f"{option} {value}: it must be a whole number from {least} to {most:,}")
     return value
-
-
-def seed_from(seed: int | None) -> int:
-    """Return the seed; 0 by default."""
-    return _within("--seed", seed, 0, MOST_SEED) or 0
 
 
 def parameters_from(text: str | None) -> int | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.config import config_text
-from quorate.cli.options import command, flags_given
+from quorate.cli.config import previewed
+from quorate.cli.options import command
 from quorate.cli.simulate.plan import SimulateOptions, SimulationPlan, planned
 from quorate.cli.simulate.results import Shown, begin, check_lines, keep, table, tell_kept
 from quorate.compare.plan import Arm, Comparison
@@ -55,12 +55,8 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
         raise ConfigurationError(f"--picture {picture}: give a file name that ends in .svg, in a folder that exists")
-    if options.print_config:
-        typer.echo(config_text(context))
-        return 0
-    if options.dry_run:
-        sentence = f"would simulate {plan.in_words}; in {folder}"
-        typer.echo(json.dumps(plan.as_json, indent=2) if options.as_json else sentence)
+    sentence = f"would simulate {plan.in_words}; in {folder}"
+    if previewed(context, options, lambda: json.dumps(plan.as_json, indent=2) if options.as_json else sentence):
         return 0
     tell(f"quorate: simulating {plan.in_words}; figures and picture in {folder}\n")
     if not isinstance(plan, SimulationPlan):
@@ -76,9 +72,6 @@ def _planned(options: SimulateOptions) -> SimulationPlan | FailingPlan:
         from quorate.cli.simulate.failing import planned_failing  # imports numpy
 
         return planned_failing(options)
-    only = flags_given(options, "recovery", "learners", "seconds")
-    if only:
-        raise ConfigurationError(f"{listed(only)} can be given with --failures only")
     return planned(options)
 
 

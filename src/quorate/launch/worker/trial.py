@@ -2,62 +2,28 @@
 
 Asked by `python -m quorate.launch.worker.trial`, followed by
 
-facts                            for what torch says of itself and of the GPUs
-reduce BACKEND STORE RANK SIZE   for one all-reduce among SIZE processes that meet at a file
-half                             for a product of matrices in bfloat16 on the CPU
-train                            for one step of a training, under `quorate run`
+facts    for the environment, and the GPUs that torch sees
+half     for a product of matrices in bfloat16 on the CPU
+train    for one step of a training, under `quorate run`
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
-from datetime import timedelta
 from typing import Any
 
-LIMIT = timedelta(seconds=60)
-ELEMENTS = 1000
+TIMEOUT = 60.0
+"""Seconds."""
 
 
 def facts() -> dict[str, Any]:
-    """Return the version of torch, its build, its backends, and the GPUs it sees."""
+    """Return the environment as `torch.utils.collect_env` has it, and the GPUs that torch sees."""
     import torch
-    import torch.distributed as dist
+    from torch.utils.collect_env import get_env_info
 
-    has_gpu = torch.cuda.is_available()
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if has_gpu else []
-    can_talk = dist.is_available()
-    return {
-        "torch": torch.__version__,
-        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else getattr(torch.version, "hip", None),
-        "gpus": names,
-        "gloo": can_talk and dist.is_gloo_available(),
-        "nccl": can_talk and dist.is_nccl_available(),
-        "mpi": can_talk and dist.is_mpi_available(),
-    }
-
-
-def reduce(backend: str, store: str, rank: int, size: int) -> dict[str, Any]:
-    """The sum of 1 to `size`, a thousand times over, and the seconds it took once all had met."""
-    import torch
-    import torch.distributed as dist
-
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "mpi":
-        dist.init_process_group(backend)
-        rank, size = dist.get_rank(), dist.get_world_size()
-    else:
-        dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=LIMIT)
-    x = torch.full((ELEMENTS,), float(rank + 1), device=device)
-    dist.barrier()
-    begin = time.perf_counter()
-    dist.all_reduce(x)
-    sums = x.tolist()
-    seconds = time.perf_counter() - begin
-    dist.barrier()
-    return {"rank": rank, "right": sums == [size * (size + 1) / 2] * ELEMENTS, "seconds": seconds}
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {**get_env_info()._asdict(), "gpus": [torch.cuda.get_device_name(index) for index in range(count)]}
 
 
 def half() -> dict[str, Any]:
@@ -75,29 +41,22 @@ def train() -> dict[str, Any]:
 
     import quorate
 
-    world = quorate.join(timeout=LIMIT.total_seconds())
-    model = torch.nn.Linear(1, 1, bias=False)
+    world = quorate.join(timeout=TIMEOUT)
+    model = torch.nn.Linear(1, 1, bias=False).to(world.device)
     torch.nn.init.zeros_(model.weight)
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model, strategy="all-reduce")
-    model(torch.tensor([[float(world.rank)]])).sum().backward()
+    model(torch.tensor([[float(world.rank)]], device=world.device)).sum().backward()
     optimizer.step()
     optimizer.finish()
     weights = world.gather(model.weight.item())
-    return {"rank": world.rank, "right": weights == [-(world.size - 1) / 2] * world.size}
+    return {"rank": world.rank, "device": world.device.type, "right": weights == [-(world.size - 1) / 2] * world.size}
 
 
 def main() -> None:
-    """Run the trial that the arguments name. Nothing is taken down at the end: that is not tried."""
-    trial, *arguments = sys.argv[1:]
-    if trial == "reduce":
-        backend, store, rank, size = arguments
-        result = reduce(backend, store, int(rank), int(size))
-    else:
-        result = {"facts": facts, "half": half, "train": train}[trial]()
-    if result.get("rank", 0) == 0 or trial == "reduce":
+    """Run the trial that the argument names. Nothing is taken down at the end: that is not tried."""
+    result = {"facts": facts, "half": half, "train": train}[sys.argv[1]]()
+    if result.get("rank", 0) == 0:
         print(json.dumps(result), flush=True)
-    if trial == "reduce":
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ def test_scripts_that_make_no_step(
         (["--memory", "--shards", "0", "train.py"], "--shards is a number of workers from 1 to 1,048,576, not 0"),
         (["--memory", "--fits", "much", "train.py"], '"much" is not a size such as 24GB or 16GiB'),
         (["--memory", "--hosts", "a,b", "train.py"], "leave out --hosts"),
-        (["train.py"], "need --memory"),
-        (["--shards", "2"], "need --memory"),
+        (["train.py"], "SCRIPT can be given with --memory only"),
+        (["--shards", "2"], "--shards can be given with --memory only"),
     ],
 )
 def test_wrong_input(script: str, arguments: Sequence[str], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -158,11 +158,11 @@ def test_a_script_that_takes_too_long_is_ended(script: str) -> None:
     ("limit", "sentence"),
     [(10**9, "One worker alone fits"), (600_000, "The first that fits"), (100, "None of these fits")],
 )
-def test_what_fits_is_said(limit: int, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_fits_is_said(limit: int, sentence: str) -> None:
     one: dict[str, Any] = {"numbers": 30_000, "rows": 3000, "bytes": 120_000, "gathered_bytes": 120_000,
                            "kept_like": 240_000, "block": "a"}  # fmt: skip
     whole = {"sizes": [one | {"is_trained": True, "kept_apart": 0}], "buffers": 0, "activations": 130_000}
     told = {"model": "M", "optimizer": "Adam", "device": "cpu", "precision": None, "blocks": "one piece",
             "activations": {"a": 130_000}, "memory": whole}  # fmt: skip
-    memory.show(told, list(memory.lines(told, 8)), limit)
-    assert sentence in capfd.readouterr().out
+    text = list(memory.in_words(told, list(memory.lines(told, 8, limit, None)), limit))
+    assert sentence in text[-1] and max(map(len, text)) <= 80

@@ -1,76 +1,64 @@
-"""What is installed, judged: each fault that can be injected, and the table of versions held against pyproject.toml."""
+"""Installed software, judged: each fault that can be injected."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quorate.cli.doctor.findings import Level
-from quorate.cli.doctor.software import (
-    EXTRAS,
-    NEEDED,
-    OLDEST_PYTHON,
-    Package,
-    admits,
-    judge_extras,
-    judge_gpu,
-    judge_packages,
-    judge_python,
-    judge_torch,
-    probe_extras,
-    probe_packages,
-    probe_python,
-)
+from quorate.cli.doctor import software
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REQUIREMENTS = (
+    "torch<2.14,>=2.10",
+    "numpy>=2",
+    "scikit-learn>=1.5; extra == 'digits'",
+    "furo>=2025.9; extra == 'docs'",
+    "sphinx>=9; extra == 'docs'",
+    "numba>=0.61; (sys_platform == 'linux' or platform_machine == 'arm64') and extra == 'dev'",
+)
 
 
-def test_an_old_python_fails() -> None:
-    old = judge_python((3, 10, 9))
-    assert (old.level, old.fix) == (Level.FAIL, "install Python 3.11 or later, and Quorate in it")
-    assert judge_python(probe_python()).level is Level.OK
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    versions = {"torch": "2.13.0", "numpy": "2.4.6"}
+    monkeypatch.setattr(metadata, "requires", lambda package: list(REQUIREMENTS))
+    monkeypatch.setattr(software, "version_of", versions.get)
+    return versions
 
 
-def test_what_is_needed_is_what_the_project_declares() -> None:
-    declared = dict(re.fullmatch(r"(\w+)(.*)", line).groups() for line in PROJECT["dependencies"])  # type: ignore[union-attr]
-    assert declared == NEEDED
-    assert all(re.fullmatch(r">=[\d.]+(,<[\d.]+)?", admitted) for admitted in NEEDED.values()), "what `admits` reads"
-    assert PROJECT["requires-python"] == f">={'.'.join(map(str, OLDEST_PYTHON))}"
-    assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - {"dev"}
+def test_clauses_of_the_project_are_those_that_can_be_read() -> None:
+    clauses = [re.sub(r"^[\w.-]+", "", requirement) for requirement in PROJECT["dependencies"]]
+    assert all(re.fullmatch(r">=[\d.]+(,<[\d.]+)?", clause) for clause in clauses)
+    assert software.packages().level == "OK"
 
 
 @pytest.mark.parametrize(
-    ("version", "level", "found"),
+    ("torch", "level", "found"),
     [
-        ("2.13.0", Level.OK, "torch 2.13.0"),
-        ("2.10.0+cpu", Level.OK, "torch 2.10.0+cpu"),
-        ("2.9.1", Level.FAIL, "torch 2.9.1, supported >=2.10,<2.14"),
-        ("2.14.0", Level.FAIL, "torch 2.14.0, supported >=2.10,<2.14"),
-        (None, Level.FAIL, "torch is missing, supported >=2.10,<2.14"),
+        ("2.13.0", "OK", "torch 2.13.0, numpy 2.4.6"),
+        ("2.10.0+cpu", "OK", "torch 2.10.0+cpu, numpy 2.4.6"),
+        ("2.9.1", "FAIL", "torch 2.9.1 (<2.14,>=2.10)"),
+        ("2.14.0", "FAIL", "torch 2.14.0 (<2.14,>=2.10)"),
     ],
 )
-def test_torch_has_a_supported_range(version: str | None, level: Level, found: str) -> None:
-    others = Package("numpy", None, ">=2")
-    finding = judge_torch([Package("torch", version, ">=2.10,<2.14"), others])
+def test_torch_has_a_supported_range(torch: str, level: str, found: str, installed: dict[str, str]) -> None:
+    installed["torch"] = torch
+    finding = software.packages()
     assert (finding.level, finding.found) == (level, found)
-    assert finding.fix == ("" if level is Level.OK else "pip install 'torch>=2.10,<2.14'")
+    assert finding.fix == ("" if level == "OK" else "pip install 'torch<2.14,>=2.10'")
 
 
-def test_every_other_package_that_is_wrong_is_named() -> None:
-    packages = [
-        Package("torch", None, ">=2"),
-        Package("numpy", "1.26.4", ">=2"),
-        Package("rich", "15.0.0", ">=14.2"),
-        Package("typer", None, ">=0.15"),
-    ]
-    finding = judge_packages(packages)
-    assert finding.level is Level.FAIL
-    assert finding.found == "numpy 1.26.4, supported >=2; typer is missing, supported >=0.15"
-    assert finding.fix == "pip install 'numpy>=2' 'typer>=0.15'"
-    assert judge_packages(probe_packages()).level is Level.OK
+def test_every_package_that_is_wrong_is_named(installed: dict[str, str]) -> None:
+    installed.update(numpy="1.26.4")
+    del installed["torch"]
+    finding = software.packages()
+    assert finding.level == "FAIL" and finding.found == "torch is missing (<2.14,>=2.10), numpy 1.26.4 (>=2)"
+    assert finding.fix == "pip install 'torch<2.14,>=2.10' 'numpy>=2'"
 
 
 @pytest.mark.parametrize(
@@ -86,22 +74,32 @@ def test_every_other_package_that_is_wrong_is_named() -> None:
     ],
 )
 def test_clauses(admitted: str, version: str, holds: bool) -> None:
-    assert admits(admitted, version) is holds
+    assert software.admits(admitted, version) is holds
 
 
-def test_a_missing_extra_is_no_fault_but_told_how_to_get() -> None:
-    finding = judge_extras({"digits": True, "tensorboard": False, "docs": False})
-    assert finding.level is Level.OK
-    assert finding.found == "installed: digits; not installed: tensorboard, docs"
-    assert "pip install '.[tensorboard]'" in finding.fix
-    assert judge_extras(dict.fromkeys(EXTRAS, True)).fix == ""
-    assert set(probe_extras()) == set(EXTRAS)
+def test_an_extra_is_there_with_all_of_its_packages(installed: dict[str, str]) -> None:
+    assert software.extras() == ("OK", "none; without digits, docs", "")
+    installed.update({"scikit-learn": "1.5", "furo": "2025.9"})
+    assert software.extras().found == "digits; without docs"
+    installed["sphinx"] = "9.0"
+    assert software.extras().found == "digits, docs"
+
+
+def environment(gpus: tuple[str, ...] = (), driver: str | None = None, build: str | None = None) -> dict[str, Any]:
+    return {
+        "torch_version": "2.13.0+cpu", "python_version": "3.12.4 (main, May 1 2026) [GCC 12.2.0]", "os": "Debian",
+        "cuda_compiled_version": build, "hip_compiled_version": "N/A", "nvidia_driver_version": driver, "gpus": gpus,
+    }  # fmt: skip
+
+
+def test_torch_is_named_with_its_python() -> None:
+    assert software.torch(environment()) == ("OK", "2.13.0+cpu, Python 3.12.4, Debian", "")
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_warning() -> None:
-    assert judge_gpu([], None, has_driver=False).level is Level.OK
-    assert judge_gpu(["H100", "H100"], "CUDA 13.0", has_driver=True).found.startswith("2: H100 (")
-    cpu_build = judge_gpu([], None, has_driver=True)
-    assert (cpu_build.level, "built for the CPU" in cpu_build.found) == (Level.WARN, True)
-    old_driver = judge_gpu([], "CUDA 13.0", has_driver=True)
-    assert (old_driver.level, "sees none" in old_driver.found) == (Level.WARN, True)
+    assert software.gpu(environment()).level == "OK"
+    assert software.gpu(environment(("H100", "H100"), "580", "13.0")).found == "2: H100 (torch built for 13.0)"
+    cpu_build = software.gpu(environment((), "580"))
+    assert (cpu_build.level, "built for the CPU" in cpu_build.found) == ("WARN", True)
+    old_driver = software.gpu(environment((), "470", "13.0"))
+    assert (old_driver.level, "sees none" in old_driver.found) == ("WARN", True)

@@ -11,112 +11,126 @@ from collections.abc import Sequence
 import pytest
 
 from quorate.cli.doctor import trials, verb
-from quorate.cli.doctor.findings import Examination, Finding, Level, fail, ok, warn
+from quorate.cli.doctor.findings import Finding, examined, fail, ok, warn, within
 from quorate.cli.main import main
+from quorate.core.errors import QuorateError
 
-FINE, MIND, BAD = ok("cores", "4"), warn("torchrun", "stale", "export A=1"), fail("loopback", "is down", "ip link")
+FINE, MIND, BAD = ok("4 usable"), warn("50 MiB free", "--shm-size=1g"), fail("is down", "ip link")
+ROWS = {"cores": FINE, "/dev/shm": MIND, "ports": BAD}
 
 
-def told(
-    findings: Sequence[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+def doctor(
+    names: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[object, str, str]:
-    monkeypatch.setattr(verb, "findings_here", lambda: iter(findings))
-    monkeypatch.setattr(verb, "examination_names", lambda: [one.name for one in findings])
+    monkeypatch.setattr(verb, "checks_here", lambda: ((name, lambda name=name: ROWS[name]) for name in names))
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
+    output = capsys.readouterr()
+    return ended.value.code, output.out, output.err
 
 
 @pytest.mark.parametrize(
-    ("findings", "status", "conclusion"),
+    ("names", "status", "conclusion"),
     [
-        ([FINE], 0, "trainings can run here"),
-        ([FINE, MIND], 0, "trainings can run here; mind: torchrun"),
-        ([FINE, MIND, BAD], 3, "1 of 3 failed: loopback"),
+        (["cores"], 0, "trainings can run here"),
+        (["cores", "/dev/shm"], 0, "trainings can run here; mind: /dev/shm"),
+        (["cores", "/dev/shm", "ports"], 3, "1 of 3 failed: ports"),
     ],
 )
 def test_what_fails_is_the_exit_status(
-    findings: list[Finding],
+    names: list[str],
     status: int,
     conclusion: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, err = told(findings, monkeypatch, capsys)
+    code, out, err = doctor(names, monkeypatch, capsys)
     assert (code, out.splitlines()[-1]) == (status, conclusion)
-    for one in findings:
-        (row,) = [line for line in out.splitlines() if line.startswith(one.name)]
-        assert row.split() == [*one.name.split(), one.level.value, *one.found.split(), *one.fix.split()]
-    assert err.splitlines()[0] == f"quorate: [1/{len(findings)}] cores: OK"
+    for name in names:
+        level, found, fix = ROWS[name]
+        words = [name, level, *found.split(), *(["fix:", *fix.split()] if fix else [])]
+        assert " ".join(words) in " ".join(out.split())
+    assert err.splitlines()[0] == "quorate: cores: OK"
+
+
+def test_lines_have_at_most_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setitem(ROWS, "ports", fail("word " * 40, "other " * 40))
+    _, out, _ = doctor(["cores", "ports"], monkeypatch, capsys)
+    assert out.count("word") == out.count("other") == 40
+    assert max(map(len, out.splitlines())) <= 80 and "\x1b" not in out
 
 
 def test_on_a_terminal_progress_leaves_no_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _, _, err = told([FINE, MIND], monkeypatch, capsys)
+    _, _, err = doctor(["cores", "/dev/shm"], monkeypatch, capsys)
     clear = "\r\x1b[2K"
-    assert err == f"{clear}quorate: [1/2] cores{clear}quorate: [2/2] torchrun{clear}"
+    assert err == f"{clear}quorate: cores{clear}quorate: /dev/shm{clear}"
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = told([FINE, BAD], monkeypatch, capsys, "--json")
+    code, out, _ = doctor(["cores", "ports"], monkeypatch, capsys, "--json")
     assert code == 3
     assert json.loads(out) == {
         "counts": {"OK": 1, "WARN": 0, "FAIL": 1},
         "findings": [
-            {"name": "cores", "level": "OK", "found": "4", "fix": ""},
-            {"name": "loopback", "level": "FAIL", "found": "is down", "fix": "ip link"},
+            {"name": "cores", "level": "OK", "found": "4 usable", "fix": ""},
+            {"name": "ports", "level": "FAIL", "found": "is down", "fix": "ip link"},
         ],
     }
 
 
-def test_a_probe_that_does_not_end_fails() -> None:
+def test_a_check_that_does_not_end_fails() -> None:
     never = threading.Event()
-    one = Examination(name="name server", seconds=0.05, probe=never.wait, judge=lambda _: FINE)
-    assert (one.finding().level, one.finding().found) == (Level.FAIL, "no answer within 0.05 s")
+
+    def check() -> Finding:
+        never.wait()
+        return FINE
+
+    assert within(0.05, check)[:2] == ("FAIL", "no answer within 0.05 s")
     never.set()
 
 
-def test_a_probe_that_raises_fails() -> None:
-    def probe() -> None:
+def test_a_check_that_raises_fails() -> None:
+    def check() -> Finding:
         raise PermissionError("not yours")
 
-    finding = Examination(name="folders", seconds=5.0, probe=probe, judge=lambda _: FINE).finding()
-    assert (finding.level, finding.found) == (Level.FAIL, "could not be looked at: not yours")
+    assert examined(check)[:2] == within(5.0, check)[:2] == ("FAIL", "could not be checked: not yours")
+
+
+def examine_here() -> dict[str, Finding]:
+    return {name: check() for name, check in verb.checks_here()}
 
 
 def test_without_torch_nothing_is_tried_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = trials.Trial(why="ImportError: libtorch.so")
-    monkeypatch.setattr(trials, "probe_torch", lambda: broken)
-    monkeypatch.setattr(verb, "quick_examinations", list)
-    assert [(one.name, one.level) for one in verb.findings_here()] == [("gpu", Level.FAIL)]
+    def broken() -> dict[str, object]:
+        raise QuorateError("ImportError: libtorch.so")
+
+    monkeypatch.setattr(trials, "environment", broken)
+    monkeypatch.setattr(verb, "QUICK", {})
+    findings = examine_here()
+    assert list(findings) == ["torch"] and findings["torch"].level == "FAIL"
 
 
-def test_every_row_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {"torch": "2.13.0", "build": "CUDA 13.0", "gpus": ["H100"], "gloo": True, "nccl": True, "mpi": True}
-    asked = []
-
-    def backend(name: str, size: int) -> trials.Trial:
-        asked.append((name, size))
-        return trials.Trial(answers=[{"right": True}] * size, processes=size)
-
-    monkeypatch.setattr(trials, "probe_torch", lambda: trials.Trial(answers=[facts]))
-    monkeypatch.setattr(trials, "probe_backend", backend)
-    monkeypatch.setattr(trials, "probe_half", lambda: trials.Trial(answers=[{"right": True}]))
-    monkeypatch.setattr(trials, "probe_run", lambda: trials.Trial(answers=[{"right": True}], processes=2))
-    monkeypatch.setattr(trials, "has_mpirun", lambda: True)
-    assert [one.name for one in verb.findings_here()] == verb.examination_names()
-    assert asked == [("gloo", 2), ("nccl", 1), ("mpi", 2)]
+def test_rows_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        "torch_version": "2.13.0", "python_version": "3.12", "os": "Linux", "gpus": [],
+        "cuda_compiled_version": None, "hip_compiled_version": "N/A", "nvidia_driver_version": None,
+    }  # fmt: skip
+    monkeypatch.setattr(verb, "QUICK", {"cores": lambda: FINE})
+    monkeypatch.setattr(trials, "environment", lambda: environment)
+    monkeypatch.setattr(trials, "bfloat16", lambda: FINE)
+    monkeypatch.setattr(trials, "quorate_run", lambda: FINE)
+    assert list(examine_here()) == ["cores", "torch", "gpu", "bfloat16", "quorate run"]
 
 
 def test_it_imports_nothing_heavy() -> None:
-    code = f"""
+    code = """
 import sys
 from quorate.cli.doctor import verb
-found = [one.finding() for one in verb.quick_examinations()]
-assert len(found) == {len(verb.quick_examinations())}
+assert all(check().found for check in verb.QUICK.values())
 print([name for name in ('torch', 'numpy', 'sklearn', 'tensorboard', 'sphinx') if name in sys.modules])
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
