@@ -62,6 +62,8 @@ class EditsAtPauses(StepObserver):
         """Digests of the parameters after the newest mean or step; None after a step of which no edit is looked for."""
         self._checksum: int | None = None
         """Of the parameters in a synchronous phase; None until it is needed, and after changes."""
+        self._is_pausing = False
+        """Whether `pause_begins` has looked for edits before the current pause."""
         self.written: Flat | None = None
         """The edited parameters as they were when this worker paused, during that pause, where there is a point."""
 
@@ -185,11 +187,19 @@ class EditsAtPauses(StepObserver):
 
     def pause_begins(self) -> None:
         """Keep edited parameters for `average`; called before this worker answers others in a pause of all."""
-        worker, self._checksum = self._worker, None
+        if self._is_pausing:
+            return
+        worker, self._checksum, self._is_pausing = self._worker, None, True
         if self.looks and self._has_point and (checksum := self._edited()) is not None:
             self.written = worker.parameters
             worker.wire.board.set(self._key(worker.rank), str(checksum).encode())
             worker.state.forget_steps()
+
+    def pause_ended(self) -> None:
+        """Note the parameters with which the pause leaves this worker."""
+        self._is_pausing = False
+        if self._has_point:
+            self.note()
 
     def _move_point(self) -> None:
         worker, written = self._worker, self.written
@@ -208,7 +218,6 @@ class EditsAtPauses(StepObserver):
         worker.strategy.restored(worker, at)
         worker.wire.board.delete(self._key(worker.rank))
         self.written = None
-        self.note()
 
     def _key(self, rank: int) -> str:
         return f"edits/{self._worker.wire.name}/{rank}/"

@@ -274,11 +274,14 @@ class Loop(StepObserver):
         stays |= worker.is_served
         if not (worker.has_rounds or worker.means.some_ended or stays):
             self._level()
+        worker.edits.pause_ended()
 
     def _wait_for_all(self, in_means: Callable[[Sequence[MeansOfAll]], None]) -> None:
         """Wait until each worker is paused or has ended, and all messages under way are applied."""
         worker = self.worker
-        worker.edits.pause_begins()
+        for loop in loops_of(self._place):
+            if not loop.worker.finished:
+                loop.worker.edits.pause_begins()
         self.strategy.drain(worker)
         if (training := self._open) is not None:
             close_admission(worker, training)
