@@ -46,10 +46,10 @@ class EditedWorker(Worker, Protocol):
 class EditsAtPauses(StepObserver):
     """Detects that the script has edited the parameters, and lets the edits count at the next pause of all.
 
-    Where pauses form a mean of the replicas, edits without a step since the newest mean count in it. Where they lead to
-    a common point (`WithPoint`), all edits since the newest step count: if all workers have edited theirs,
-    the point becomes the mean of their parameters, else each edited replica counts as one of all beside the point. In a
-    synchronous phase, unequal replicas are averaged.
+    If pauses form a mean of the replicas, edits without a step since the newest mean count in it. If pauses lead to a
+    common point (`WithPoint`), all edits since the newest step count: if all workers have edited their parameters, the
+    point becomes the mean of these; else it becomes the mean over all workers of the edited parameters, and of the
+    point for each worker without edits. In a synchronous phase, unequal replicas are averaged.
 
     Cost: a pass over the parameters after each mean, and before each mean of a pause; with a point, one after each
     step, and one request to the board in each pause.
@@ -126,7 +126,7 @@ class EditsAtPauses(StepObserver):
         """Go on from a checkpoint, which says whether its replica has edits that no pause has counted."""
         self.note()
         if is_edited and self._bits is not None:
-            self._bits = [~bits for bits in self._bits]
+            self._bits = [~bits for bits in self._bits]  # others than those of the parameters
 
     def _edited(self) -> int | None:
         """Return the checksum of the parameters if the script may have edited them, else None."""
@@ -210,6 +210,7 @@ class EditsAtPauses(StepObserver):
         if written is None:
             own = worker.strategy.consensus(worker)[0]
         else:
+            # Beside workers that have not edited theirs, it counts where rounds have moved it during the pause.
             own = worker.parameters if worker.has_rounds and None in texts else written
         mean = worker.means.of(own).wait()  # also where all are alike: afterwards no worker reads the board
         at = written if written is not None and len(set(texts)) == 1 else mean
