@@ -62,8 +62,15 @@ class Participant(Worker, Protocol):
     def reducer_state(self) -> Any:
         """The state of the reducer of its means: see `means.reducer.Reducer.state`."""
 
-    def resumed(self) -> None:
-        """Go on from the numbers of a checkpoint, which are in the replica and in the state."""
+    @property
+    def is_edited(self) -> bool:
+        """Whether the script has edited the replica, and neither a step nor a pause has counted that."""
+
+    def as_edited(self) -> AbstractContextManager[None]:
+        """Inside, parameters are as the script has edited them, where a pause in progress has moved them since."""
+
+    def resumed(self, *, is_edited: bool) -> None:
+        """Go on from the numbers of a checkpoint, which are in the replica and in the state; see `is_edited`."""
 
     @property
     def has_rounds(self) -> bool:

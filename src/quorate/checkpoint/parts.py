@@ -158,6 +158,7 @@ def _own_state(entry: Distributed) -> dict[str, Any]:
         "rounds": None if worker is None or not worker.has_rounds else worker.rounds.kept(),
         "state": _fields(entry, shared=False),
         "replica": _own_replica(entry) if entry.is_apart else None,
+        "edited": worker is not None and entry.is_apart and worker.is_edited,
         "reducer": _reducer_fields(entry),
     }
 

@@ -144,7 +144,9 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         sentences += restore_state(entry, about["strategy"], kept["state"], olds, *place_now, is_cut_anew=is_cut_anew)
         if entry.worker is not None:
             restore_round(entry.worker.state, entry.worker.neighbours)
-            entry.worker.resumed()
+            edited = [old.get("edited", False) for old in olds]
+            is_same = len(olds) == place_now[1]
+            entry.worker.resumed(is_edited=edited[place_now[0]] if is_same else any(edited))
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)

@@ -233,6 +233,8 @@ class Saving(StepObserver):
         with ExitStack() as inside:
             for optimizer in training.ordered:
                 inside.enter_context(optimizer.ahead())
+                if optimizer.worker is not None:
+                    inside.enter_context(optimizer.worker.as_edited())
             files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
         tell = checkpoint_context(self._place).tell or _silently
         own_part = part(files=files, shared=shared)

@@ -196,6 +196,8 @@ class OwnKept(TypedDict):
     rounds: RoundsKept | None
     state: dict[str, Any]
     replica: Replica | None
+    edited: NotRequired[bool]
+    """Whether the script has edited the replica, and neither a step nor a pause had counted that."""
     reducer: NotRequired[dict[str, Any]]
 
 

@@ -42,6 +42,8 @@ def bits_of(x: Tensor) -> Tensor:
     flat = local(x).detach().reshape(-1).contiguous()
     if flat.storage_offset() * flat.element_size() % _WORD:
         flat = flat.clone()
+    if not flat.numel() * flat.element_size() % _WORD:
+        return flat.view(torch.int64).sum()
     read = flat.view(torch.uint8)
     whole = read.numel() // _WORD * _WORD
     return read[:whole].view(torch.int64).sum() + read[whole:].sum(dtype=torch.int64)

@@ -100,7 +100,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         else:
             state.count_step(worker, self.period)
             if state.is_due(worker, self.period):  # every H steps
-                x, weight, _ = state.give(worker, self.period, moments=self.momentum == "average", at_pause=False)
+                x, weight, _ = state.give(worker, self.period, moments=self.momentum == "average")
                 mean = worker.means.of(x, weight=weight).wait()  # Delta <- 1/k sum of (theta - theta_i)
                 outer_step(worker, self, 0, mean)  # theta <- OuterOpt(theta, Delta), where all go on
 
@@ -109,7 +109,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
         if not state.is_local:
             return worker.replica.read(moments=has_moments), 0.0
         take_means(worker, self, at_pause=True)  # in one order on all workers, also on one that pauses
-        x, weight, _ = state.give(worker, self.period, moments=has_moments, at_pause=True)
+        x, weight, _ = state.give(worker, self.period, moments=has_moments)
         return x, weight
 
     def apply(self, worker: Worker, result: Mean) -> None:

@@ -35,12 +35,12 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.edits import is_edited
+from quorate.strategies.parts.edits import WithPoint
 from quorate.strategies.parts.local_steps import LocalRoundSettings, LocalSteps, period_from
 
 
 @dataclass(kw_only=True)
-class CommonPoint(LocalSteps):
+class CommonPoint(LocalSteps, WithPoint):
     """The place of this worker: `common`, plus what is `pending`, plus its newest local steps."""
 
     common: Flat = kept("same")
@@ -54,16 +54,15 @@ class CommonPoint(LocalSteps):
     def hand_in(self, reached: Flat) -> tuple[Flat, float]:
         """Return the delta of the newest local steps, up to `reached`, and the weight of one of them.
 
-        The delta is pending from now on. An edit of the script without a step counts 1.
+        The delta is pending from now on.
         """
-        delta, weight = reached - self.begun, self.done / self.steps if self.steps else 1.0
+        delta, weight = reached - self.begun, self.done / self.steps
         self.pending.append(delta)
         self.restart()
         return delta, weight
 
-    def has_left(self, reached: Flat) -> bool:
-        """Whether this worker, which has `reached` a point, has made a step since `begun`, or the script an edit."""
-        return bool(self.steps) or is_edited(reached.segments(), self.begun.segments())
+    def forget_steps(self) -> None:
+        self.restart()
 
     def move_to(self, common: Flat) -> None:
         """All go on from `common`, by no step of theirs."""
@@ -133,7 +132,7 @@ class EagerAveraging(LocalRoundSettings):
             worker.parameters = worker.state.go_on()
 
     def drain(self, worker: Worker) -> None:
-        if worker.state.has_left(worker.parameters):
+        if worker.state.steps:
             delta, weight = worker.state.hand_in(worker.parameters)
             worker.rounds.contribute(delta, weight=weight, waits=False)
 

@@ -42,12 +42,13 @@ from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.edits import WithPoint
 from quorate.strategies.parts.elastic import ElasticSettings
 from quorate.strategies.parts.servers import PlacedOnServers
 
 
 @dataclass(kw_only=True)
-class State:
+class State(WithPoint):
     """The centre as it was when all rested last, and where this worker was when it asked for the newest one."""
 
     centre: Flat = kept("same")

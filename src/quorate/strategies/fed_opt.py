@@ -39,14 +39,18 @@ from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.client_sums import handed_in, masked_mean_delta, mean_delta
 from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, make_step
+from quorate.strategies.parts.edits import WithPoint
 
 
 @dataclass(kw_only=True)
-class Served(ClientWork):
+class Served(ClientWork, WithPoint):
     """The work of clients, and the moments of the server's optimizer."""
 
     m: Flat = kept("same")
     v: Flat = kept("same")
+
+    def forget_steps(self) -> None:
+        self.running = {}
 
 
 @register("fed-opt")

@@ -33,11 +33,12 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts.edits import WithPoint
 from quorate.strategies.parts.elastic import ElasticSettings
 
 
 @dataclass(kw_only=True)
-class State:
+class State(WithPoint):
     """The centre, and the number of steps."""
 
     centre: Flat = kept("same")

@@ -1,20 +1,24 @@
-"""Edits of a script behind a mean of all, by workers that have made no step since."""
+"""Edits of parameters by the script before a pause: each worker's numbers count in the common parameters there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 from zlib import crc32
 
+import torch
 from torch import Tensor
 
+from quorate.core.contracts import Wire
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.means.means import MeansOfAll
 from quorate.observe.digests import bits_of
 from quorate.observe.step_observer import StepObserver
 from quorate.replica.replica import Replica
-from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings
-from quorate.strategies.parts.outer_steps import OuterState
+from quorate.strategies.parts.edits import WithPoint
+from quorate.strategies.parts.local_steps import LocalSteps, LocalStepSettings, SynchronousPhase
 
 
 class EditedWorker(Worker, Protocol):
@@ -23,6 +27,14 @@ class EditedWorker(Worker, Protocol):
     name: str
     strategy: Strategy
     agrees_in_backward: bool
+    has_rounds: bool
+
+    updates: int
+    """The number of updates that the replica has applied."""
+
+    @property
+    def wire(self) -> Wire:
+        """The wire between replicas."""
 
     @property
     def replica(self) -> Replica: ...
@@ -32,77 +44,184 @@ class EditedWorker(Worker, Protocol):
 
 
 class EditsAtPauses(StepObserver):
-    """Detects edits of parameters that a mean of all has made, by the script of a worker without a step since.
+    """Detects that the script has edited the parameters, and lets the edits count at the next pause of all.
 
-    Cost: a pass over the parameters after each mean, and before each mean of a pause.
+    If pauses form a mean of the replicas, edits without a step since the newest mean count in it. If pauses lead to a
+    common point (`WithPoint`), all edits since the newest step count: if all workers have edited their parameters, the
+    point becomes the mean of these; else it becomes the mean over all workers of the edited parameters, and of the
+    point for each worker without edits. In a synchronous phase, unequal replicas are averaged.
+
+    Cost: a pass over the parameters after each mean, and before each mean of a pause; with a point, one after each
+    step, and one request to the board in each pause.
     """
 
     def __init__(self, worker: EditedWorker) -> None:
         self.optimizer, self._worker = worker.name, worker
         self._vectors = 0
         self._bits: list[Tensor] | None = None
-        """Digests of the parameters after the newest mean; None after a step without one."""
+        """Digests of the parameters after the newest mean or step; None after a step of which no edit is looked for."""
+        self._checksum: int | None = None
+        """Of the parameters in a synchronous phase; None until it is needed, and after changes."""
+        self._is_pausing = False
+        """Whether `pause_begins` has looked for edits before the current pause."""
+        self.written: Flat | None = None
+        """The edited parameters as they were when this worker paused, during that pause, where there is a point."""
 
     @property
     def looks(self) -> bool:
-        """Whether replicas meet in means of parameters, and neither points nor sums that are hidden detect edits."""
+        """Whether replicas meet in means of parameters or at a point, and are not hidden."""
         strategy, terms = self._worker.strategy, self._worker.strategy.client_terms
-        is_hidden = terms is not None and terms.is_hidden
-        return meets_in_means(strategy) and not is_hidden and not isinstance(self._worker.state, OuterState)
+        return (meets_in_means(strategy) or isinstance(self._worker.state, WithPoint)) and not (
+            terms is not None and terms.is_hidden
+        )
+
+    @property
+    def _is_synchronous(self) -> bool:
+        state = self._worker.state
+        return isinstance(state, SynchronousPhase) and not state.is_local
+
+    @property
+    def _has_point(self) -> bool:
+        return isinstance(self._worker.state, WithPoint) and not self._is_synchronous
 
     def step_ended(self) -> None:
-        vectors = self._worker.means.vectors
-        if vectors == self._vectors:
+        self._checksum, vectors = None, self._worker.means.vectors
+        if vectors == self._vectors and not self._has_point:
             self._bits = None
         else:
-            self._vectors = vectors
             self.note()
 
     def note(self) -> None:
-        """Note the parameters that a mean has made."""
+        """Note the parameters as they are: no edit of the script has made them so."""
         if self.looks:
-            self._bits = self._bits_now()
+            self._bits, self._vectors, self._checksum = self._bits_now(), self._worker.means.vectors, None
 
     def _bits_now(self) -> list[Tensor]:
         return [bits_of(p) for p in self._worker.replica.trained]
 
-    def resumed(self) -> None:
-        """Go on from a checkpoint, which does not say whether its replicas were edited."""
-        self._bits = [] if self.looks else None
+    @contextmanager
+    def excluded(self) -> Iterator[None]:
+        """Let changes of the parameters inside be no edits."""
+        is_edited = self._edited() is not None
+        yield
+        if not is_edited:
+            self.note()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the parameters have edits that no pause has counted, for a checkpoint."""
+        return self.written is not None or self._edited() is not None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the parameters inside as the script has edited them, where a pause has moved them since."""
+        worker, now = self._worker, None
+        if self.written is not None:
+            now, worker.parameters = worker.parameters, self.written
+        yield
+        if now is not None:
+            worker.parameters = now
+
+    def resumed(self, *, is_edited: bool) -> None:
+        """Go on from a checkpoint, which says whether its replica has edits that no pause has counted."""
+        self.note()
+        if is_edited and self._bits is not None:
+            self._bits = [~bits for bits in self._bits]  # others than those of the parameters
 
     def _edited(self) -> int | None:
-        """Return the checksum of the parameters if the script may have edited them since the newest mean, else None."""
+        """Return the checksum of the parameters if the script may have edited them, else None."""
         if self._bits is None:
             return None
         now, before = ([int(x) for x in bits] for bits in (self._bits_now(), self._bits))
         is_edited = self._worker.means.headers.most_of_pieces(float(now != before))
         return crc32(repr(now).encode()) if is_edited else None
 
+    # -- where pauses form means of the replicas
+
     def contribution(self) -> tuple[tuple[Flat, float] | None, int | None]:
         """Return the contribution of the strategy, and the checksum of edited parameters, or None.
 
         An edit without a step weighs as much as one step beside local steps of others.
         """
-        worker, edited = self._worker, self._edited()
+        worker = self._worker
+        if self.looks and self._is_synchronous:
+            if self._checksum is None:
+                self._checksum = crc32(repr([worker.updates, *map(int, self._bits_now())]).encode())
+            return worker.strategy.contribution(worker), self._checksum
+        edited = None if self._has_point else self._edited()
         contribution = worker.strategy.contribution(worker)
         if edited is None or contribution is None or contribution[1]:
             return contribution, None if contribution is not None and contribution[1] else edited
         exchanges_gradients = worker.agrees_in_backward and not worker.means.ready.is_alone
-        if self._bits and isinstance(worker.state, LocalSteps) and not exchanges_gradients:
+        if isinstance(worker.state, LocalSteps) and not exchanges_gradients:
             contribution = contribution[0], weight_of_a_step(worker.strategy)
         return contribution, edited
 
     def average(self) -> None:
         """Go on from the mean of the edited parameters, if there are any; called by all workers in a pause of all."""
         worker = self._worker
-        if not self.looks or worker.means.edits == "none":
+        if not self.looks:
             return
-        at = worker.parameters
-        if worker.means.edits == "unlike":
-            at = worker.parameters = worker.means.of(at).wait()
+        if self._has_point:
+            self._move_point()
+        elif worker.means.edits != "none":
+            at = worker.parameters
+            if worker.means.edits == "unlike":
+                at = worker.parameters = worker.means.of(at, weight=self._weight_of_replica()).wait()
+            if worker.means.edits == "unlike" or not self._is_synchronous:
+                worker.strategy.restored(worker, at)
+            self.note()
         worker.means.edits = "none"
+
+    def _weight_of_replica(self) -> float:
+        """Return 1; in a synchronous phase 0 for a worker that is steps behind others."""
+        worker = self._worker
+        if not self._is_synchronous:
+            return 1.0
+        updates = torch.zeros(worker.wire.max_size, dtype=torch.float64)
+        updates[worker.rank] = worker.updates
+        shares = worker.means.of_number(updates)
+        return float(shares[worker.rank] == shares.max())
+
+    # -- where pauses lead to a common point
+
+    def pause_begins(self) -> None:
+        """Keep edited parameters for `average`; called before this worker answers others in a pause of all."""
+        if self._is_pausing:
+            return
+        worker, self._checksum, self._is_pausing = self._worker, None, True
+        if self.looks and self._has_point and (checksum := self._edited()) is not None:
+            self.written = worker.parameters
+            worker.wire.board.set(self._key(worker.rank), str(checksum).encode())
+            worker.state.forget_steps()
+
+    def pause_ended(self) -> None:
+        """Note the parameters with which the pause leaves this worker."""
+        self._is_pausing = False
+        if self._has_point:
+            self.note()
+
+    def _move_point(self) -> None:
+        worker, written = self._worker, self.written
+        members = worker.wire.alive
+        texts = worker.wire.board.get_all([self._key(rank) for rank in members])
+        if all(text is None for text in texts):
+            return
+        if written is None:
+            own = worker.strategy.consensus(worker)[0]
+        else:
+            # Beside workers that have not edited theirs, it counts where rounds have moved it during the pause.
+            own = worker.parameters if worker.has_rounds and None in texts else written
+        mean = worker.means.of(own).wait()  # also where all are alike: afterwards no worker reads the board
+        at = written if written is not None and len(set(texts)) == 1 else mean
+        if worker.strategy.replicas == "meet":
+            worker.parameters = at
         worker.strategy.restored(worker, at)
-        self.note()
+        worker.wire.board.delete(self._key(worker.rank))
+        self.written = None
+
+    def _key(self, rank: int) -> str:
+        return f"edits/{self._worker.wire.name}/{rank}/"
 
 
 def weight_of_a_step(strategy: Strategy) -> float:

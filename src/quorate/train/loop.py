@@ -99,6 +99,7 @@ class Loop(StepObserver):
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.coordinates)
         enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
+        self.worker.edits.note()
         self._may_differ = self.worker.has_rounds or self.worker.differs
         """Whether replicas may differ between two steps, or rounds be under way."""
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
@@ -273,16 +274,21 @@ class Loop(StepObserver):
         stays |= worker.is_served
         if not (worker.has_rounds or worker.means.some_ended or stays):
             self._level()
+        worker.edits.pause_ended()
 
     def _wait_for_all(self, in_means: Callable[[Sequence[MeansOfAll]], None]) -> None:
         """Wait until each worker is paused or has ended, and all messages under way are applied."""
         worker = self.worker
+        for loop in loops_of(self._place):
+            if not loop.worker.finished:
+                loop.worker.edits.pause_begins()
         self.strategy.drain(worker)
         if (training := self._open) is not None:
             close_admission(worker, training)
         if worker.has_rounds:
             with nullcontext() if self.beside is None else self.beside.pausing():
                 worker.rounds.pause(ended=worker.has_ended)
+            worker.edits.average()
             self.relayout.all_have_paused()
         else:
             everyone = loops_of(self._place)
@@ -296,7 +302,8 @@ class Loop(StepObserver):
                 single.quiesce()
         self.rests = True
         self.strategy.pause(worker)
-        worker.edits.average()
+        if not worker.has_rounds:
+            worker.edits.average()
         keep_round(worker.state, worker.neighbours)
 
     def _synchronize(self) -> None:

@@ -59,7 +59,7 @@ def come_back(place: Place) -> None:
     """Continue from the present place of the others."""
     for loop in loops_of(place):
         if loop.worker.has_rounds:
-            with loop.replica.in_training():
+            with loop.replica.in_training(), loop.worker.edits.excluded():
                 loop.worker.rounds.is_back()
 
 
@@ -137,9 +137,11 @@ def _at_the_mean(place: Place) -> Iterator[None]:
             worker.parameters = own
             if is_edited:
                 loop.strategy.restored(worker, edited)
+                worker.edits.note()
         for worker, before in local:
             if worker.replica.take_edits(before, into=before):
                 worker.strategy.restored(worker, worker.parameters)
+                worker.edits.note()
 
 
 def go_to_the_mean(loop: Loop) -> tuple[Flat, Flat]:

@@ -110,6 +110,7 @@ class Relayout:
             self._common.take_in()
         if worker.state is not None:
             self._start_anew()
+        worker.edits.note()
 
     def group_came(self, parameters: Sequence[Parameter]) -> None:
         """Copy rank 0's numbers of a new group to all workers, which have all added it, before they are used."""

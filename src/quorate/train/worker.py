@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -157,9 +158,19 @@ class StrategyWorker:
         self.strategy.apply(self, result)
         self.edits.note()
 
-    def resumed(self) -> None:
+    def resumed(self, *, is_edited: bool) -> None:
+        saved = self.parameters if is_edited else None
         self.strategy.restored(self, None)
-        self.edits.resumed()
+        if saved is not None:
+            self.parameters = saved
+        self.edits.resumed(is_edited=is_edited)
+
+    @property
+    def is_edited(self) -> bool:
+        return self.edits.is_pending
+
+    def as_edited(self) -> AbstractContextManager[None]:
+        return self.edits.shown()
 
     def lay_out(self) -> None:
         """Continue with the parameters that are trained now; no message is under way."""

@@ -26,7 +26,7 @@ def handed_in(worker: Worker, strategy: FederatedSettings) -> tuple[Flat, float]
     work: ClientWork = worker.state
     if strategy.secure:
         return None
-    work.end_turn(worker, strategy, is_early=True)
+    _end_turn(worker, strategy)
     if strategy.noise == 0:
         return work.mean_delta()
     if (around := worker.client_round) is None:
@@ -53,7 +53,7 @@ def masked_mean_delta(worker: Worker, strategy: FederatedSettings) -> Flat | Non
     All workers call it together, at a pause of all.
     """
     work: ClientWork = worker.state
-    work.end_turn(worker, strategy, is_early=True)
+    _end_turn(worker, strategy)
     around, own = worker.client_round, None
     if strategy.noise == 0:
         own = None if work.total is None else (work.total, work.weight)
@@ -71,6 +71,14 @@ def masked_mean_delta(worker: Worker, strategy: FederatedSettings) -> Flat | Non
     workers = round(masked.weight)
     clients, noising = map(round, masked.numbers)
     return _of_private_sum(worker, masked.total, workers, clients, workers / noising, strategy)
+
+
+def _end_turn(worker: Worker, strategy: FederatedSettings) -> None:
+    """End the turn of a running client. Raises `ConfigurationError` for an edit that a hidden sum would not have."""
+    work: ClientWork = worker.state
+    if strategy.noise > 0 or strategy.secure:
+        work.check_unedited(worker, "a sum of updates that are hidden leaves it out")
+    work.end_turn(worker, strategy, is_early=True)
 
 
 def _noising_workers(worker: Worker) -> int:

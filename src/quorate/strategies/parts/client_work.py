@@ -132,13 +132,18 @@ class ClientWork:
                 f"a step of client {client} came before client {before} had ended: step after every batch, and let the "
                 "loop over the loader end by itself"
             )
-        if turn is not None and not self.running and worker.replica.take_edits(self.point, into=self.point):
-            raise ConfigurationError(
-                "parameters were changed between two clients, and only the next client would see it; change them "
-                "inside world.evaluate(), on all workers"
-            )
+        if turn is not None:
+            self.check_unedited(worker, "only the next client would see it")
         self.running.setdefault(client, [0, 0.0])
         self.turn = turn
+
+    def check_unedited(self, worker: Worker, why: str) -> None:
+        """Raise `ConfigurationError`, with `why`, if the parameters are not those at which the next client begins."""
+        if not self.running and worker.replica.take_edits(self.point, into=self.point):
+            raise ConfigurationError(
+                f"parameters were changed between two clients, and {why}; change them inside world.evaluate(), on all "
+                "workers"
+            )
 
     def step_ends(self, worker: Worker, strategy: FederatedSettings) -> bool:
         """Count the step that the client has just made; whether its turn is over."""

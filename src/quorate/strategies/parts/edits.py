@@ -1,4 +1,4 @@
-"""Edits: what a script has written into the parameters since they were at a known point, rounding apart."""
+"""Edits: what a script has written into the parameters since they were at a known point, rounding apart; the point."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from torch import Tensor
 
 _ROUNDING = 16
 """Units in the last place of a tensor's largest number; a smaller difference is rounding."""
+
+
+class WithPoint:
+    """The state of a strategy whose workers have a point in common beside their replicas, and are there at pauses.
+
+    If the script edits parameters before a pause, the point is moved by `Strategy.restored`.
+    """
+
+    def forget_steps(self) -> None:
+        """Contribute none of the steps so far to the pause that begins: the edited parameters count as they are."""
 
 
 def edit_of(own: Tensor, before: Tensor, *scales: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from quorate.core.means import Mean
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, Layout
-from quorate.strategies.parts.edits import edit_of, is_edited
+from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
@@ -127,7 +127,7 @@ Averaging = Literal["mean", "radial"]
 
 
 @dataclass(kw_only=True)
-class Learner(StepsOfMates):
+class Learner(StepsOfMates, WithPoint):
     """One worker between its merges. `steps` and `done` count since its newest contribution."""
 
     outer: OuterOptimizer = kept("drop")
@@ -153,15 +153,6 @@ class Learner(StepsOfMates):
         """Return the weight of this worker in a merge: tokens times tokens per step, by the weights of steps."""
         steps, done = (amount / period.count for amount in self.since[fragment])
         return done * done / steps if steps else 0.0
-
-    def weight_of_edits(self, worker: Worker, fragment: int, period: Period) -> float:
-        """Return `weight_of` of one step if the script has edited the parameters since the fragment's newest merge.
-
-        Else return 0. For a worker that pauses, and has made no step since that merge.
-        """
-        own = self.fragments[fragment]
-        has_edits = is_edited(worker.replica.read(only=own).segments(), among(self.common, own).parts)
-        return 1 / period.count if has_edits else 0.0
 
     def delta_of(self, worker: Worker, fragment: int, weight: float, averaging: Averaging) -> Flat:
         """Return the contribution of a fragment: its delta from the common point, times its weight, and the weight.
@@ -203,13 +194,10 @@ class Learner(StepsOfMates):
     def hand_in(self, worker: Worker, period: Period, averaging: Averaging) -> dict[str, Any]:
         """Return the contribution of all fragments as it is now; `was_handed_in` counts it."""
         weights = [self.weight_of(number, period) for number in range(len(self.fragments))]
-        idle_at = [number for number, weight in enumerate(weights) if self.at_pause and not weight]
-        edits = {number: self.weight_of_edits(worker, number, period) for number in idle_at}
-        weights = [edits.get(number, weight) for number, weight in enumerate(weights)]
         deltas = [self.delta_of(worker, number, weight, averaging) for number, weight in enumerate(weights)]
         seconds = self.seconds_of(worker, 1)
         payload = {"time": self.times + 1, "weights": weights, "speed": 1 / seconds if seconds else None}
-        return {"vectors": deltas, "fresh": self.fresh or float(any(edits.values())), "payload": payload}
+        return {"vectors": deltas, "fresh": self.fresh, "payload": payload}
 
     def give(self, worker: Worker, contribution: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
         """Contribute the result of `hand_in`; with `waits` return when its round has arrived."""
@@ -237,6 +225,10 @@ class Learner(StepsOfMates):
             unknown.wait()
             take()
         self.was_handed_in(worker, contribution)
+
+    def forget_steps(self) -> None:
+        self.since = [[0.0, 0.0] for _ in self.fragments]
+        self.restart()
 
     def was_handed_in(self, worker: Worker, contribution: Mapping[str, Any]) -> None:
         """Count steps from 0."""
@@ -330,8 +322,7 @@ class Learner(StepsOfMates):
         count = len(self.fragments)
         if at is not None:
             self.common, self.handed = self.outer.place(at), {}
-            self.since = [[0.0, 0.0] for _ in range(count)]
-            self.restart()
+            self.forget_steps()
         elif not len(self.memory) == len(self.since) == count:
             self.memory, self.since = [{} for _ in range(count)], [[0.0, 0.0] for _ in range(count)]
         if self.mates is not None:
@@ -344,8 +335,8 @@ class Learner(StepsOfMates):
         if self.mates is None:
             return
         if len(self.mates.group.ranks) > 1:
-            self.since, self.handed = [[0.0, 0.0] for _ in self.fragments], {}
-            self.restart()
+            self.handed = {}
+            self.forget_steps()
         self.mates.rested(worker)
 
 
@@ -436,10 +427,6 @@ class AsyncLearner(Learner):
     def weight_of(self, fragment: int, period: Period) -> float:
         """1: outer gradients are not averaged."""
         return 1.0 if self.since[fragment][0] else 0.0
-
-    def weight_of_edits(self, worker: Worker, fragment: int, period: Period) -> float:
-        """1 where there are any: as `weight_of`."""
-        return 1.0 if super().weight_of_edits(worker, fragment, period) else 0.0
 
     def period_of(self, rank: int, longest: float) -> float:
         """H_w = floor(v_w / v_max H), at least 1 (Liu et al., 2024: dynamic local updates); H as long as not told."""

@@ -15,7 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
-from quorate.strategies.parts.edits import edit_of, is_edited
+from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import Period, SynchronousPhase, take_mean
 
@@ -133,7 +133,7 @@ class OuterUnderWay(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class OuterState(SynchronousPhase):
+class OuterState(SynchronousPhase, WithPoint):
     """The local steps of one worker, its fragments, and the outer optimizers, which are equal on all workers."""
 
     fragments: tuple[Fragment, ...] = kept("drop")
@@ -181,19 +181,15 @@ class OuterState(SynchronousPhase):
             own.copy_(there.view_as(own).to(own.device) - own)
         return Flat(parts, point.layout)
 
-    def give(self, worker: Worker, period: Period, *, moments: bool, at_pause: bool) -> Delta:
-        """Return the delta of the next fragment from the common point.
-
-        A number follows it: 1 if the worker has made a step since the fragment's newest mean. If it is `at_pause` and
-        has made none, an edit by the script has the weight of one step, and the number is 0.
-        """
+    def give(self, worker: Worker, period: Period, *, moments: bool) -> Delta:
+        """Return the delta of the next fragment from the common point."""
         fragment, weight = self.next_fragment(period)
-        delta = worker.replica.read(moments=moments, numbers=(1.0,), only=fragment)
-        left = self.turned(delta, self.newest)
-        if at_pause and not weight and is_edited(left.parts, self.point_of(self.newest).parts):
-            weight = 1 / period.count
-            delta.segment(-1).zero_()
-        return Delta(delta, weight, left)
+        delta = worker.replica.read(moments=moments, only=fragment)
+        return Delta(delta, weight, self.turned(delta, self.newest))
+
+    def forget_steps(self) -> None:
+        self.restart()
+        self.since = [0.0] * len(self.fragments)
 
     def begin_outer_steps(self, worker: Worker, at: Flat) -> None:
         """Make local steps from the next one on, and outer steps from `at`, where all workers are."""
@@ -287,7 +283,7 @@ def stream(worker: Worker, settings: StreamingSettings) -> None:
     state: OuterState = worker.state
     state.count_step(worker, settings.period)
     if state.is_due(worker, settings.period / settings.fragments):
-        x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average", at_pause=False)
+        x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average")
         state.under_way.append(OuterUnderWay(state.newest, worker.step, left, worker.means.of(x, weight=weight)))
     take_means(worker, settings, age=settings.overlap)
 
@@ -309,16 +305,14 @@ def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: F
     `left` are the parameters of the fragment as the mean began, if later steps count in full.
     """
     state, fragment = worker.state, worker.state.fragments[number]
-    own, x, has_steps = worker.parameters, state.point_of(number), worker.replica.numbers_of(mean)[0] > 0
+    if not worker.means.share:
+        return  # no worker has made a step since the fragment's last mean
+    own, x = worker.parameters, state.point_of(number)
     gradient = state.turned(mean, number)
-    if has_steps:
-        take_mean(worker, mean, settings.momentum, only=fragment)
-        state.outer.step(worker, x, gradient, state.memory[number], number)
-        share = settings.merge if state.since[number] else 0.0
-        worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
-    elif any(map(torch.count_nonzero, gradient.parts)):  # since the fragment's last mean only scripts have moved it
-        x.add_(gradient, -worker.means.share)
-        worker.parameters = merged(own, x, fragment, 0.0)
+    take_mean(worker, mean, settings.momentum, only=fragment)
+    state.outer.step(worker, x, gradient, state.memory[number], number)
+    share = settings.merge if state.since[number] else 0.0
+    worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
 
 
 @dataclass(frozen=True)
