@@ -21,18 +21,19 @@ into copies and into checkpoints. Of requests made after the same round the firs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from quorate.core.fields import Fields, Header
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
 from quorate.rounds.combining import Combined
 from quorate.rounds.copies import Entrance
 from quorate.rounds.forming import are_apart, on_one_host
-from quorate.rounds.gathering import Asking, Carrying, OpenRound, round_of, total_of
+from quorate.rounds.gathering import Add, Asking, Carrying, OpenRound, round_of, total_of
 from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.hosts.attempts import Attempts
 from quorate.rounds.hosts.votes import Votes
@@ -40,6 +41,9 @@ from quorate.rounds.log import Log, Round
 from quorate.rounds.messages import Envelope, Note, RoundSignal, Signal, State, Whole, Wish
 from quorate.rounds.one_host import NoAttempts, NoVotes
 from quorate.rounds.terms import Agreed, amended
+
+AddWith = Callable[[Collection[int], Sequence[Flat]], Flat | None]
+"""Adds as `gathering.Add`; workers that wait, and are sent the result next, may help."""
 
 
 class Leader:
@@ -57,11 +61,11 @@ class Leader:
         accept: Callable[[Round, int], None],
         hold: Callable[[Round, int, int], None],
         started: int,
-        blank: Callable[[Layout], Flat] | None = None,
+        add_with: AddWith,
         host_of: Callable[[int], int] = on_one_host,
     ) -> None:
         self.agreed, self.rank, self.term = agreed, rank, term
-        self._log, self._send, self._accept, self._hold, self._blank = log, send, accept, hold, blank
+        self._log, self._send, self._accept, self._hold, self._add_with = log, send, accept, hold, add_with
         self._changes = _Changes(agreed, log)
         self.calls = Calls(self._changes.agreed, log.newest)
         self._resumes = started > log.newest
@@ -270,7 +274,9 @@ class Leader:
         if forming is not None:
             received = {rank: sent for rank, sent in received.items() if not sent.gives or rank in forming.contributors}
         hosts = self.attempts.order(gathering, received)
-        about = self.agreed, gathering.number, hosts or [list(received)], received, self._blank
+        waiting = [] if hosts else self._waiting(gathering.number, received)
+        add: Add = partial(self._add_with, waiting)
+        about = self.agreed, gathering.number, hosts or [list(received)], received, add
         result = total_of(*about) if forming is None else Combined(total)
         entering = self._entrance.let_in(gathering.number, self.holdings.told, is_pause=gathering.is_pause)
         voters = self.votes.voters if self.votes.are_needed else []
@@ -291,6 +297,12 @@ class Leader:
         forming = None if result.vector is None else forming
         acknowledged = self.holdings.tell(formed, received, forming, now, voters=voters)
         (self._propose if voters else self._takes_effect)(formed, acknowledged)
+
+    def _waiting(self, number: int, answered: Iterable[int]) -> list[int]:
+        """Return the workers that wait for the round, and will be sent its result."""
+        workers = self.calls.workers
+        there = [rank for rank in answered if rank != self.rank and self.holdings.told[rank] == number - 1]
+        return [rank for rank in there if workers[rank].is_present and workers[rank].computing is None]
 
     def _propose(self, formed: Round, acknowledged: int) -> None:
         self.votes.begin(formed, acknowledged)
