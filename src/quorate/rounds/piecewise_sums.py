@@ -47,7 +47,8 @@ def threads_for(wire: Wire) -> int:
     """Return the cores that this process may use, divided among the workers of its host; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     host = wire.host_of(wire.rank)
-    return max(1, cores // sum(wire.host_of(rank) == host for rank in range(wire.size)))
+    near = sum(wire.host_of(rank) == host for rank in {wire.rank, *range(wire.size)})
+    return max(1, cores // near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _scratch() -> Numbers:
 
 class PiecewiseSums:
     """The sums of the rounds that one worker leads, and its part in those of others. `send` sends headers; `blank`
-    makes vectors to form sums in; so many `threads` of each process add."""
+    makes vectors to form sums in; `threads` of this process add (0: see `threads_for`)."""
 
     def __init__(self, wire: Wire, send: Send, blank: Callable[[Layout], Flat], threads: int) -> None:
         self._wire, self._send, self._blank, self._threads = wire, send, blank, threads
@@ -182,7 +183,7 @@ class PiecewiseSums:
 
     def _add(self, piecewise: _Sum, place: int, of: int) -> None:
         """Add in all threads of this process."""
-        threads = self._threads
+        threads = self._threads = self._threads or threads_for(self._wire)
         if self._pool is None and threads > 1:
             self._pool = ThreadPoolExecutor(threads - 1, "quorate-sums-of-rounds")
         shares = [(place + thread / threads) / of for thread in range(threads)]

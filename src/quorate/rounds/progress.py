@@ -28,7 +28,7 @@ from quorate.rounds.log import Jump, at_once
 from quorate.rounds.member import Member
 from quorate.rounds.messages import Lease, Note, Wish
 from quorate.rounds.pending import PendingGradients
-from quorate.rounds.piecewise_sums import PiecewiseSums, threads_for
+from quorate.rounds.piecewise_sums import PiecewiseSums
 from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.terms import Agreed
 
@@ -114,7 +114,7 @@ class RoundTask:
         at_hand = at_once(agreed, wire.rank) if pending is None else 0
         self._spare = [empty_vector(layout, wire.empty) for _ in range(at_hand)]
         host_of = self._host_of if are_apart(self._host_of, agreed.ranks) else on_one_host
-        self._sums = PiecewiseSums(self._wire, self._send, self.blank, agreed.sum_threads or threads_for(wire))
+        self._sums = PiecewiseSums(self._wire, self._send, self.blank, agreed.sum_threads)
         own = agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, host_of, self._layout_of
         self.member = Member(*own, self._sums.add_with if self._adds_pieces else None)
         if isinstance(self.member.pending, PendingGradients):
