@@ -42,8 +42,8 @@ from quorate.rounds.messages import Envelope, Note, RoundSignal, Signal, State, 
 from quorate.rounds.one_host import NoAttempts, NoVotes
 from quorate.rounds.terms import Agreed, amended
 
-AddWith = Callable[[Collection[int], Sequence[Flat]], Flat | None]
-"""Adds as `gathering.Add`; workers that wait, and are sent the result next, may help."""
+AddWith = Callable[[Callable[[], Sequence[int]], Sequence[Flat]], Flat | None]
+"""Adds as `gathering.Add`; the first argument returns the workers that may help."""
 
 
 class Leader:
@@ -274,8 +274,7 @@ class Leader:
         if forming is not None:
             received = {rank: sent for rank, sent in received.items() if not sent.gives or rank in forming.contributors}
         hosts = self.attempts.order(gathering, received)
-        waiting = [] if hosts else self._waiting(gathering.number, received)
-        add: Add = partial(self._add_with, waiting)
+        add: Add = partial(self._add_with, partial(self._waiting, gathering.number, () if hosts else received))
         about = self.agreed, gathering.number, hosts or [list(received)], received, add
         result = total_of(*about) if forming is None else Combined(total)
         entering = self._entrance.let_in(gathering.number, self.holdings.told, is_pause=gathering.is_pause)
@@ -299,7 +298,7 @@ class Leader:
         (self._propose if voters else self._takes_effect)(formed, acknowledged)
 
     def _waiting(self, number: int, answered: Iterable[int]) -> list[int]:
-        """Return the workers that wait for the round, and will be sent its result."""
+        """Return the workers of `answered` that wait for the round, and are sent its result next."""
         workers = self.calls.workers
         there = [rank for rank in answered if rank != self.rank and self.holdings.told[rank] == number - 1]
         return [rank for rank in there if workers[rank].is_present and workers[rank].computing is None]

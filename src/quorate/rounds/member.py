@@ -283,7 +283,7 @@ class Member:
         own = (self.agreed, self.rank, self.term, self.log, self._tell, self._accept, self.incoming.hold)
         return Leader(*own, started, self._add_with, self._host_of)
 
-    def _add_alone(self, waiting: Collection[int], vectors: Sequence[Flat]) -> Flat | None:
+    def _add_alone(self, waiting: object, vectors: Sequence[Flat]) -> Flat | None:
         return sum_of(vectors, self._blank)
 
     @property

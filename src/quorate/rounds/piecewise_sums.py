@@ -15,7 +15,7 @@ Cost: one header to each worker that adds; each number is read once, and written
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ from quorate.core.vectors import Flat, Layout, nbytes_of
 from quorate.rounds.gathering import sum_of
 from quorate.rounds.holdings import Send
 
-LEAST_BYTES = 1 << 24
+LEAST_BYTES = 1 << 26
 """The bytes of all vectors from which pieces save more time than the messages take."""
 PIECE = 1 << 18
 """Numbers that are added at once; the sums of so many stay in a core's cache."""
@@ -136,8 +136,8 @@ class PiecewiseSums:
         self._number = 0
         self._pool: ThreadPoolExecutor | None = None
 
-    def add_with(self, waiting: Collection[int], vectors: Sequence[Flat]) -> Flat | None:
-        """Return the sum in order, in new memory. The workers of `waiting` may add pieces: they get the result next."""
+    def add_with(self, waiting: Callable[[], Sequence[int]], vectors: Sequence[Flat]) -> Flat | None:
+        """Return the sum in order, in new memory. Workers that `waiting` returns may add pieces: each gets the result next."""
         if len(vectors) < 2 or sum(map(nbytes_of, vectors)) < LEAST_BYTES or (table := self._lent_table()) is None:
             return sum_of(vectors, self._blank)
         total = self._blank(vectors[0].layout)
@@ -152,7 +152,7 @@ class PiecewiseSums:
             else:
                 alone.append(list(column))
         host = self._wire.host_of(self._wire.rank)
-        near = [rank for rank in waiting if self._wire.host_of(rank) == host]
+        near = [rank for rank in waiting() if self._wire.host_of(rank) == host]
         near = near if 0 < len(column) * len(lent) <= _MOST_LOANS else []
         assert self._table is not None
         self._number += 1
