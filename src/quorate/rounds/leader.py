@@ -6,11 +6,12 @@ does not reach back, a copy of a replica. Where vectors are large, carrying them
 once that it is `here`, and says when it has `got` a result; while one is on its way, it has longer to answer.
 
 On one host, and where vectors are small, a round is a star of three hops: contributions come with the answers, the
-leader adds them up in order of rank and sends the sum (`round`). With P workers, k contributors and d numbers that are
-3 (P - 1) small messages (5 where vectors are large), k d numbers to the leader and (P - 1) d from it. Among several
-hosts (`forming.spans_hosts`) answers are headers only, and the hosts form the sum among themselves (`exchange`), as the
-leader decides, in another attempt where a needed worker dies or falls silent: at most 2.5 d numbers in and out of each,
-for any P. There a round is in force, and announced as such, when a majority has it (`votes`).
+leader adds them up in order of rank, large ones together with the workers that wait (`piecewise_sums`), and sends the
+sum (`round`). With P workers, k contributors and d numbers that are 3 (P - 1) small messages (5 where vectors are
+large), k d numbers to the leader and (P - 1) d from it. Among several hosts (`forming.spans_hosts`) answers are headers
+only, and the hosts form the sum among themselves (`exchange`), as the leader decides, in another attempt where a needed
+worker dies or falls silent: at most 2.5 d numbers in and out of each, for any P. There a round is in force, and
+announced as such, when a majority has it (`votes`).
 
 Settings may change from one round to the next. A worker sends a request with every message until it is answered, and
 names the round after which it was made. The newest one is answered by the next round that is formed, whose result

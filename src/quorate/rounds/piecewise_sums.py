@@ -137,7 +137,7 @@ class PiecewiseSums:
         self._pool: ThreadPoolExecutor | None = None
 
     def add_with(self, waiting: Callable[[], Sequence[int]], vectors: Sequence[Flat]) -> Flat | None:
-        """Return the sum in order, in new memory. Workers that `waiting` returns may add pieces: each gets the result next."""
+        """Return the sum in order, in new memory. The workers of `waiting()` may add: each gets the result next."""
         if len(vectors) < 2 or sum(map(nbytes_of, vectors)) < LEAST_BYTES or (table := self._lent_table()) is None:
             return sum_of(vectors, self._blank)
         total = self._blank(vectors[0].layout)
