@@ -71,11 +71,7 @@ class _Sum:
         self._begun, self._done = table[1:].reshape(2, _MOST_PIECES)
         numel = sum(len(arrays[-1]) for arrays in parts)
         self._step = PIECE * max(1, -(-numel // (PIECE * (_MOST_PIECES - len(parts)))))
-        self._pieces = [
-            [x[begin : begin + self._step] for x in arrays]
-            for arrays in parts
-            for begin in range(0, len(arrays[-1]), self._step)
-        ]
+        self._pieces = [(arrays, begin) for arrays in parts for begin in range(0, len(arrays[-1]), self._step)]
 
     def open(self) -> None:
         self._open[0] = self._number
@@ -107,17 +103,18 @@ class _Sum:
                 self._add(piece, scratch)
 
     def _add(self, piece: int, scratch: Numbers) -> None:
-        *vectors, total = self._pieces[piece]
-        for begin in range(0, len(total), PIECE):
-            first, second, *rest = [x[begin : begin + PIECE] for x in vectors]
-            numbers = scratch.view(total.dtype)[: len(first)]
+        arrays, first = self._pieces[piece]
+        end = min(first + self._step, len(arrays[-1]))
+        for begin in range(first, end, PIECE):
+            *vectors, total = [x[begin : min(begin + PIECE, end)] for x in arrays]
+            numbers = scratch.view(total.dtype)[: len(total)]
             with np.errstate(all="ignore"):
-                np.add(first, second, out=numbers)
-                for x in rest:
+                np.add(vectors[0], vectors[1], out=numbers)
+                for x in vectors[2:]:
                     np.add(numbers, x, out=numbers)
             if not self._is_open:
                 return
-            total[begin : begin + PIECE] = numbers
+            total[:] = numbers
         self._done[piece] = self._number
 
 
