@@ -36,8 +36,8 @@ LEAST_BYTES = 1 << 26
 """The bytes of all vectors from which pieces save more time than the messages take."""
 PIECE = 1 << 18
 """Numbers that are added at once; the sums of so many stay in a core's cache."""
-_MOST_PIECES = 1 << 12
-_MOST_LOANS = 1 << 11
+_MOST_PIECES, _MOST_LOANS = 1 << 12, 1 << 11
+"""The most pieces that a table has, and the most vectors in all parts that a message names."""
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 Numbers = NDArray[Any]
@@ -135,7 +135,8 @@ class PiecewiseSums:
 
     def add_with(self, waiting: Callable[[], Sequence[int]], vectors: Sequence[Flat]) -> Flat | None:
         """Return the sum in order, in new memory. The workers of `waiting()` may add: each gets the result next."""
-        if len(vectors) < 2 or sum(map(nbytes_of, vectors)) < LEAST_BYTES or (table := self._lent_table()) is None:
+        is_small = len(vectors) < 2 or sum(map(nbytes_of, vectors)) < LEAST_BYTES
+        if is_small or len(vectors) * len(vectors[0].parts) > _MOST_LOANS or (table := self._lent_table()) is None:
             return sum_of(vectors, self._blank)
         total = self._blank(vectors[0].layout)
         pieces, lent, alone = list[list[Numbers]](), list[tuple[str, Sequence[Header]]](), list[list[Tensor]]()
@@ -149,8 +150,7 @@ class PiecewiseSums:
             else:
                 alone.append(list(column))
         host = self._wire.host_of(self._wire.rank)
-        near = [rank for rank in waiting() if self._wire.host_of(rank) == host]
-        near = near if 0 < len(column) * len(lent) <= _MOST_LOANS else []
+        near = [rank for rank in waiting() if self._wire.host_of(rank) == host] if pieces else []
         assert self._table is not None
         self._number += 1
         own = _Sum(self._number, self._table.numpy(), pieces)
