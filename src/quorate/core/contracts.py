@@ -286,6 +286,16 @@ class Wire(ABC):
         """Release the memory of tensors made by `empty` that nobody holds; otherwise it is kept for the next ones."""
         return
 
+    def lend(self, x: Tensor) -> dict[str, Any] | None:
+        """Return JSON by which other workers of this host can `borrow` the memory of a contiguous `x`, of `empty` or of
+        a shared message; None where they cannot. This worker holds it as long as they use it."""
+        return None
+
+    def borrow(self, loan: Mapping[str, Any]) -> Tensor:
+        """Return the memory that another worker of this host lends, as bytes (uint8) to read and to write. Raises
+        `ConfigurationError` where it cannot be reached."""
+        raise ConfigurationError("the workers of this wire lend no memory")
+
     def make_common(self, nbytes: int) -> Common:
         """Return new memory, all zeros, for this worker and those of its host that it invites. It exists until the last
         of them has released it, or ended. Raises `ConfigurationError` where the system has no such memory."""

@@ -66,7 +66,11 @@ def furthest(contributions: Iterable[Contribution], step: float, options: Any) -
     return (step, options) if best is None or best.step < step else (best.step, best.options)
 
 
-def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None) -> Flat | None:
+Add = Callable[[Sequence[Flat]], Flat | None]
+"""Returns the sum of vectors in order; one vector is its own sum, none is None."""
+
+
+def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None = None) -> Flat | None:
     """Return the sum in order, in memory of `blank` (None: ordinary); one vector is its own sum, none is None."""
     if len(vectors) < 2:
         return vectors[0] if vectors else None
@@ -78,15 +82,11 @@ def sum_of(vectors: Sequence[Flat], blank: Callable[[Layout], Flat] | None) -> F
 
 
 def sum_by_hosts(
-    hosts: Iterable[Iterable[int]],
-    contributions: Mapping[int, Contribution],
-    blank: Callable[[Layout], Flat] | None = None,
+    hosts: Iterable[Iterable[int]], contributions: Mapping[int, Contribution], add: Add = sum_of
 ) -> Flat | None:
     """Return the sum as several hosts form it: of each host in order, then of the hosts in order."""
-    sums = (
-        sum_of([vector for rank in host if (vector := contributions[rank].vector) is not None], blank) for host in hosts
-    )
-    return sum_of([vector for vector in sums if vector is not None], blank)
+    sums = (add([vector for rank in host if (vector := contributions[rank].vector) is not None]) for host in hosts)
+    return add([vector for vector in sums if vector is not None])
 
 
 def round_of(
@@ -141,11 +141,11 @@ def total_of(
     number: int,
     hosts: Iterable[Iterable[int]],
     contributions: Mapping[int, Contribution],
-    blank: Callable[[Layout], Flat] | None = None,
+    add: Add = sum_of,
 ) -> Combined:
     """Return the total of the vectors: their sum, host by host, or the agreed aggregation."""
     if agreed.combine is None:
-        return Combined(sum_by_hosts(hosts, contributions, blank))
+        return Combined(sum_by_hosts(hosts, contributions, add))
     return combined(agreed.combine, {rank: (sent.vector, sent.weight) for rank, sent in contributions.items()}, number)
 
 

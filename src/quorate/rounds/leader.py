@@ -6,11 +6,12 @@ does not reach back, a copy of a replica. Where vectors are large, carrying them
 once that it is `here`, and says when it has `got` a result; while one is on its way, it has longer to answer.
 
 On one host, and where vectors are small, a round is a star of three hops: contributions come with the answers, the
-leader adds them up in order of rank and sends the sum (`round`). With P workers, k contributors and d numbers that are
-3 (P - 1) small messages (5 where vectors are large), k d numbers to the leader and (P - 1) d from it. Among several
-hosts (`forming.spans_hosts`) answers are headers only, and the hosts form the sum among themselves (`exchange`), as the
-leader decides, in another attempt where a needed worker dies or falls silent: at most 2.5 d numbers in and out of each,
-for any P. There a round is in force, and announced as such, when a majority has it (`votes`).
+leader adds them up in order of rank, large ones together with the workers that wait (`piecewise_sums`), and sends the
+sum (`round`). With P workers, k contributors and d numbers that are 3 (P - 1) small messages (5 where vectors are
+large), k d numbers to the leader and (P - 1) d from it. Among several hosts (`forming.spans_hosts`) answers are headers
+only, and the hosts form the sum among themselves (`exchange`), as the leader decides, in another attempt where a needed
+worker dies or falls silent: at most 2.5 d numbers in and out of each, for any P. There a round is in force, and
+announced as such, when a majority has it (`votes`).
 
 Settings may change from one round to the next. A worker sends a request with every message until it is answered, and
 names the round after which it was made. The newest one is answered by the next round that is formed, whose result
@@ -21,18 +22,19 @@ into copies and into checkpoints. Of requests made after the same round the firs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from quorate.core.fields import Fields, Header
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
 from quorate.rounds.combining import Combined
 from quorate.rounds.copies import Entrance
 from quorate.rounds.forming import are_apart, on_one_host
-from quorate.rounds.gathering import Asking, Carrying, OpenRound, round_of, total_of
+from quorate.rounds.gathering import Add, Asking, Carrying, OpenRound, round_of, total_of
 from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.hosts.attempts import Attempts
 from quorate.rounds.hosts.votes import Votes
@@ -40,6 +42,9 @@ from quorate.rounds.log import Log, Round
 from quorate.rounds.messages import Envelope, Note, RoundSignal, Signal, State, Whole, Wish
 from quorate.rounds.one_host import NoAttempts, NoVotes
 from quorate.rounds.terms import Agreed, amended
+
+AddWith = Callable[[Callable[[], Sequence[int]], Sequence[Flat]], Flat | None]
+"""Adds as `gathering.Add`; the first argument returns the workers that may help."""
 
 
 class Leader:
@@ -57,11 +62,11 @@ class Leader:
         accept: Callable[[Round, int], None],
         hold: Callable[[Round, int, int], None],
         started: int,
-        blank: Callable[[Layout], Flat] | None = None,
+        add_with: AddWith,
         host_of: Callable[[int], int] = on_one_host,
     ) -> None:
         self.agreed, self.rank, self.term = agreed, rank, term
-        self._log, self._send, self._accept, self._hold, self._blank = log, send, accept, hold, blank
+        self._log, self._send, self._accept, self._hold, self._add_with = log, send, accept, hold, add_with
         self._changes = _Changes(agreed, log)
         self.calls = Calls(self._changes.agreed, log.newest)
         self._resumes = started > log.newest
@@ -270,7 +275,8 @@ class Leader:
         if forming is not None:
             received = {rank: sent for rank, sent in received.items() if not sent.gives or rank in forming.contributors}
         hosts = self.attempts.order(gathering, received)
-        about = self.agreed, gathering.number, hosts or [list(received)], received, self._blank
+        add: Add = partial(self._add_with, partial(self._waiting, gathering.number, () if hosts else received))
+        about = self.agreed, gathering.number, hosts or [list(received)], received, add
         result = total_of(*about) if forming is None else Combined(total)
         entering = self._entrance.let_in(gathering.number, self.holdings.told, is_pause=gathering.is_pause)
         voters = self.votes.voters if self.votes.are_needed else []
@@ -291,6 +297,12 @@ class Leader:
         forming = None if result.vector is None else forming
         acknowledged = self.holdings.tell(formed, received, forming, now, voters=voters)
         (self._propose if voters else self._takes_effect)(formed, acknowledged)
+
+    def _waiting(self, number: int, answered: Iterable[int]) -> list[int]:
+        """Return the workers of `answered` that wait for the round, and are sent its result next."""
+        workers = self.calls.workers
+        there = [rank for rank in answered if rank != self.rank and self.holdings.told[rank] == number - 1]
+        return [rank for rank in there if workers[rank].is_present and workers[rank].computing is None]
 
     def _propose(self, formed: Round, acknowledged: int) -> None:
         self.votes.begin(formed, acknowledged)

@@ -22,11 +22,11 @@ from quorate.rounds import incoming
 from quorate.rounds.buffer import Buffer, Give
 from quorate.rounds.copies import Copy, CopyFor
 from quorate.rounds.forming import are_apart, on_one_host
-from quorate.rounds.gathering import Patience
+from quorate.rounds.gathering import Patience, sum_of
 from quorate.rounds.holdings import PassOn, Send
 from quorate.rounds.hosts.between_hosts import KINDS, BetweenHosts, LayoutOf, layout_unknown
 from quorate.rounds.incoming import Incoming, knows
-from quorate.rounds.leader import Leader, Start
+from quorate.rounds.leader import AddWith, Leader, Start
 from quorate.rounds.log import Jump, Log, Round
 from quorate.rounds.messages import Envelope, Lease, Note, RoundSignal, Signal, State, Wish
 from quorate.rounds.one_host import NoExchanges
@@ -52,8 +52,10 @@ class Member:
         pending: Buffer | None = None,
         host_of: Callable[[int], int] = on_one_host,
         layout_of: LayoutOf = layout_unknown,
+        add_with: AddWith | None = None,
     ) -> None:
         self.agreed, self.rank, self._blank, self._host_of = agreed, rank, blank, host_of
+        self._add_with = self._add_alone if add_with is None else add_with
         self.pending = PendingGradients(agreed, blank=blank) if pending is None else pending
         self.log = Log(agreed.log_rounds, agreed.log_bytes, agreed.vector_bytes if agreed.pieces > 1 else None)
         self.term, self.leads, self.started, self.applied = 0, 0, 0, 0
@@ -279,7 +281,10 @@ class Member:
 
     def _new_leader(self, started: int) -> Leader:
         own = (self.agreed, self.rank, self.term, self.log, self._tell, self._accept, self.incoming.hold)
-        return Leader(*own, started, self._blank, self._host_of)
+        return Leader(*own, started, self._add_with, self._host_of)
+
+    def _add_alone(self, waiting: object, vectors: Sequence[Flat]) -> Flat | None:
+        return sum_of(vectors, self._blank)
 
     @property
     def _is_apart(self) -> bool:

@@ -28,6 +28,7 @@ from quorate.rounds.log import Jump, at_once
 from quorate.rounds.member import Member
 from quorate.rounds.messages import Lease, Note, Wish
 from quorate.rounds.pending import PendingGradients
+from quorate.rounds.piecewise_sums import PiecewiseSums
 from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.terms import Agreed
 
@@ -95,6 +96,9 @@ class RoundTask:
     """The task that carries messages between `member` and the wire, does what is due, and takes the lease when it must.
     `wire` is the training thread's; the task runs on `wire.channel("progress")`, which it owns but for sends."""
 
+    _adds_pieces = True
+    """Whether workers add pieces of large sums."""
+
     def __init__(
         self,
         wire: Wire,
@@ -110,9 +114,9 @@ class RoundTask:
         at_hand = at_once(agreed, wire.rank) if pending is None else 0
         self._spare = [empty_vector(layout, wire.empty) for _ in range(at_hand)]
         host_of = self._host_of if are_apart(self._host_of, agreed.ranks) else on_one_host
-        self.member = Member(
-            agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, host_of, self._layout_of
-        )
+        self._sums = PiecewiseSums(self._wire, self._send, self.blank, agreed.sum_threads)
+        own = agreed, wire.rank, self._send, self.lock, self._tell, self.blank, pending, host_of, self._layout_of
+        self.member = Member(*own, self._sums.add_with if self._adds_pieces else None)
         if isinstance(self.member.pending, PendingGradients):
             self.member.pending.coding = coding
         elif pending is not None:
@@ -171,6 +175,7 @@ class RoundTask:
     def close(self) -> None:
         self.say({"close": True})
         self.task.wait()
+        self._sums.close()
 
     # -- the task
 
@@ -211,7 +216,9 @@ class RoundTask:
 
     def _take(self, source: int, message: Message) -> None:
         header = dict(message.header)
-        if "gone" in header:
+        if header.get("kind") == "add":
+            self._sums.help(header)
+        elif "gone" in header:
             self._happens({"what": "died", "ranks": header["gone"]})
         elif header.pop("to", None) != "member":
             self._happens({"what": "message", "source": source, "header": header}, message)

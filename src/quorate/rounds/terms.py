@@ -42,6 +42,7 @@ class Agreed:
     vector_bytes: int = 0  # the bytes of a gradient (of the first piece of one), as the time to carry it is no silence
     pieces: int = 1  # the number of workers of each replica; the ranks of rounds are replicas
     patience: float = 10.0  # seconds of silence after which a worker is not counted among those that step
+    sum_threads: int = 0  # threads of each process that add vectors; 0: the cores it may use over workers of its host
     log_bytes: int = 256 << 20  # the memory for results that were applied
     seed: int = 0
     fragments: int = 0  # the number of fragments of a vector, one for each round in turn; 0: vectors are not cut
@@ -128,6 +129,8 @@ def check(agreed: Agreed) -> None:
         raise ConfigurationError(f"wait_for is {wanted}, and there are {size} {noun}; it must be from 1 to {size}")
     if agreed.max_staleness < 0:
         raise ConfigurationError(f"max_staleness is {agreed.max_staleness}; it must be a number of rounds (at least 0)")
+    if agreed.sum_threads < 0:
+        raise ConfigurationError(f"sum_threads is {agreed.sum_threads}; it must be a number of threads, or 0")
     if not 0 <= agreed.window < math.inf:
         raise ConfigurationError(f"window is {agreed.window!r}; it must be a number of seconds (at least 0)")
     for name in ("grace", "patience"):

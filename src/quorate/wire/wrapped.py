@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -107,6 +107,12 @@ class Wrapped(Wire):
 
     def trim(self) -> None:
         self.inner.trim()
+
+    def lend(self, x: Tensor) -> dict[str, Any] | None:
+        return self.inner.lend(x)
+
+    def borrow(self, loan: Mapping[str, Any]) -> Tensor:
+        return self.inner.borrow(loan)
 
     def make_common(self, nbytes: int) -> Common:
         return self.inner.make_common(nbytes)

@@ -39,6 +39,8 @@ _LOOK_SECONDS = 5.0
 class _RowTask(RoundTask):
     """The common part of both tasks. `row` are the workers of the replica, which call this together."""
 
+    _adds_pieces = False
+
     def __init__(
         self,
         row: Wire,

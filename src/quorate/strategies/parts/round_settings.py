@@ -18,8 +18,10 @@ class RoundSettings(Strategy):
     """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
     patience: float = 10.0
     """Seconds of silence after which the divisor no longer counts a worker."""
+    sum_threads: int = 0
+    """Threads of each worker that add up large gradients; 0: the cores it may use over the workers of its host."""
 
     @property
     def bounds(self) -> dict[str, Any]:
         """The settings for `Worker.agree_on_rounds`."""
-        return {"grace": self.grace, "patience": self.patience}
+        return {"grace": self.grace, "patience": self.patience, "sum_threads": self.sum_threads}

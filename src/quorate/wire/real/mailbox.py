@@ -25,6 +25,7 @@ from quorate.wire.frames import Reader, encode
 from quorate.wire.real.arriving import Arriving, Lobby
 from quorate.wire.real.encryption import Encryption, Impostor, address_of
 from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
+from quorate.wire.real.loans import Borrower, Loan
 from quorate.wire.real.shared import Arena, Lender, is_possible
 
 _AGAIN_SECONDS = 0.1
@@ -85,6 +86,7 @@ class Mailbox:
         """Links registered for writing."""
         self._lenders: list[Lender] = []
         self._lobby = Lobby()
+        self.borrower = Borrower()
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
         self._thread.start()
 
@@ -115,6 +117,15 @@ class Mailbox:
         for lender in tuple(self._lenders):  # others wait for blocks that were read here
             lender.report_releases()
         return self._arena.empty(numel, dtype, patience)
+
+    def lend(self, x: Tensor) -> Loan | None:
+        """See `Wire.lend`."""
+        address = x.untyped_storage().data_ptr()
+        memories: list[Arena | Lender] = [] if self._arena is None else [self._arena, *self._lenders]
+        for memory in memories:
+            if (offset := memory.offset_of(address)) is not None:
+                return Loan.of(x, memory.fd, offset + x.data_ptr() - address)
+        return None
 
     def trim(self) -> None:
         """See `Wire.trim`."""

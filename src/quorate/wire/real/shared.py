@@ -142,6 +142,12 @@ class Arena:
         copied.copy_(x.view(-1).view(torch.uint8))
         return self.place(copied, to) if copied.untyped_storage().data_ptr() in self._held else None
 
+    def offset_of(self, address: int) -> int | None:
+        """Return where in the file the block lies that begins at `address`, if this process holds it."""
+        with self._lock:
+            block = self._held.get(address)
+        return None if block is None else block.position
+
     def lends(self, address: int) -> bool:
         """Whether a block that this process holds begins at `address`."""
         with self._lock:
@@ -231,10 +237,12 @@ class Lender:
     """The view of `rank` on another process's arena; `tensor` belongs to one thread."""
 
     def __init__(self, fd: int, rank: int, size: int) -> None:
-        self._fd, self._rank = fd, rank
+        self.fd, self._rank = fd, rank
         table = _rounded(4 * size * _MOST_BLOCKS)
         self._table = np.frombuffer(_window(fd, 0, table), np.uint32)[: size * _MOST_BLOCKS].reshape(-1, size)
         self._windows: dict[int, mmap.mmap] = {}
+        self._addresses: dict[int, range] = {}
+        """By position of a window, where it lies in this process."""
         self._released = deque[int]()
         self._reporting = threading.Lock()
 
@@ -248,12 +256,21 @@ class Lender:
         window = self._windows.get(position)
         if window is None:
             try:
-                window = self._windows[position] = _window(self._fd, position, length)
+                window = self._windows[position] = _window(self.fd, position, length)
             except (OSError, OverflowError) as error:
                 raise ValueError(f"no block of {length} bytes can be at {position}: {error}") from None
+            address = np.frombuffer(window, np.uint8).ctypes.data
+            self._addresses[position] = range(address, address + length)
         array = np.frombuffer(window, np.uint8, nbytes, offset)
         weakref.finalize(array, self._note_release, block).atexit = False
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
+
+    def offset_of(self, address: int) -> int | None:
+        """Return where in the file the memory at `address` lies, if it is of this lender."""
+        for position, addresses in tuple(self._addresses.items()):
+            if address in addresses:
+                return position + address - addresses.start
+        return None
 
     def _note_release(self, block: int) -> None:
         """Note a release, in any thread, even within `report_releases`."""
@@ -270,7 +287,7 @@ class Lender:
                 self._reporting.release()
 
     def close(self) -> None:
-        os.close(self._fd)
+        os.close(self.fd)
 
 
 def pin(address: int, nbytes: int) -> bool:

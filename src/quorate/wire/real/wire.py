@@ -22,6 +22,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
+from quorate.core.fields import Header
 from quorate.core.members import Members
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, describe
@@ -283,6 +284,15 @@ class RealWire(CollectivesByMessages):
     def trim(self) -> None:
         if self.endpoint.mailbox is not None:
             self.endpoint.mailbox.trim()
+
+    def lend(self, x: Tensor) -> dict[str, Any] | None:
+        mailbox = self.endpoint.mailbox
+        loan = None if mailbox is None else mailbox.lend(x)
+        return None if loan is None else loan.header()
+
+    def borrow(self, loan: Header) -> Tensor:
+        mailbox = self.endpoint.mailbox
+        return super().borrow(loan) if mailbox is None else mailbox.borrower.borrow(loan)
 
     def make_common(self, nbytes: int) -> Common:
         return make_common(nbytes)

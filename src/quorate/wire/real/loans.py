@@ -1,0 +1,83 @@
+"""Loans: memory of the processes of one host that a worker lets others read and write, whoever's memory it is.
+
+A loan says which process holds the file open (see `wire.real.shared`), under which descriptor, and where in the file
+the memory lies. The system shows descriptors to processes of the same user. Each file is mapped once, up to its
+furthest loan. Linux only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.fields import Fields, Header
+
+_LEAST_WINDOW = 1 << 30
+"""Bytes of a file that are mapped at least; only those that are used take memory."""
+_FORGOTTEN = 4096
+"""Loans after which a file without any is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loan(Fields):
+    """The place of some bytes: in the file numbered `file`, which `process` holds open as `descriptor`."""
+
+    process: int
+    descriptor: int
+    file: int
+    offset: int
+    bytes: int
+
+    @classmethod
+    def of(cls, x: Tensor, descriptor: int, offset: int) -> Loan:
+        """Return the loan of `x`, which lies at `offset` in a file of this process."""
+        return cls(os.getpid(), descriptor, os.fstat(descriptor).st_ino, offset, x.numel() * x.element_size())
+
+
+class Borrower:
+    """The files of other processes of which this one has borrowed memory; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._windows: dict[int, tuple[mmap.mmap, int]] = {}
+        """By number of the file, the mapping and the count of loans at its last one."""
+        self._count = 0
+
+    def borrow(self, loan: Header) -> Tensor:
+        """Return the bytes of `loan`. Raises `ConfigurationError` where they cannot be reached."""
+        place = Loan.read(loan)
+        with self._lock:
+            self._count += 1
+            window, _ = self._windows.get(place.file, (None, 0))
+            if window is None or len(window) < place.offset + place.bytes:
+                window = _mapped(place)
+            self._windows[place.file] = window, self._count
+            if self._count % _FORGOTTEN == 0:
+                limit = self._count - _FORGOTTEN
+                self._windows = {file: known for file, known in self._windows.items() if known[1] > limit}
+        return torch.from_numpy(np.frombuffer(window, np.uint8, place.bytes, place.offset))
+
+
+def _mapped(place: Loan) -> mmap.mmap:
+    try:
+        descriptor = os.open(f"/proc/{place.process}/fd/{place.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the memory of process {place.process} cannot be reached from here ({error.strerror})"
+        ) from None
+    try:
+        if os.fstat(descriptor).st_ino != place.file:
+            raise ConfigurationError(f"process {place.process} no longer lends this memory")
+        nbytes = max(_LEAST_WINDOW, 1 << (place.offset + place.bytes - 1).bit_length())
+        return mmap.mmap(descriptor, min(nbytes, os.fstat(descriptor).st_size))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the memory of process {place.process} cannot be mapped: {error}") from None
+    finally:
+        os.close(descriptor)
