@@ -23,18 +23,20 @@ model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, "quorum")
 quorate.load()
 loader = quorate.shard(torch.utils.data.TensorDataset(torch.ones(64, 4)), 2)
+epochs_together = 0
 for epoch in range(loader.epoch, 1000):
     for (inputs,) in loader:
         model(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.01)
+    quorate.save()  # a newcomer has no part in it
     with world.evaluate():
         size = len(world.gather(world.rank))
     Path(f"trains-{world.rank}").touch()
-    if str(size) == sys.argv[1]:
+    epochs_together += str(size) == sys.argv[1]
+    if epochs_together == 4:
         break
-quorate.save()
 optimizer.finish()
 print("the end of", world.rank, flush=True)
 """

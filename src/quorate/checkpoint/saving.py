@@ -192,6 +192,8 @@ class Saving(StepObserver):
 
     def reached(self, number: int, term: int, *, in_step: bool) -> bool:
         """A marked round has been applied; returns whether the next one may be (this worker's part is taken)."""
+        if self._place.wire.is_newcomer:
+            return True  # a checkpoint is of the workers that there were at the start
         if in_step:
             self._await((number, term))
             return False
@@ -215,7 +217,7 @@ class Saving(StepObserver):
     def _take(self, number: int, term: int, *, writes_shared: bool, drawn: dict[str, Any] | None = None) -> None:
         """Copy the state, and write it in the background. Waits while the previous part is being written."""
         if self._taken == (number, term) or self._place.wire.is_newcomer:
-            return  # a checkpoint is of the workers that there were at the start
+            return
         self._taken = number, term
         self.flush()
         wire, training = self._place.wire, self._trained
