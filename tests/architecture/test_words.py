@@ -14,7 +14,7 @@ VAGUE_NAMES = frozenset(("one", "found", "told", "given", "came", "gone", "mine"
 FIRST_WORDS = frozenset(("What", "Of", "As", "Those", "Where", "Likewise"))
 # Fields of files and outputs that are read elsewhere; to be lowered whenever the count has fallen, never raised.
 MOST_BINDINGS = 7
-MOST_DOCSTRINGS = 6
+MOST_DOCSTRINGS = 0
 
 
 def test_vague_names_become_fewer() -> None:

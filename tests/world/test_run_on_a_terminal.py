@@ -15,7 +15,7 @@ from tests.support.programs import QUORATE, Program
 from tests.support.terminals import Terminal
 
 SCRIPT = """
-import sys
+import os, sys, time
 import torch, quorate
 
 world = quorate.join()
@@ -27,6 +27,9 @@ for step in range(int(sys.argv[1]) if sys.argv[1:] else 40):
     optimizer.step()
     optimizer.zero_grad()
     if step == 30 and world.is_first:
+        print("asks")
+        while not os.path.exists("asks"):
+            time.sleep(0.01)
         name = input("name? ")
         print("hello", name)
 optimizer.finish()
@@ -97,12 +100,15 @@ def test_progress_is_below_what_the_script_prints(folder: Path) -> None:
     with Session(folder, "--virtual", "2", "--name", "x", "train.py") as session:
         session.until("steps/s")
         lines = session.seen.lines
-        assert lines[-3].startswith("runs/x (virtual time) ") and lines[-2].startswith("step ")
-        assert "name?" in lines[-4] and session.seen.cursor == ("name? ", 6)
+        assert lines[-3].startswith("runs/x (virtual time) ") and lines[-2].startswith("all-reduce · step ")
+        assert lines[-4] == "asks"
+        (folder / "asks").touch()
+        session.until("name?")
+        assert session.seen.cursor == ("name? ", 6) and session.seen.lines[-1] == "name?", "the line is the script's"
         session.types("ada\n")
         assert session.ends() == 0
         shown = [line for line in session.seen.lines if not line.startswith("quorate:")]
-        assert shown[:3] == ["begins", "name? ada", "hello ada"]
+        assert shown[:4] == ["begins", "asks", "name? ada", "hello ada"]
         assert (
             session.seen.lines[-1].startswith("quorate: 40 steps in ") or "records in runs/x" in session.seen.lines[-1]
         )
@@ -110,6 +116,7 @@ def test_progress_is_below_what_the_script_prints(folder: Path) -> None:
 
 def test_without_progress(folder: Path) -> None:
     with Session(folder, "--virtual", "2", "--name", "y", "--no-progress", "train.py") as session:
+        (folder / "asks").touch()
         session.until("name?")
         session.types("ada\n")
         assert session.ends() == 0
@@ -119,8 +126,11 @@ def test_without_progress(folder: Path) -> None:
 def test_an_interrupt_takes_it_away(folder: Path) -> None:
     with Session(folder, "-n", "2", "--name", "z", "train.py", "1000000") as session:  # it ends when it is asked to
         session.until("steps/s")
+        (folder / "asks").touch()
         os.kill(session.program.pid, signal.SIGINT)
         session.types("ada\n")
         assert session.ends() == 130
-        assert not [line for line in session.seen.lines if line.startswith(("step ", "runs/z"))], session.seen.lines
+        assert not [line for line in session.seen.lines if line.startswith(("all-reduce · step ", "runs/z"))], (
+            session.seen.lines
+        )
         assert session.seen.lines[-1].endswith("records in runs/z") or "records in" in "".join(session.seen.lines[-2:])

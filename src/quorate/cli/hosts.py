@@ -1,4 +1,4 @@
-"""Where workers are: processes here or on several hosts, or virtual workers, and who of them is late."""
+"""The places of workers: processes here or on several hosts, or virtual workers, and who of them is late."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class EditsAtPauses(StepObserver):
         self._bits: list[Tensor] | None = None
         """Digests of the parameters after the newest mean or step; None after a step of which no edit is looked for."""
         self._checksum: int | None = None
-        """Of the parameters in a synchronous phase; None until it is needed, and after changes."""
+        """Digest of the parameters in a synchronous phase; None until it is needed, and after changes."""
         self._is_pausing = False
         """Whether `pause_begins` has looked for edits before the current pause."""
         self.written: Flat | None = None

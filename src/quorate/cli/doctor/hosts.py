@@ -50,7 +50,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """Where the others reach it; empty if they do not."""
+        """The address at which the others reach it; empty if they do not."""
         return str(self.about["address"])
 
     def _wrote(self, kind: str, rank: int, data: bytes) -> None:

@@ -67,7 +67,7 @@ class Forks:
         self._is_ready = False
         self._ended: dict[int, int] = {}
         self._lock = Lock()
-        """Of the socket: several threads may start and poll processes."""
+        """Guards the socket: several threads may start and poll processes."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._zygote = self._begun(theirs) if CAN_FORK else None

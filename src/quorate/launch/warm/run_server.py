@@ -160,7 +160,7 @@ def _run_virtual(request: RunRequest, starter: Starter, begun: Callable[[Crew], 
 
 
 class _VirtualConsole:
-    """What is shown of a virtual run, which is written to a file; the workers' output is in their logs."""
+    """The shown output of a virtual run, which is written to a file; the workers' output is in their logs."""
 
     stdin: int | None = subprocess.DEVNULL
 

@@ -150,7 +150,7 @@ _PARTS: _Columns = (
     ("gradients", lambda rank: rank.gradients),
     ("optimizer", lambda rank: rank.optimizer),
 )
-"""Of models in shards, and of optimizers that are offloaded."""
+"""Figures of models in shards, and of optimizers that are offloaded."""
 _COLUMNS: _Columns = (
     ("predicted", _predicted),
     ("live before", lambda rank: rank.live_before),
