@@ -87,6 +87,7 @@ class _Above(io.RawIOBase):
 
     def __init__(self, screen: Screen, real: BinaryIO) -> None:
         self._screen, self._real = screen, real
+        self._descriptor = os.dup(real.fileno())  # by the real one `input` would write its prompt, past this stream
 
     def write(self, piece: bytes) -> int:  # type: ignore[override]
         self._screen.written(bytes(piece))
@@ -96,7 +97,12 @@ class _Above(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        return self._real.fileno()
+        return self._descriptor
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
 
     def isatty(self) -> bool:
         return True
