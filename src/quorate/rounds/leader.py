@@ -84,7 +84,7 @@ class Leader:
         """Propose the round of an earlier leader, before anything else; the `holders` hold it already."""
         self._resumes = self.calls.begin() != held.number
         voters = self.votes.voters
-        self._propose(held, self.holdings.tell(held, (), None, now, voters=voters, holders=holders))
+        self._propose(held, self.holdings.tell(held, None, now, voters=voters, holders=holders))
 
     # -- what workers say
 
@@ -229,7 +229,7 @@ class Leader:
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
         self.gathering = OpenRound(number, now, is_pause, until, spans)
-        header = Start(number, is_pause, spans).header()
+        header = Start(number, is_pause, spans, self.holdings.acknowledged(now)).header()
         for rank in inside:  # also the absent ones: it wakes them up
             self._send(rank, header, None)
 
@@ -289,7 +289,7 @@ class Leader:
             hosts=hosts,
         )
         forming = None if result.vector is None else forming
-        acknowledged = self.holdings.tell(formed, received, forming, now, voters=voters)
+        acknowledged = self.holdings.tell(formed, forming, now, voters=voters)
         (self._propose if voters else self._takes_effect)(formed, acknowledged)
 
     def _propose(self, formed: Round, acknowledged: int) -> None:
@@ -317,6 +317,7 @@ class Start(Fields):
     number: int
     is_pause: bool
     spans: bool  # whether hosts form its sum: then contributions are sent without vectors
+    acknowledged: int = 0  # the newest round that all are known to have
 
 
 class _Changes:
