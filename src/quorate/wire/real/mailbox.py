@@ -105,6 +105,8 @@ class Mailbox:
             link.queue.append(outgoing)
         if link.push():
             self._poke()
+        if self._arena is not None:
+            self._arena.give_large_blocks_back()
         return outgoing
 
     def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
