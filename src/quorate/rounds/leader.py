@@ -229,7 +229,8 @@ class Leader:
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
         self.gathering = OpenRound(number, now, is_pause, until, spans)
-        header = Start(number, is_pause, spans, self.holdings.acknowledged(now)).header()
+        acknowledged = self.holdings.acknowledged(now) if self.agreed.releases_at_once else 0
+        header = Start(number, is_pause, spans, acknowledged).header()
         for rank in inside:  # also the absent ones: it wakes them up
             self._send(rank, header, None)
 

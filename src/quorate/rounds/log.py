@@ -137,7 +137,6 @@ _KEPT = 1  # the newest result, until all have it
 _RESULTS = 2  # being formed, and applied
 _CONTRIBUTIONS = 3
 _AT_HAND_BYTES = 1 << 26  # of large vectors none is made before it is needed
-_RELEASED_BYTES = 1 << 20  # results from which on the newest one is released before the next one is there
 
 
 class Log:
@@ -233,16 +232,19 @@ class Log:
         return self._rounds.get(number) if number > self._released else None
 
     def trim(self, applied: int, acknowledged: int) -> None:
-        """Forget the rounds before `applied` that all have (up to `acknowledged`), or that are too many, and the sum of
-        round `applied` where all have it. So few results lie in memory where all keep up."""
+        """Forget the rounds before `applied` that all have (up to `acknowledged`), or that are too many. So few results
+        lie in memory where all keep up."""
         size = sum(map(self._nbytes, self._rounds.values()))
         for number in sorted(self._rounds):
             is_kept = number > acknowledged and size <= self._limit and number > applied - self._most
             if number >= applied or is_kept:
                 break
             size -= self._nbytes(self._rounds.pop(number))
+
+    def release(self, applied: int, acknowledged: int) -> None:
+        """Release the sum of round `applied`, too, where all have it."""
         newest = self._rounds.get(applied)
-        if newest is not None and applied <= acknowledged and self._nbytes(newest) >= _RELEASED_BYTES:
+        if newest is not None and newest.sum is not None and applied <= acknowledged:
             self._rounds[applied], self._released = replace(newest, sum=None), applied
 
     @property

@@ -155,7 +155,7 @@ class Member:
         if inquiry is None:
             if self.leader is not None:
                 self.leader.received(source, envelope, header, vector, now)
-            if self.leader is not None and header["kind"] == "got":
+            if self.leader is not None and header["kind"] == "got" and self.agreed.releases_at_once:
                 self._all_have(self.leader.holdings.acknowledged(now))
         elif header["kind"] == "ping":
             self._tell(source, Signal("pong").header(), None)
@@ -170,7 +170,8 @@ class Member:
         self.patience.asked(number, now, spans=start.spans)
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, RoundSignal("here", number).header(), None)
-        self._all_have(start.acknowledged)  # so that the sum may take the memory of the one before
+        if self.agreed.releases_at_once:
+            self._all_have(start.acknowledged)  # so that the sum may take the memory of the one before
         snapshot = self._giving.give(number, is_pause=start.is_pause)
         give = Give(start.is_pause, snapshot.contribution)
         self._tell(self.leads, give.header(), None if start.spans else snapshot.vector)
@@ -200,6 +201,9 @@ class Member:
     def _all_have(self, acknowledged: int) -> None:
         """Release what no worker needs any more, as all have the rounds up to `acknowledged`."""
         self.log.trim(self.applied, acknowledged)
+        if not self.agreed.releases_at_once:
+            return
+        self.log.release(self.applied, acknowledged)
         # Where this member leads and falls silent, the others may form a round anew that only this one has.
         stands = self.log.newest if self.leader is None else acknowledged
         self._giving.forget(stands, self.keeping.oldest(stands))

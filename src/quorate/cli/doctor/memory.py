@@ -117,7 +117,20 @@ def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | Non
     about = {name: value for name, value in answer.items() if name != "memory"}
     fits = [None if limit is None else layout.total <= limit for layout in layouts]
     rows = [{**asdict(layout), "fits": fit} for layout, fit in zip(layouts, fits, strict=True)]
-    return json.dumps({**about, "limit": limit, "workers": rows}, indent=2, ensure_ascii=False)
+    strategies = _strategies(answer)
+    return json.dumps(
+        {**about, "limit": limit, "workers": rows, "strategies": strategies}, indent=2, ensure_ascii=False
+    )
+
+
+def _strategies(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of a worker between backward passes and steps, by strategy; none with offloading or on a GPU."""
+    from quorate.sharding.memory import VECTORS, Model, held_between_replicas
+
+    if answer["device"] != "cpu" or answer.get("offload"):
+        return {}
+    model = Model.from_json(answer["memory"])
+    return {strategy: held_between_replicas(model, strategy) for strategy in VECTORS}
 
 
 def show(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> None:
@@ -150,6 +163,9 @@ def show(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) 
     console.print(*_about(answer), sep="\n", soft_wrap=True)
     console.print(table)
     console.print(*_meaning(layouts, limit), sep="\n", soft_wrap=True)
+    if strategies := _strategies(answer):
+        shares = ", ".join(f"{strategy} {bytes_in_words(size)}" for strategy, size in strategies.items())
+        console.print(f"Of two replicas on a host each has, after a backward pass or a step: {shares}.", soft_wrap=True)
 
 
 def _about(answer: Mapping[str, Any]) -> Iterator[str]:
