@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from quorate.checkpoint.saving import Saving
@@ -28,6 +30,7 @@ from quorate.core.vectors import (
     header_in,
     in_layout,
     layout_on_cpu,
+    nbytes_of,
     pack,
     scale_into,
     vector_on_cpu,
@@ -48,6 +51,14 @@ from quorate.rounds.log import Round
 from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
 from quorate.wire.survivors import DeathTolerance
+
+_KEPT_BYTES = 1 << 26
+"""Size up to which the memory of a mean is kept from one round to the next."""
+
+
+def _in_large_pages(numel: int, dtype: torch.dtype) -> Tensor:
+    """Return memory from numpy, which asks for huge pages: new ones cost a fifth of those that torch allocates."""
+    return torch.from_numpy(np.empty(numel * dtype.itemsize, np.uint8)).view(dtype)
 
 
 class Copies(Protocol):
@@ -250,6 +261,7 @@ class WorkerRounds:
             if mean is not None:
                 yield mean
                 self.watch.applied(round.number)
+        self._release_mean()
 
     def goes_away(self) -> None:
         """See `Rounds.goes_away`."""
@@ -275,6 +287,7 @@ class WorkerRounds:
         if mean is not None:
             self._worker.apply(mean)
             self.watch.applied(round.number)
+            self._release_mean()
 
     def _mean_of(self, round: Round) -> Mean | None:
         wire, self.contributors = self._wire, len(round.contributors)
@@ -312,10 +325,15 @@ class WorkerRounds:
     def _mean_buffer(self) -> Flat:
         """Return memory that the optimizer may overwrite; that of the round may belong to several workers."""
         if self._mean is None or count_holders(self._mean) > self._mean_holders:
-            self._mean = empty_vector(self._replica.layout)
+            self._mean = empty_vector(self._replica.layout, _in_large_pages)
             self._mean.segments()
             self._mean_holders = count_holders(self._mean)
         return self._mean
+
+    def _release_mean(self) -> None:
+        """Release the memory of the mean where it is large: gradients may take it until the next round."""
+        if self._mean is not None and nbytes_of(self._mean) > _KEPT_BYTES:
+            self._mean = None
 
     def _learn_delay(self, round: Round) -> None:
         momentum = self._replica.momentum

@@ -30,12 +30,15 @@ class Announcement:
     after: int | None
     attempt: int = 0  # the attempt of the hosts that its sum comes of, or `PASSED_ON`; 0: the sum is here
     head: int | None = None  # the worker that the sum comes from, where that is not the leader
+    is_own: bool = False  # whether the sum is the receiver's contribution, as no other one is in the round
 
     def header(self) -> dict[str, Any]:
         about = {"acknowledged": self.acknowledged, "attempt": self.attempt, "after": self.after}
         header = {"kind": "round", "votes": self.votes, **about, **self.round.header()}
         if self.head is not None:
             header["head"] = self.head
+        if self.is_own:
+            header["is_own"] = True
         return header
 
     @classmethod
@@ -70,7 +73,6 @@ class Holdings:
     ) -> None:
         self._agreed, self._rank, self._log, self._calls, self._send = agreed, rank, log, calls, send
         self.told = dict.fromkeys(agreed.ranks, log.newest)  # by rank, the newest round that was sent; -1: it is absent
-        self._acknowledged = dict.fromkeys(agreed.ranks, 0)
         self._logged = dict.fromkeys(agreed.ranks, 0)
         self._left_out: set[int] = set()  # workers that are brought up when they have what is on its way to them
         self._on_its_way: dict[int, tuple[int, float]] = {}  # by rank, the result on its way there, and since when
@@ -132,10 +134,15 @@ class Holdings:
         """Send `rank` no new rounds until it has those that are on their way to it."""
         self._left_out.add(rank)
 
+    def acknowledged(self, now: float) -> int:
+        """Return the newest round that all have, and that no copy under way may miss."""
+        newest = min(self._log.newest if rank == self._rank else self._logged[rank] for rank in self._calls.inside)
+        oldest = self._copies.needs(now)
+        return newest if oldest is None else min(newest, oldest - 1)
+
     def tell(
         self,
         formed: Round,
-        had: Iterable[int],
         forming: Forming | None,
         now: float,
         *,
@@ -143,16 +150,11 @@ class Holdings:
         holders: Collection[int] = (),
     ) -> int:
         """Send a round to all that have the one before it; return the newest round that all have. With `voters` it is
-        only proposed (see `votes`), and `holders` hold it already; the workers of `had` have contributed to it."""
+        only proposed (see `votes`), and `holders` hold it already."""
         number, self._proposed = formed.number, formed if voters else None
         heads = {} if forming is None else forming.head_of
         self._first_there = {self._host_of(rank): rank for rank in (*heads.values(), self._rank)}
-        for rank in had:  # what was sent to them before they had when they answered; or as far as they have said
-            known = number - 1 if forming is None else self._logged[rank]
-            self._acknowledged[rank] = min(self.told[rank], known)
-        acknowledged = min(self._acknowledged[rank] for rank in self._calls.inside)
-        if (oldest := self._copies.needs(now)) is not None:
-            acknowledged = min(acknowledged, oldest - 1)
+        acknowledged = self.acknowledged(now)
         announcement = self._announcement(formed, acknowledged)
         header = announcement.header()
         for rank in self._agreed.ranks:
@@ -163,13 +165,23 @@ class Holdings:
             if rank in holders:
                 self._send(rank, RoundSignal("hold", number).header(), None)
                 continue
-            if forming is not None and (head := heads.get(rank)) is not None:
+            if self._is_of(rank, formed) and forming is None:
+                self._send(rank, replace(announcement, is_own=True).header(), None)
+            elif forming is not None and (head := heads.get(rank)) is not None:
                 self._send(rank, replace(announcement, attempt=forming.attempt, head=head).header(), None)
             else:
                 self._send_newest(rank, announcement, header)
             if formed.sum is not None and (self._agreed.is_large or forming is not None):
                 self._on_its_way.setdefault(rank, (number, now))
         return acknowledged
+
+    def _is_of(self, rank: int, formed: Round) -> bool:
+        """Whether the sum of a round is the contribution of `rank` on this host, which has it: it is not sent back."""
+        agreed = self._agreed
+        is_sole = (
+            agreed.is_large and agreed.pieces == 1 and agreed.combine is None and list(formed.contributors) == [rank]
+        )
+        return is_sole and self._host_of(rank) == self._host_of(self._rank)
 
     def _send_newest(self, to: int, newest: Announcement, header: Header, *, from_here: bool = False) -> None:
         first = self._first_there.setdefault(self._host_of(to), to)
@@ -216,7 +228,7 @@ class Holdings:
         if self._proposed is not None and logged == self._proposed.number:
             self.told[rank] = logged  # the leader before this one has said that it is in force
             return
-        missing = [self._log.get(number) for number in range(logged + 1, newest + 1)]
+        missing = [self._log.whole(number) for number in range(logged + 1, newest + 1)]
         spans = spans_hosts(self._agreed, self._host_of, [*self._calls.inside, rank])
         is_far = spans and len(missing) > _FAR
         if logged > newest or self._log.term_of(logged) != term or None in missing or is_far:

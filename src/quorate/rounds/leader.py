@@ -89,7 +89,7 @@ class Leader:
         """Propose the round of an earlier leader, before anything else; the `holders` hold it already."""
         self._resumes = self.calls.begin() != held.number
         voters = self.votes.voters
-        self._propose(held, self.holdings.tell(held, (), None, now, voters=voters, holders=holders))
+        self._propose(held, self.holdings.tell(held, None, now, voters=voters, holders=holders))
 
     # -- what workers say
 
@@ -234,7 +234,8 @@ class Leader:
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
         self.gathering = OpenRound(number, now, is_pause, until, spans)
-        header = Start(number, is_pause, spans).header()
+        acknowledged = self.holdings.acknowledged(now) if self.agreed.releases_at_once else 0
+        header = Start(number, is_pause, spans, acknowledged).header()
         for rank in inside:  # also the absent ones: it wakes them up
             self._send(rank, header, None)
 
@@ -295,7 +296,7 @@ class Leader:
             hosts=hosts,
         )
         forming = None if result.vector is None else forming
-        acknowledged = self.holdings.tell(formed, received, forming, now, voters=voters)
+        acknowledged = self.holdings.tell(formed, forming, now, voters=voters)
         (self._propose if voters else self._takes_effect)(formed, acknowledged)
 
     def _waiting(self, number: int, answered: Iterable[int]) -> list[int]:
@@ -329,6 +330,7 @@ class Start(Fields):
     number: int
     is_pause: bool
     spans: bool  # whether hosts form its sum: then contributions are sent without vectors
+    acknowledged: int = 0  # the newest round that all are known to have
 
 
 class _Changes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from quorate.core.fields import Fields, Header
@@ -146,6 +146,7 @@ class Log:
         """`each`: the bytes that a result counts; None: its size."""
         self._most, self._limit, self._each = rounds, limit, each
         self._rounds: dict[int, Round] = {}
+        self._released = 0  # the newest round that is kept without its sum
         self._history: dict[int, tuple[int, frozenset[int]]] = {}
         self.newest = 0
         self.term = 0
@@ -181,6 +182,7 @@ class Log:
     def jump(self, state: LogState) -> None:
         """Become the log of a replica that this one has become a copy of."""
         self._rounds.clear()
+        self._released = 0
         self.newest, self.term, self.step = state.number, state.log_term, state.best_step
         self.options, self.settings, self.request = state.best_options, state.settings, state.request
         self.joined, self.era = tuple(state.joined), state.era
@@ -222,7 +224,12 @@ class Log:
         return None if past is None else past[0]
 
     def get(self, number: int) -> Round | None:
+        """Return a round that is kept, maybe without its sum: see `whole`."""
         return self._rounds.get(number)
+
+    def whole(self, number: int) -> Round | None:
+        """Return a round that is kept with its sum."""
+        return self._rounds.get(number) if number > self._released else None
 
     def trim(self, applied: int, acknowledged: int) -> None:
         """Forget the rounds before `applied` that all have (up to `acknowledged`), or that are too many. So few results
@@ -234,10 +241,16 @@ class Log:
                 break
             size -= self._nbytes(self._rounds.pop(number))
 
+    def release(self, applied: int, acknowledged: int) -> None:
+        """Release the sum of round `applied`, too, where all have it."""
+        newest = self._rounds.get(applied)
+        if newest is not None and newest.sum is not None and applied <= acknowledged:
+            self._rounds[applied], self._released = replace(newest, sum=None), applied
+
     @property
     def oldest(self) -> int:
-        """The oldest round that is kept; the next one where none is."""
-        return min(self._rounds, default=self.newest + 1)
+        """The oldest round that is kept with its sum; the next one where none is."""
+        return max(min(self._rounds, default=self.newest + 1), self._released + 1)
 
     def _nbytes(self, formed: Round) -> int:
         return formed.nbytes if self._each is None else self._each

@@ -122,6 +122,12 @@ class Member:
         elif kind == "start":
             self._start(Start.read(header), now)
         elif kind in incoming.KINDS:
+            if header.get("is_own"):
+                snapshot = self._giving.snapshots.get(header["number"])
+                vector = None if snapshot is None else snapshot.vector
+                if vector is None:
+                    self._tell(None, Signal("behind").header(), None)
+                    return
             self.incoming.received(header, envelope.term, vector, now)
             self.between.ask(now, self.dead)
         elif kind in KINDS:
@@ -134,7 +140,7 @@ class Member:
             self._news()
         elif kind == "pass on":
             message = PassOn.read(header)
-            formed = self.log.get(message.number) or self.incoming.held.after(message.number - 1)
+            formed = self.log.whole(message.number) or self.incoming.held.after(message.number - 1)
             self.between.pass_on(message, formed)
         elif kind in _ANSWERS:
             self._tell(source, _ANSWERS[kind].header(), None)
@@ -151,6 +157,8 @@ class Member:
         if inquiry is None:
             if self.leader is not None:
                 self.leader.received(source, envelope, header, vector, now)
+            if self.leader is not None and header["kind"] == "got" and self.agreed.releases_at_once:
+                self._all_have(self.leader.holdings.acknowledged(now))
         elif header["kind"] == "ping":
             self._tell(source, Signal("pong").header(), None)
         elif source in self.members.everyone:  # what else is said is said again to the one that leads
@@ -164,6 +172,8 @@ class Member:
         self.patience.asked(number, now, spans=start.spans)
         if self.agreed.is_large:  # before anything is added up: that takes time as well
             self._tell(self.leads, RoundSignal("here", number).header(), None)
+        if self.agreed.releases_at_once:
+            self._all_have(start.acknowledged)  # so that the sum may take the memory of the one before
         snapshot = self._giving.give(number, is_pause=start.is_pause)
         give = Give(start.is_pause, snapshot.contribution)
         self._tell(self.leads, give.header(), None if start.spans else snapshot.vector)
@@ -187,8 +197,18 @@ class Member:
         self.started = max(self.started, number)
         self.keeping.marked(number, formed.saves)
         self._giving.put_back(number, self.keeping.oldest(number))
-        self.log.trim(self.applied, acknowledged)
+        self._all_have(acknowledged)
         self._news()
+
+    def _all_have(self, acknowledged: int) -> None:
+        """Release what no worker needs any more, as all have the rounds up to `acknowledged`."""
+        self.log.trim(self.applied, acknowledged)
+        if not self.agreed.releases_at_once:
+            return
+        self.log.release(self.applied, acknowledged)
+        # Where this member leads and falls silent, the others may form a round anew that only this one has.
+        stands = self.log.newest if self.leader is None else acknowledged
+        self._giving.forget(stands, self.keeping.oldest(stands))
 
     def jump(self, jump: Jump) -> None:
         """Note that this replica has become a copy of another one."""

@@ -154,7 +154,7 @@ class Giving:
         return snapshot
 
     def put_back(self, newest: int, oldest_needed: int) -> None:
-        """Take back what rounds did not take; forget what they took up to `oldest_needed`, for checkpoints."""
+        """Take back what rounds did not take; forget what they took before round `newest`, as in `forget`."""
         completed = self._log.get(newest)
         if completed is not None and not self._mates.isdisjoint(completed.contributors):
             with self._lock:
@@ -162,8 +162,13 @@ class Giving:
         for number in [n for n in self.snapshots if n <= newest]:
             if self._log.took(number, self._rank) is False:
                 self._take_back(number)
-            elif number < newest and number <= oldest_needed:
-                del self.snapshots[number]
+        self.forget(newest - 1, oldest_needed)
+
+    def forget(self, stands: int, oldest_needed: int) -> None:
+        """Forget what the rounds up to `stands` took, which are not formed again; none beyond `oldest_needed`, for
+        checkpoints."""
+        for number in [n for n in self.snapshots if n <= min(stands, oldest_needed)]:
+            del self.snapshots[number]
 
     def _take_back(self, number: int) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from quorate.rounds.combining import Combine
 
 _LARGE = 1 << 16  # bytes from which carrying a vector may take longer than answering
+_RELEASED = 1 << 20  # bytes from which memory is worth a look at every start of a round
 
 PASSED_ON = 1 << 30
 """The number of the attempt of a sum that comes from the log of another worker."""
@@ -82,6 +83,11 @@ class Agreed:
     def is_large(self) -> bool:
         """Whether a worker announces its vector before it is sent, and confirms results: see `Carrying`."""
         return self.vector_bytes >= _LARGE
+
+    @property
+    def releases_at_once(self) -> bool:
+        """Whether contributions and results are released once all have the round, and not only with the next one."""
+        return self.vector_bytes >= _RELEASED
 
     @property
     def log_rounds(self) -> int:

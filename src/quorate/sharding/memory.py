@@ -18,7 +18,8 @@ With `offload` the host holds the optimizer's state and, with "optimizer" and "d
 of their gradients; with "all", the pieces themselves, their gradients, and no copies. Where pieces are of 16 bits,
 numbers of 32 bits are kept besides. A delayed update of "all" takes copies as "optimizer" does.
 
-State of strategies between replicas, and a module's scratch memory, are in neither.
+State of strategies between replicas, and a module's scratch memory, are in neither. `held_between_replicas` adds the
+vectors of some strategies, without activations.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from quorate.core.axes import Offload
+
+VECTORS = {"all-reduce": 1, "local-sgd": 3, "eager-solo": 3, "eager-majority": 3}
+"""Vectors like the gradient, itself included, of a worker of two on a host, at the end of a backward pass or a step."""
+_RUNNING = 1 << 25
+"""Bytes that a process takes with its first backward pass, whatever the model."""
 
 Mode = Literal[0, 1, 2, 3]
 """The stage of ZeRO; 0 is none: every worker has all of the model."""
@@ -118,6 +124,13 @@ def held(model: Model, zero: Mode, shards: int, offload: Offload | None = None) 
         return replace(on_device, parameters=model.buffers, gradients=0, optimizer=0, host=host)
     copies = sum(_piece(size.bytes, size.rows, cut) for size in trained)
     return replace(on_device, optimizer=0, host=on_device.optimizer + copies + on_device.gradients + masters)
+
+
+def held_between_replicas(model: Model, strategy: str) -> int:
+    """Return the bytes of a worker of two on a host whose replicas are joined by one of the strategies of `VECTORS`, at
+    the end of a backward pass or a step: its proportional share, where no worker is late (`benchmarks/memory.py`)."""
+    alone = _on_device(model, 0, 1)
+    return alone.between_steps + (VECTORS[strategy] - 1) * alone.gradients + _RUNNING
 
 
 def _is_small(size: Size) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds.copies import Copy
 from quorate.rounds.leader import Start
 from quorate.rounds.member import Member
-from quorate.rounds.messages import Note
+from quorate.rounds.messages import Note, RoundSignal
 from quorate.rounds.terms import Agreed
 
 LAYOUT = Layout((Segment("w", (2,), torch.float32, 0, 0),), (Part(2, torch.float32, torch.device("cpu")),), header=0)
@@ -325,3 +326,68 @@ def test_no_more_bytes_of_results_are_kept_than_were_agreed_on() -> None:
             member.applied = member.log.newest
     for member in bench.members[:2]:
         assert [number for number in range(1, 13) if member.log.get(number) is not None] == list(range(8, 13))
+
+
+def wrapped(bench: Bench, rank: int, passes: Callable[[int, dict[str, Any], Flat | None], bool]) -> None:
+    """Send a message of `rank` only where `passes(to, header, vector)`."""
+    send = bench.members[rank]._send
+    bench.members[rank]._send = lambda *message: send(*message) if passes(*message) else None
+
+
+def test_large_results_and_contributions_are_released_once_all_have_the_round() -> None:
+    """The leader keeps its contribution until then: if it falls silent, the others form the round anew."""
+    bench = Bench(2, wait_for="all", vector_bytes=1 << 20)
+    leader, other = bench.members
+    lost = {"got"}
+    wrapped(bench, 1, lambda to, header, vector: header["kind"] not in lost)
+    for rank in range(2):
+        bench.call(rank)
+    bench.deliver()
+    assert bench.logs() == [(1, 0)] * 2
+    assert list(leader._giving.snapshots) == [1] and not other._giving.snapshots
+    lost.clear()
+    other._tell(None, RoundSignal("got", 1).header(), None)
+    bench.deliver()
+    assert not leader._giving.snapshots
+    assert leader.log.whole(1) is not None and other.log.whole(1) is not None, "neither worker has applied it"
+    lost.add("give")
+    for rank in range(2):
+        bench.members[rank].applied = 1
+        bench.call(rank)
+    bench.deliver()
+    for member in bench.members:
+        first = member.log.get(1)
+        assert member.log.newest == 1 and first is not None and first.sum is None and member.log.whole(1) is None
+
+
+def test_a_contribution_that_is_alone_in_its_round_is_not_sent_back() -> None:
+    bench = Bench(3, wait_for=1, vector_bytes=1 << 20)
+    sent: list[tuple[int, bool]] = []
+
+    def noted(to: int, header: dict[str, Any], vector: Flat | None) -> bool:
+        if header["kind"] == "round":
+            sent.append((to, vector is not None))
+        return True
+
+    wrapped(bench, 0, noted)
+    bench.call(2)
+    own = bench.members[2].pending.entries[0].vector  # type: ignore[attr-defined]
+    bench.deliver()
+    assert sent == [(1, True), (2, False)]
+    formed = bench.members[2].log.get(1)
+    assert formed is not None and formed.sum is own and bench.logs() == [(1, 0)] * 3
+
+
+def test_a_member_without_its_contribution_asks_for_the_sum() -> None:
+    bench = Bench(2, wait_for=1, vector_bytes=1 << 20)
+
+    def forgotten(to: int, header: dict[str, Any], vector: Flat | None) -> bool:
+        if header.get("is_own"):
+            bench.members[1]._giving.snapshots.clear()
+        return True
+
+    wrapped(bench, 0, forgotten)
+    bench.call(1)
+    bench.deliver()
+    formed = bench.members[1].log.get(1)
+    assert formed is not None and formed.sum is not None and formed.sum.parts[0].tolist() == [1.0, 1.0]

@@ -6,7 +6,17 @@ import json
 
 import pytest
 
-from quorate.sharding.memory import MODES, Mode, Model, Size, by_formula, held, numbers_sent
+from quorate.sharding.memory import (
+    MODES,
+    VECTORS,
+    Mode,
+    Model,
+    Size,
+    by_formula,
+    held,
+    held_between_replicas,
+    numbers_sent,
+)
 
 PSI = 1 << 20
 
@@ -110,3 +120,12 @@ def test_16_bits_have_32_on_the_host() -> None:
     small = Size(numbers=64, rows=8, bytes=128, gathered_bytes=128, kept_like=256)
     assert held(Model(sizes=[small]), 3, 2, "optimizer").host == 32 * (2 + 2 + 4 + 8)
     assert held(Model(sizes=[small]), 3, 2, "all").host == 32 * (2 + 2 + 4 + 8)
+
+
+def test_strategies_between_replicas_add_vectors_to_a_worker_alone() -> None:
+    """Measured by `benchmarks/memory.py`: one parameter of 2^26 float32, SGD without momentum."""
+    numbers = 1 << 26
+    model = Model(sizes=[size(numbers, width=1, kept_like=0)])
+    shares = {strategy: held_between_replicas(model, strategy) / (4 * numbers) for strategy in VECTORS}
+    measured = {"all-reduce": 2.14, "local-sgd": 4.12, "eager-solo": 4.12, "eager-majority": 4.12}
+    assert shares == pytest.approx(measured, rel=0.05)

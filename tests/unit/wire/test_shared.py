@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from quorate.wire.real import shared
 from quorate.wire.real.shared import _SURPLUS_BYTES, _SURPLUS_TAKES, LEAST_BYTES, Arena, Lender, is_possible
 
 pytestmark = pytest.mark.skipif(not is_possible(), reason="this system has no files in memory")
@@ -218,3 +219,25 @@ def test_blocks_that_stay_free_give_their_memory_back(arena: Arena) -> None:
     assert [block.is_filled for block in blocks].count(True) == 1
     two = [arena.empty(numel, torch.float32).fill_(number) for number in range(2)]
     assert [float(x.mean()) for x in two] == [0.0, 1.0]
+
+
+def test_one_large_block_keeps_its_memory_while_it_is_free(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "_LARGE_BYTES", 1)
+    blocks = [arena.empty(NUMEL, torch.float32).fill_(1.0) for _ in range(3)]
+    newest = blocks[2].data_ptr()
+    seen = lent(arena, lender(arena, 1), 1, blocks[0])
+    while blocks:
+        del blocks[0]
+    arena.give_large_blocks_back()
+    filled = [block for resting in arena._resting.values() for block in resting if block.is_filled]
+    assert len(filled) == 2, "one is read, and one free"
+    assert newest in {block.address for block in filled} and seen.sum() == NUMEL
+    del seen
+    arena.give_large_blocks_back()
+    assert sum(block.is_filled for resting in arena._resting.values() for block in resting) == 1
+
+
+def test_a_block_has_pages_for_its_tensor_only(arena: Arena) -> None:
+    """It is up to an eighth larger than its tensor."""
+    arena.empty((1 << 22) + 4, torch.uint8)
+    assert os.fstat(arena.fd).st_blocks * 512 < (1 << 22) + (1 << 18)

@@ -119,7 +119,18 @@ def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | Non
     """Return the measurement and the layouts as JSON."""
     about = {name: value for name, value in answer.items() if name != "memory"}
     rows = [asdict(layout) for layout in layouts]
-    return json.dumps({**about, "limit": limit, "workers": rows}, indent=2, ensure_ascii=False)
+    about |= {"limit": limit, "workers": rows, "strategies": _strategies(answer)}
+    return json.dumps(about, indent=2, ensure_ascii=False)
+
+
+def _strategies(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of a worker between backward passes and steps, by strategy; none with offloading or on a GPU."""
+    from quorate.sharding.memory import VECTORS, Model, held_between_replicas
+
+    if answer["device"] != "cpu" or answer.get("offload"):
+        return {}
+    model = Model.from_json(answer["memory"])
+    return {strategy: held_between_replicas(model, strategy) for strategy in VECTORS}
 
 
 def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | None) -> Iterator[str]:
@@ -161,6 +172,9 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
             yield f"One worker alone fits into {room}."
         else:
             yield f"The first that fits into {room} is ZeRO {first.zero} over {first.workers} workers."
+    if strategies := _strategies(answer):
+        yield "\nEach of two replicas on one host holds, after a backward pass or a step:"
+        yield from (f"  {strategy} {bytes_in_words(size)}" for strategy, size in strategies.items())
 
 
 def _row(cells: Sequence[str]) -> str:

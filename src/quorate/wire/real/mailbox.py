@@ -108,6 +108,8 @@ class Mailbox:
                 return outgoing
             link.queue.append(outgoing)
         self._push(link)
+        if self._arena is not None:
+            self._arena.give_large_blocks_back()
         return outgoing
 
     def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
@@ -242,6 +244,8 @@ class Mailbox:
             for arriving in late:
                 if arriving.reader is None and arriving.sock.fileno() >= 0:
                     self._drop(arriving)
+            if (arena := self._arena) is not None:
+                arena.give_large_blocks_back()
         for key in list(self._selector.get_map().values()):
             with suppress(OSError):
                 (key.data if isinstance(key.data, Arriving) else key.fileobj).close()  # type: ignore[union-attr]

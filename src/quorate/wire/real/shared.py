@@ -35,6 +35,8 @@ _MOST_BLOCKS = 1 << 14
 _PAGE = 1 << 16
 _SURPLUS_BYTES, _SURPLUS_TAKES = 1 << 20, 16
 """Size of blocks whose memory is given back where so many takes in a row have left them free."""
+_LARGE_BYTES = 1 << 25
+"""Size of blocks of which one at most keeps its memory while it is free."""
 _NAP = 1e-4
 """Seconds between two looks for a released block."""
 _POPULATE_WRITE = 23
@@ -64,9 +66,9 @@ def _madvise() -> Callable[[int, int, int], int]:
     return function
 
 
-def _make_pages(window: mmap.mmap) -> None:
+def _make_pages(address: int, nbytes: int) -> None:
     """Make all pages at once, cheaper than one by one at the first write; does nothing where the kernel cannot."""
-    _madvise()(np.frombuffer(window, np.uint8).ctypes.data, len(window), _POPULATE_WRITE)
+    _madvise()(address, nbytes, _POPULATE_WRITE)
 
 
 class _Block:
@@ -97,6 +99,8 @@ class Arena:
         self._released = deque[int]()
         self._resting: dict[int, list[_Block]] = {}
         """Blocks released by the owner, by size, the newest last."""
+        self._has_large = False
+        """Whether any block is large."""
         self._surplus: dict[int, tuple[int, int]] = {}
         """By size: how often one of several free blocks was taken, and the fewest that were left."""
         self.dead: Collection[int] = ()
@@ -112,7 +116,7 @@ class Arena:
         if block is None:
             return torch.empty(numel, dtype=dtype)
         if not block.is_filled:
-            _make_pages(block.window)
+            _make_pages(block.address, nbytes)  # the block is up to an eighth larger
             block.is_filled = True
         block.is_pinned = block.is_pinned or pin(block.address, block.nbytes)
         array = np.frombuffer(block.window, np.uint8, nbytes)
@@ -180,6 +184,7 @@ class Arena:
             except OSError:
                 return None  # no address space left: messages use the socket
             block = _Block(self._count, self._end, wanted, window, self._size)
+            self._has_large |= wanted >= _LARGE_BYTES
             self._count += 1
             self._end += wanted
             return block
@@ -190,6 +195,17 @@ class Arena:
             self._put_to_rest()
             resting = [block for block in self._resting.get(_rounded(nbytes), []) if block.is_filled]
             return bool(resting) and not any(map(self._is_free, resting))
+
+    def give_large_blocks_back(self) -> None:
+        """Release the memory of large blocks that no process holds, but for the newest of each size."""
+        if not self._has_large:
+            return
+        with self._lock:
+            self._put_to_rest()
+            for nbytes, resting in self._resting.items():
+                if nbytes >= _LARGE_BYTES:
+                    for block in [block for block in resting if block.is_filled and self._is_free(block)][:-1]:
+                        self._release(block)
 
     def trim(self) -> None:
         """Release the memory of all blocks that no process holds."""
@@ -219,7 +235,7 @@ class Arena:
         if block.is_pinned:
             unpin(block.address)
             block.is_pinned = False
-        block.window.madvise(mmap.MADV_REMOVE)
+        _madvise()(block.address, block.nbytes, mmap.MADV_REMOVE)
         block.is_filled = False
 
     def _is_free(self, block: _Block) -> bool:

@@ -1,0 +1,126 @@
+"""How much memory does a worker hold under a strategy, against torch DDP?
+
+    python benchmarks/memory.py [--quick] [--gib 0.25] [--steps 24] [--turns 3]
+
+Two processes on this host train one parameter by SGD without momentum, in each way in processes of its own, in turn.
+Each figure is the proportional share (Pss) of a worker, as the kernel counts it: a page that two processes map counts
+half. It is what the training adds to a process that has joined, in units of the parameter, at the end of backward
+passes and of steps, before `zero_grad`. `greatest` is the maximum over the steps after the third and over the workers,
+`usual` the median. The difference is what late workers cost: results that they have not applied, and gradients that no
+round has taken. A machine with other work makes workers late.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import record
+import workers
+
+TIMEOUT = 120.0
+"""Seconds a wait lasts at most."""
+ARMS = ("ddp", "all-reduce", "eager-solo", "eager-majority", "local-sgd")
+WARM_UP = 3
+MOST = 1.35
+"""At most, for the greatest share of every strategy over DDP's."""
+
+
+def proportional_share() -> int:
+    """Bytes of this process; a page counts by the number of processes that map it."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def worker(arm: str, gib: float, steps: int) -> None:
+    """One of the processes; rank 0 prints the shares of all workers, after backward passes and after steps."""
+    import torch
+    from torch import Tensor, nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    import quorate
+
+    class Squares(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(round(gib * 2**28)))
+
+        def forward(self) -> Tensor:
+            return (self.w * self.w).sum() * 1e-3
+
+    torch.set_num_threads(1)
+    world = quorate.join(timeout=TIMEOUT)
+    before = proportional_share()
+    model: nn.Module = Squares()
+    nbytes = sum(p.nbytes for p in model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if arm == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        quorate.distribute(optimizer, model, strategy=arm)
+    shares: dict[str, list[float]] = {"backward": [], "step": []}
+    for _ in range(steps):
+        model().backward()
+        shares["backward"].append((proportional_share() - before) / nbytes)
+        optimizer.step()
+        shares["step"].append((proportional_share() - before) / nbytes)
+        optimizer.zero_grad()
+    if arm != "ddp":
+        optimizer.finish()  # type: ignore[attr-defined]
+    of_workers = world.gather(shares)
+    if world.is_first:
+        print(json.dumps(of_workers), flush=True)
+
+
+def main() -> int:
+    parser = record.arguments(__doc__ or "")
+    parser.add_argument("--gib", type=float, default=0.25, help="size of the parameter (0.25)")
+    parser.add_argument("--steps", type=int, default=24, help="of each way and turn (24)")
+    parser.add_argument("--turns", type=int, default=3, help="of all ways (3)")
+    options = parser.parse_args()
+    gib, steps, turns = (0.0625, 8, 1) if options.quick else (options.gib, options.steps, options.turns)
+
+    from rich.progress import Progress
+
+    report = record.Report("memory", {"workers": 2, "gib": gib, "steps": steps, "turns": turns, "threads": 1})
+    measured: dict[str, list[list[dict[str, list[float]]]]] = defaultdict(list)
+    with Progress(disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("turns", total=turns * len(ARMS))
+        for _ in range(turns):
+            for arm in ARMS:
+                script = str(Path(__file__).resolve())
+                for line in workers.json_lines(script, 2, "--worker", arm, str(gib), str(steps)):
+                    measured[arm].append(json.loads(line))
+                progress.update(task, advance=1, description=arm)
+    greatest = {arm: add_rows(report, arm, of_turns) for arm, of_turns in measured.items()}
+    for arm in ARMS[1:]:
+        report.bar(f"{arm}: greatest share / DDP's", greatest[arm] / greatest["ddp"], at_most=MOST)
+    return report.show(options)
+
+
+def add_rows(report: record.Report, arm: str, of_turns: list[list[dict[str, list[float]]]]) -> float:
+    """Add the figures of one way, of each turn the worker with the most; return the median of the greatest shares."""
+    every: list[float] = []
+    for moment in ("backward", "step"):
+        late = [[shares[moment][WARM_UP:] for shares in of_workers] for of_workers in of_turns]
+        most = [max(max(shares) for shares in of_workers) for of_workers in late]
+        usual = [max(median(shares) for shares in of_workers) for of_workers in late]
+        report.rows.append(record.figure(f"{arm}: after {moment}, greatest", most))
+        report.rows.append(record.figure(f"{arm}: after {moment}, usual", usual))
+        every = most if not every else [max(pair) for pair in zip(every, most, strict=True)]
+    return record.figure(arm, every).median
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        arm, gib, steps = sys.argv[2:5]
+        worker(arm, float(gib), int(steps))
+    else:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        sys.exit(main())
