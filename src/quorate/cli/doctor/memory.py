@@ -162,6 +162,9 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
     yield "without libraries, single operations, messages, and what the strategy keeps."
     if has_host:
         yield "host: what is offloaded to its memory, or to files, for each worker."
+    if strategies := _strategies(answer):
+        yield "\nEach of two replicas on one host holds, after a backward pass or a step:"
+        yield from (f"  {strategy} {bytes_in_words(size)}" for strategy, size in strategies.items())
     if limit is not None:
         fitting = [layout for layout in layouts if layout.fits]
         first = min(fitting, key=lambda layout: (layout.workers, layout.zero), default=None)
@@ -172,9 +175,6 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
             yield f"One worker alone fits into {room}."
         else:
             yield f"The first that fits into {room} is ZeRO {first.zero} over {first.workers} workers."
-    if strategies := _strategies(answer):
-        yield "\nEach of two replicas on one host holds, after a backward pass or a step:"
-        yield from (f"  {strategy} {bytes_in_words(size)}" for strategy, size in strategies.items())
 
 
 def _row(cells: Sequence[str]) -> str:
