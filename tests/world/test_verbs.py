@@ -1,4 +1,7 @@
-"""Each verb that starts processes, once as users start it: the console script, with nothing imported before."""
+"""Each verb that starts processes, once as users start it: the console script, with nothing imported before.
+
+`plan` is started so in `tests/unit/cli/test_plan.py`, where an interrupt ends it.
+"""
 
 from __future__ import annotations
 
@@ -79,14 +82,6 @@ def test_times_are_simulated(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"][0]["strategy"] == "quorum"
-
-
-@pytest.mark.slow
-def test_a_script_is_planned(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.replace('"quorum"', '"all-reduce"'))
-    done = quorate(tmp_path, "plan", "-n", "1", "--memory", "1GB", "--bandwidth", "10Gbit", "train.py", "0")
-    assert done.returncode == 0, done.stderr
-    assert "The first choice: quorate run " in done.stdout
 
 
 @pytest.mark.slow

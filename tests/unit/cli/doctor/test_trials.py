@@ -99,9 +99,9 @@ def test_torch_describes_the_machine() -> None:
     assert environment["torch_version"] and environment["python_version"] and isinstance(environment["gpus"], list)
 
 
-def test_a_run_is_really_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/world/test_verbs.py` has one that ends well."""
     monkeypatch.chdir(tmp_path)
-    assert quorate_run()[:2] in [("OK", "2 workers agreed on cpu"), ("OK", "2 workers agreed on cuda")]
-    assert os.listdir(tmp_path) == []
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
     assert quorate_run().level == "FAIL"
+    assert os.listdir(tmp_path) == []
