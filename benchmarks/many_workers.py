@@ -33,7 +33,7 @@ ARMS: dict[str, dict[str, Any]] = {
 STARTS = ("ddp", "eager-solo", "all-reduce")
 SLEEP = 0.0004
 """Seconds of sleep before a step, times the number of workers: with 64 of them a worker sleeps 26 ms in each step."""
-STEPS = 6400
+STEPS = 1600
 """Steps of all workers in a block."""
 LAYERS, WIDTH, BATCH = 40, 32, 64
 SECONDS = 5.5
@@ -117,7 +117,7 @@ def starting(arm: str) -> None:
 
 def main() -> int:
     parser = record.arguments(__doc__ or "")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[4, 8, 16, 32, 64], help="numbers of workers")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[4, 8, 16, 32], help="numbers of workers")
     parser.add_argument("--turns", type=int, default=5, help="of all strategies, at each size; and starts (5)")
     parser.add_argument("--picture", type=Path, help="draw the contributions per second into this SVG or PNG file")
     options = parser.parse_args()
