@@ -61,9 +61,10 @@ def test_they_train_in_processes(tmp_path: Path, server: RunServer) -> None:
     trained = sorted(set(CASES) - {"train"})
     script = tmp_path / "all.py"
     script.write_text(f"""
-import runpy, sys
+import os, runpy, sys
 import torch
 import quorate
+os.chdir({str(tmp_path)!r})  # where an example keeps its data
 for name in {trained!r}:
     sys.argv = [name, "--epochs", "1", "--points", "256"]
     made = runpy.run_path({str(ROOT / "examples")!r} + f"/{{name}}.py", run_name="__main__")
