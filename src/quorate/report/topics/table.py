@@ -88,7 +88,7 @@ AGAINST_BASELINE = {"target_speedup", "speedup"}
 
 def _body(view: View, arms: Arms[Part]) -> Iterator[Markup]:
     if not view.summary.arms:
-        yield missing("There are no arms in this comparison.")
+        yield missing("There are no arms in this comparison: none of its runs has left records.")
         return
     columns = columns_of(view)
     has_target = any(column.field == "target_speedup" for column in columns)

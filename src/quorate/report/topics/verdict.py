@@ -210,7 +210,7 @@ def _headline(summary: Summary) -> Markup:
     best = next(iter(ranked_arms(summary.arms)), None)
     if best is None or summary.baseline is None:
         return Markup()
-    to_target = has_target_speedup(best)
+    to_target = summary.target is not None and has_target_speedup(best)
     speedup = best.target_speedup if to_target else best.speedup
     if speedup is None:
         return Markup()
