@@ -14,7 +14,7 @@ from quorate.core.contracts import Wire
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.means.means import MeansOfAll
-from quorate.observe.digests import bits_of
+from quorate.observe.digests import Digests, bits_of
 from quorate.observe.step_observer import StepObserver
 from quorate.replica.replica import Replica
 from quorate.strategies.parts.edits import WithPoint
@@ -31,6 +31,8 @@ class EditedWorker(Worker, Protocol):
 
     updates: int
     """The number of updates that the replica has applied."""
+
+    digests: Digests
 
     @property
     def wire(self) -> Wire:
