@@ -218,7 +218,7 @@ class EditsAtPauses(StepObserver):
         return int((members > 0).sum() - (edited > 0).sum()) / int(is_ahead.sum())
 
     def _differs_from_left(self, digests: bytes) -> float:
-        """Return 1 if this replica, with `digests`, was edited after the step at which others left it behind, else 0."""
+        """Return 1 if this replica, with `digests`, was edited after others left it behind, else 0."""
         worker = self._worker
         return worker.means.headers.most_of_pieces(float(worker.digests.differs_from_left(worker.updates, digests)))
 
