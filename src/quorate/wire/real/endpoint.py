@@ -224,10 +224,10 @@ class Endpoint:
             if (failure := read_failure(self.board)) is not None:
                 raise failure
             return
-        failed, gone = self.board.peek_all([FAILED, GONE])
+        failed, departures = self.board.peek_all([FAILED, GONE])
         if failed is not None:
             raise failure_in(failed)
-        self._learn_members(gone)
+        self._learn_members(departures)
 
     def members_now(self) -> Members:
         """Return `Wire.members`; raises the first failure. Cost: two reads of the board, at most every 20 ms."""
