@@ -74,6 +74,8 @@ _FLAGS = {
 """Label and words of class variables, by name and value."""
 
 _TITLE = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*", re.MULTILINE)
+_RAISES = re.compile(r"(?:^|\n)Raises `(?:.+\n?)+")
+"""A paragraph for those who call the class."""
 _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?$", re.DOTALL)
 
 
@@ -301,7 +303,7 @@ def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
         name=name,
         kind=kind,
         summary=summary,
-        text=own_sections[""].partition("\n")[2].strip(),
+        text=_RAISES.sub("", own_sections[""].partition("\n")[2]).strip(),
         sections={title: sections[title] for title in SECTIONS if sections.get(title) and title != "Honesty"},
         honesty=tuple({row.fault: row for row in rows}.values()),
         settings=source.settings,
