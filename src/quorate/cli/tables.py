@@ -116,7 +116,8 @@ def _columns(heads: Sequence[str], rows: Sequence[Sequence[str]], level: int) ->
 
 def _divided(columns: Sequence[_Column], keys: int, width: int) -> list[list[_Column]] | None:
     """Return the columns of each part, which begins with the `keys`; None if a part is too wide."""
-    shared, parts = list(columns[:keys]), []
+    shared: list[_Column] = list(columns[:keys])
+    parts: list[list[_Column]] = []
     for column in columns[keys:]:
         if not parts or _total([*parts[-1], column]) > width:
             parts.append(shared.copy())

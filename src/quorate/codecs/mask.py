@@ -43,7 +43,7 @@ class Mask(Codec):
     density: float = 0.1
     """Share of each tensor that is sent, above 0 and at most 1."""
     by: Literal["number", "unit"] = "number"
-    """What is selected: single numbers, or rows of a matrix."""
+    """Units that are selected: single numbers, or rows of a matrix."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

@@ -71,7 +71,7 @@ class Adaptive(RoundSettings):
     clip_norm: float | None = None
     """Maximum norm of the mean of a round; larger means are clipped. By default means are not clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Where momentum is kept, as in `quorum`."""
+    """Place of the momentum, as in `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -72,7 +72,7 @@ class Quorum(RoundSettings):
     clip_norm: float | None = None
     """Maximum norm of the mean of a round; larger means are clipped. By default means are not clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """Where momentum is kept: on each worker, or in the shared optimizer; "auto": on each worker if gradients may be
+    """Place of the momentum: on each worker, or in the shared optimizer; "auto": on each worker if gradients may be
     late."""
     overlap: bool = False
     """Whether a step returns immediately, so that a later step applies its round."""

@@ -76,9 +76,7 @@ def test_what_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_the_best_five_and_why_others_lose(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     assert status(*OF_SIZES, SIZES) == 0
     out = capsys.readouterr().out

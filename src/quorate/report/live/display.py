@@ -84,7 +84,7 @@ def lines_of(run: LiveRun, width: int) -> Group:
 
 
 def _wrapped(figures: Sequence[str], width: int) -> str:
-    text = " · ".join(figure.replace(" ", "\xa0") for figure in figures)
+    text = "\xa0· ".join(figure.replace(" ", "\xa0") for figure in figures)
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
 
 

@@ -96,7 +96,7 @@ class OuterStepSettings(Strategy):
     outer_reach: float = 1.5
     """Length of an outer step along the mean delta, in multiples of that delta, with `outer_gain="measured"`."""
     outer_device: Literal["own", "cpu"] = "own"
-    """Where the outer optimizer and its copy of the parameters are kept: on the model's device, or in host memory."""
+    """Place of the outer optimizer and its copy of the parameters: on the model's device, or in host memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
