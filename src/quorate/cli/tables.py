@@ -15,8 +15,8 @@ WIDEST_TEXT = 100
 """Characters up to which a paragraph fills a line."""
 _NARROWEST_TEXT = 24
 """Characters that a column of text needs; in a narrower one, the text goes below its row."""
-_QUANTITY = re.compile(r"\d(?: (?:h|min) \d+)? (?:[kMG]?B|[mµ]?s|min|h|days?|%)(?!\w)|\(\w+ [-+] \w+\)")
-"""A number with its unit, or a short sum in parentheses, in which no line ends."""
+_QUANTITY = re.compile(r"\d(?: (?:h|min) \d+)? (?:[kMG]?B|[mµ]?s|min|h|days?|%)(?!\w)|(?<=[\w)}]) [-+*/] (?=[\w({])")
+"""Text in which no line ends: between a number and its unit, and beside the sign of an operation."""
 _NO_BREAK = "\xa0"
 _GAP = "  "
 _LEVELS = 3

@@ -186,6 +186,13 @@ def test_rows_become_records_where_nothing_else_fits() -> None:
     ]
 
 
+def test_rows_become_records_rather_than_many_tables() -> None:
+    heads = ["name", *(f"column {letter}" for letter in "abcdefgh")]
+    row = ["x", *(f"1,234,56{digit}" for digit in range(8))]
+    assert sum(line.startswith("name") for line in table(heads, [row], 37)) == 3
+    assert table(heads, [row], 30)[:2] == ["x", "  column a: 1,234,560"]
+
+
 def test_text_goes_below_its_row_in_a_narrow_terminal() -> None:
     rows = [("hierarchical-local-sgd", "Means within groups of close workers.")]
     assert list(text_table(rows, 40)) == [
@@ -195,8 +202,9 @@ def test_text_goes_below_its_row_in_a_narrow_terminal() -> None:
     ]
 
 
-def test_no_line_ends_in_a_quantity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_ends_in_a_quantity_or_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "24")
+    assert list(paragraphs("The other workers all-reduce")) == ["The other workers", "all-reduce"]
     assert list(paragraphs("it takes longer by about 12 min 5 s (P - 1)")) == [
         "it takes longer by about", "  12 min 5 s (P - 1)"
     ]  # fmt: skip
