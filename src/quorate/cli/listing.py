@@ -73,12 +73,9 @@ def _lines(kind: str, summaries: Mapping[str, str]) -> Iterator[str]:
     if kind != "strategies":
         yield from text_table(list(summaries.items()), text_width())
         return
-    grouped = {name for names in GROUPS.values() for name in names}
-    groups = GROUPS | {"others": tuple(name for name in summaries if name not in grouped)}
-    for title, names in groups.items():
+    for title, names in GROUPS.items():
         rows = [(name, f"{'Start here. ' * (name in FIRST)}{summaries[name]}") for name in names]
-        if rows:
-            yield from (f"\n  {title}", *text_table(rows, text_width(), indent="    "))
+        yield from (f"\n  {title}", *text_table(rows, text_width(), indent="    "))
 
 
 def registry(family: str) -> Registry[Any]:
