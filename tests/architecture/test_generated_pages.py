@@ -24,13 +24,17 @@ DOCS = ROOT / "docs"
 BUILDS = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo"))
 
 
-@pytest.fixture(scope="module")
-def generated() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    return script("generated_pages")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +93,12 @@ def test_the_page_of_combinations_has_every_strategy_and_a_reason_for_each_no(pa
 def test_the_command_line_has_the_same_combinations(generated: ModuleType) -> None:
     written = generated.COMBINATIONS.read_text(encoding="utf-8")
     assert written == generated.combinations_json(), "run python docs/generated_pages.py"
+
+
+def test_the_page_of_tested_combinations_is_up_to_date() -> None:
+    table = script("support_table")
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run python docs/support_table.py"
+    assert {cell for row in table.cells().values() for cell in row} == {"tested", "refused", "untested"}
 
 
 def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:
