@@ -4,7 +4,8 @@ Idea: Every learner takes H steps of its own optimizer, sends how far it has mov
 current common point, and goes on. Each outer gradient moves the common point at once. Momentum applied to each single
 outer gradient makes training worse, so it is delayed (delayed Nesterov, `parts/learners.py`):
 
-    every g: x = x - lr g / N, s = s + g / N;  every N-th: m = beta m + s, x = x - lr beta m, s = 0
+    every g:    x = x - lr g / N, s = s + g / N
+    every N-th: m = beta m + s, x = x - lr beta m, s = 0
 
 Alternatively each outer gradient is a step of Adam (`outer="adam"`), which can give stale outer gradients less weight
 (`late="cosine"`, `parts/outer_gradients.py`).
