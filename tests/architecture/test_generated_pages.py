@@ -126,6 +126,18 @@ def test_pictures_of_the_gallery_show_published_figures() -> None:
         assert not {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", results)}
 
 
+def test_the_expected_figures_for_teaching_are_in_the_notebooks() -> None:
+    page = (DOCS / "tutorial" / "teaching.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([\w -]+) \| [^|]+ \| ([\d., ]+) \|$", page.partition("## Expected figures")[2], re.MULTILINE
+    )
+    assert len(rows) == 10
+    for title, figures in rows:
+        notebook = (DOCS / "notebooks" / f"{title.lower().replace(' ', '-')}.ipynb").read_text(encoding="utf-8")
+        shown = notebook.replace(",", "")
+        assert not [figure for figure in figures.split(", ") if figure.replace(",", "") not in shown], title
+
+
 def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:
     assert generated.escaped(["`x` and **values, a_ |b|"]) == ["``x`` and \\*\\*values, a\\_ \\|b\\|"]
     assert generated.escaped(["*per worker*, 2 * 3 * x"]) == ["*per worker*, 2 \\* 3 \\* x"]
