@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +21,8 @@ from quorate.train.compatibility import refused_features  # noqa: E402
 
 PAGE = Path(__file__).parent / "reference" / "support.md"
 MARKS = ("parametrize", "covering")
+LOOKS = {"tested": "**tested**", "refused": "*refused*", "untested": "untested"}
+ROBUST = "In pieces, with failures, and again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Feature:
 
     head: str
     meaning: str
+    part: str = "Where it trains"
+    """The heading of the table that has this column."""
     cases: tuple[str, ...]
     """`module:name` in `tests`: a test, whose marks name strategies, or a collection of cases."""
     refused: str | Callable[[type[Strategy]], bool] | None = None
@@ -76,7 +80,14 @@ FEATURES = (
         cases=("gpu.test_trainings:COMPILED",),
     ),
     Feature(
+        head="several hosts",
+        meaning="two hosts of two workers; the hosts are network namespaces of one machine",
+        cases=("world.test_strategies_across_hosts:ACROSS",),
+        refused=_shares_memory,
+    ),
+    Feature(
         head="shards",
+        part=ROBUST,
         meaning="replicas in pieces: ZeRO, tensor parallelism, stages or experts",
         cases=(
             "world.test_sharding:STRATEGIES",
@@ -89,6 +100,7 @@ FEATURES = (
     ),
     Feature(
         head="a worker dies",
+        part=ROBUST,
         meaning='the others go on, with `on_death="continue"` where that is not the default',
         cases=(
             "unit.train.test_layers_that_freeze:LATE",
@@ -105,6 +117,7 @@ FEATURES = (
     ),
     Feature(
         head="workers join",
+        part=ROBUST,
         meaning="a new worker joins, in place of a dead one or in addition",
         cases=(
             "unit.train.test_layers_that_freeze:JOINED",
@@ -117,15 +130,10 @@ FEATURES = (
     ),
     Feature(
         head="replay",
+        part=ROBUST,
         meaning="`quorate replay` gives the same bits; strategies without rounds are refused",
         cases=("contract.test_replay:OF_ROUNDS",),
         refused=_has_no_rounds,
-    ),
-    Feature(
-        head="several hosts",
-        meaning="two hosts of two workers; the hosts are network namespaces of one machine",
-        cases=("world.test_strategies_across_hosts:ACROSS",),
-        refused=_shares_memory,
     ),
 )
 
@@ -158,57 +166,62 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def cells() -> dict[str, list[str]]:
+def cells(features: Sequence[Feature] = FEATURES) -> dict[str, list[str]]:
     """Return for each strategy "tested", "refused" or "untested", feature by feature."""
     names = [name for name, place in strategies.places.items() if place.startswith("quorate.")]
     table: dict[str, list[str]] = {name: [] for name in names}
-    for feature in FEATURES:
+    for feature in features:
         covered = set().union(*map(tested, feature.cases))
         for name in names:
-            kind = strategies.get(name)
-            if feature.refused is None:
-                is_refused = False
-            elif isinstance(feature.refused, str):
-                is_refused = feature.refused in refused_features(kind, name)
-            else:
-                is_refused = feature.refused(kind)
-            table[name].append("refused" if is_refused else "tested" if name in covered else "untested")
+            is_tested = "tested" if name in covered else "untested"
+            table[name].append("refused" if _refuses(feature, name) else is_tested)
     return table
+
+
+def _refuses(feature: Feature, name: str) -> bool:
+    kind = strategies.get(name)
+    if feature.refused is None or callable(feature.refused):
+        return feature.refused is not None and feature.refused(kind)
+    return feature.refused in refused_features(kind, name)
 
 
 def page() -> str:
     """Return the text of the page."""
-    heads = " | ".join(feature.head for feature in FEATURES)
-    rows = [f"| `{name}` | {' | '.join(row)} |" for name, row in cells().items()]
+    lines = [
+        "# What is tested with which strategy",
+        "",
+        "Made by `python docs/support_table.py` from the cases of the tests and from the table of refused",
+        "combinations; a test fails if this page is out of date.",
+        "",
+        "- **tested**: a test trains this combination, with some settings of the strategy;",
+        "- *refused*: the combination ends with one sentence before the training starts;",
+        "- untested: nothing refuses it, and no test shows that it works. It may.",
+        "",
+    ]
+    for part in dict.fromkeys(feature.part for feature in FEATURES):
+        lines += [f"## {part}", "", *_part([feature for feature in FEATURES if feature.part == part]), ""]
     return "\n".join(
         [
-            "# What is tested with which strategy",
-            "",
-            "Made by `python docs/support_table.py` from the cases of the tests and from the table of refused",
-            "combinations; a test fails if this page is out of date.",
-            "",
-            "- **tested**: a test trains this combination, with some settings of the strategy;",
-            "- **refused**: the combination ends with one sentence before the training starts;",
-            "- **untested**: nothing refuses it, and no test shows that it works. It may.",
-            "",
-            f"| strategy | {heads} |",
-            f"|{'---|' * (len(FEATURES) + 1)}",
-            *rows,
-            "",
-            "## The columns",
-            "",
-            "| column | meaning | cases in `tests/` |",
-            "|---|---|---|",
-            *(
-                f"| {feature.head} | {feature.meaning} | {', '.join(map(_place, feature.cases))} |"
-                for feature in FEATURES
-            ),
+            *lines,
+            "## More combinations",
             "",
             "The page *What goes with what* of the site has more combinations, with the reason for each refusal;",
             "`quorate explain NAME` prints a strategy's row of it.",
             "",
         ]
     )
+
+
+def _part(features: Sequence[Feature]) -> list[str]:
+    return [
+        "| column | meaning | cases in `tests/` |",
+        "|---|---|---|",
+        *(f"| {feature.head} | {feature.meaning} | {', '.join(map(_place, feature.cases))} |" for feature in features),
+        "",
+        f"| strategy | {' | '.join(feature.head for feature in features)} |",
+        f"|{'---|' * (len(features) + 1)}",
+        *(f"| `{name}` | {' | '.join(LOOKS[cell] for cell in row)} |" for name, row in cells(features).items()),
+    ]
 
 
 def _place(case: str) -> str:
