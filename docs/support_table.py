@@ -68,16 +68,22 @@ FEATURES = (
         refused=_shares_memory,
     ),
     Feature(
-        head="AMP",
-        meaning="`torch.autocast` in bfloat16, and in float16 with a `GradScaler`, on a GPU",
+        head="AMP on a GPU",
+        meaning="`torch.autocast` in bfloat16, and in float16 with a `GradScaler`",
         cases=("gpu.test_trainings:test_mixed_precision",),
         refused=_shares_memory,
     ),
     Feature(
-        head="`torch.compile`",
-        meaning="a compiled model, whole on each worker, on a GPU. In shards, compiled models are tested under "
-        "`all-reduce` on CPUs; virtual workers do not compile",
+        head="`torch.compile` on a GPU",
+        meaning="a compiled model, whole on each worker",
         cases=("gpu.test_trainings:COMPILED",),
+        refused=_shares_memory,
+    ),
+    Feature(
+        head="both on CPUs",
+        meaning="a compiled model, whole on each worker, under `torch.autocast` in bfloat16. In shards compiled models "
+        "are tested under `all-reduce`; virtual workers do not compile",
+        cases=("world.test_compiled:COMPILED",),
     ),
     Feature(
         head="several hosts",
