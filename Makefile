@@ -13,6 +13,8 @@
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate and Keras, which it installs in an environment
 #                     of their own: four minutes
+#   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
+#                     minute each. `make notebooks STORE=--overwrite` stores the outputs in them
 #   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
 #                     HEAD~1 by the fewest steps. A minute, before every commit; `make test` runs the rest
 #   make coverage     which lines of each file `make test` runs, in all its processes: a table, and pages in build/coverage
@@ -31,7 +33,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop check size docs soak searches clean
+.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop notebooks check size docs soak searches clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -50,7 +52,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv
 	@$(BIN)/quorate compare digits -n 4 --baseline ddp --strategy eager-majority --strategy eager-solo --seeds 3 \
-	  --target 0.9 --imbalance one-of:80ms --pace 15ms --batch 24 --epochs 5 --evaluations 10
+	  --target 0.9 --imbalance one-of:80ms --min-step-time 15ms --batch 24 --epochs 5 --evaluations 10
 
 test: venv
 	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers and not interop and not gpu'
@@ -104,6 +106,17 @@ test-interop: venv
 	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
 	    echo "make test-interop: $$library could not be installed" >&2; done
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
+
+# Jupyter goes into an environment of its own beside this one, whose packages it finds too.
+notebooks: venv
+	@[ -x $(VENV)/notebooks/bin/python ] || { \
+	  $(BIN)/python -m venv $(VENV)/notebooks && \
+	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
+	    > "$$($(VENV)/notebooks/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
+	@$(VENV)/notebooks/bin/python -m pip install --disable-pip-version-check -q 'nbmake>=1.5' 'ipykernel>=6.29'
+	@$(VENV)/notebooks/bin/python -m pytest -p nbmake.pytest_plugin --nbmake --nbmake-timeout=300 --timeout=900 $(STORE) \
+	  docs/notebooks; \
+	  status=$$?; rm -rf docs/notebooks/runs; exit $$status
 
 check: venv
 	$(BIN)/python -m ruff format --check .

@@ -32,6 +32,7 @@ class Run:
     clips: bool = False
     accumulates: int = 1
     compiled: bool = False
+    backend: str = "inductor"
     adamw: bool = False
     late: bool = False
     """Whether the last worker is late by 20 ms in each step."""
@@ -51,7 +52,7 @@ def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
 def trained(run: Run, device: str, world: Any) -> tuple[list[float], list[Tensor]]:
     """Losses on common data at the beginning and at the end, and the parameters."""
     model = net(world.rank).to(device)
-    called: Any = torch.compile(model) if run.compiled else model
+    called: Any = torch.compile(model, backend=run.backend) if run.compiled else model
     plain: Any = (
         torch.optim.AdamW(model.parameters(), lr=3e-3)
         if run.adamw
@@ -133,7 +134,7 @@ def loaded(world: Any) -> tuple[Tensor, Tensor]:
     data = TensorDataset(torch.arange(64.0 * 5000).reshape(64, 5000), torch.arange(64))
     came = []
     weights = torch.eye(5000, device=GPU)
-    for x, y in quorate.shard(data, 4, shuffle=False, device=GPU):
+    for x, y in quorate.loader(data, 4, shuffle=False, device=GPU):
         assert x.device.type == GPU.type
         came.append(((x @ weights)[:, 0] / 5000 - y).abs().sum() + y.float().sum() * 0)
         came[-1] = came[-1] + 0

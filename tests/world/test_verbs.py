@@ -25,7 +25,7 @@ world = quorate.join()
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, "quorum")
 quorate.load()
-loader = quorate.shard(torch.utils.data.TensorDataset(torch.ones(64, 4)), 2)
+loader = quorate.loader(torch.utils.data.TensorDataset(torch.ones(64, 4)), 2)
 epochs_together = 0
 for epoch in range(loader.epoch, 1000):
     for (inputs,) in loader:
@@ -52,7 +52,7 @@ def quorate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_run_is_joined_and_resumed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = [QUORATE, "run", "-n", "2", "--spare", "1", "--name", "x", "train.py", "3"]
+    words = [QUORATE, "run", "-n", "2", "--max-joins", "1", "--name", "x", "train.py", "3"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         try:
             until((tmp_path / "trains-0").exists, "the training", LIMIT)
