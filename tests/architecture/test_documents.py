@@ -31,7 +31,9 @@ LINK_TO_DECISION = re.compile(r"([\w-]+)\.md#(\d{4})\b")
 HOMES = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 1]
 MACHINE = re.compile(rf"(?<![\w.])(?:/(?:work|root)|{'|'.join(map(re.escape, HOMES))})/\w+")
 
-FROM_AN_INDEX = re.compile(r"\binstall (?:-\S+ )*['\"]?quorate\b|\bquorate\\?\[(?!\d)\w+\\?\]")
+FROM_AN_INDEX = re.compile(
+    r"\binstall (?:-\S+ )*['\"]?(?:torch-)?quorate\b(?!(?:\[\w+\])? @ )|\bquorate\\?\[(?!\d)\w+\\?\](?! @ )"
+)
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -182,10 +184,13 @@ def test_no_file_names_a_machine() -> None:
 
 
 def test_nobody_is_told_to_install_quorate_from_an_index() -> None:
-    """There its name is another program's: errors and pages name the packages of an extra, or a checkout."""
-    folders = ("src", "tests", "examples", "benchmarks", "docs")
-    inside = [path for folder in folders for suffix in ("py", "md") for path in (ROOT / folder).rglob(f"*.{suffix}")]
-    files = [path for path in [*DOCUMENTS[:2], *inside] if path != Path(__file__)]
+    """There `quorate` is another program, and `torch-quorate` is nobody's: texts name a path, a URL or a file."""
+    folders = ("src", "tests", "examples", "benchmarks", "docs", ".github")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    written = [
+        path for path in [*ROOT.iterdir(), *inside] if path.suffix in {"", ".cff", ".md", ".py", ".toml", ".yml"}
+    ]
+    files = [path for path in written if path.is_file() and path != Path(__file__)]
     texts = {path: path.read_text(encoding="utf-8") for path in files}
     assert not {path: found.group() for path, text in texts.items() if (found := FROM_AN_INDEX.search(text))}
 
@@ -199,6 +204,11 @@ def test_nobody_is_told_to_install_quorate_from_an_index() -> None:
         (r"quorate\[tls\]", True),
         ("pip install '.[tls]' in a checkout of quorate", False),
         ("pip install ./quorate", False),
+        ("pip install torch-quorate", True),
+        ("pip install -U 'torch-quorate[tls]'", True),
+        ("pip install 'torch-quorate @ git+file:///path/to/quorate'", False),
+        ("pip install 'torch-quorate[tls] @ git+file:///path/to/quorate'", False),
+        ("pip install dist/torch_quorate-0.2.0-py3-none-any.whl", False),
         ("quorate run", False),
     ],
 )
