@@ -19,7 +19,8 @@ from tests.architecture.tree import PACKAGE, ROOT
 GENERATED = ROOT / "docs" / "generated"
 WRITTEN = sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(GENERATED))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
+COMMUNITY = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
+DOCUMENTS = [ROOT / "README.md", *COMMUNITY, *WRITTEN]
 STANDS_FOR_SOMETHING = re.compile(r"\b(NAME|RUN|FILE|VERB|FOLDER)\b|\bruns/")
 """In a command: that it is to be completed by the reader, so that it can be parsed, but not done."""
 THE_READERS_OWN = {"train.py"}
@@ -149,7 +150,7 @@ def test_python_blocks_are_python(document: Path) -> None:
 
 def test_the_readme_shows_how_to_begin() -> None:
     typed = {" ".join(words) for words in commands(ROOT / "README.md")}
-    assert {"make demo", "make test"} <= typed
+    assert {"pip install .", "quorate run -n 4 train.py", "make demo"} <= typed
 
 
 def test_what_the_readme_claims_was_printed_by_a_script() -> None:
