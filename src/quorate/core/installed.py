@@ -53,11 +53,11 @@ def _origin(extra: str) -> str | None:
         return None
     origin: dict[str, Any] = json.loads(text)
     url: str = origin["url"]
-    if repository := origin.get("vcs_info"):
-        return f"'{DISTRIBUTION}[{extra}] @ {repository['vcs']}+{url}@{repository['commit_id']}'"
-    path = Path(unquote(urlsplit(url).path))
+    repository = origin.get("vcs_info")
     if not url.startswith("file:"):
-        return f"'{DISTRIBUTION}[{extra}] @ {url}'"
-    if not path.exists():
+        source = f"{repository['vcs']}+{url}@{repository['commit_id']}" if repository else url
+        return f"'{DISTRIBUTION}[{extra}] @ {source}'"
+    path = Path(unquote(urlsplit(url).path))
+    if repository or not path.exists():  # pip before 24.1 refuses a name with git+file
         return None
     return f"-e '{path}[{extra}]'" if origin.get("dir_info", {}).get("editable") else f"'{path}[{extra}]'"

@@ -31,9 +31,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"url": "file://{}/a%20wheel.whl", "archive_info": {}}, "'{}/a wheel.whl[tls]'"),
         ({"url": "file://{}/deleted", "dir_info": {}}, "cryptography"),
         (
-            {"url": "file:///clone", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}},
-            "'torch-quorate[tls] @ git+file:///clone@c0ffee'",
+            {"url": "https://example.org/quorate", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}},
+            "'torch-quorate[tls] @ git+https://example.org/quorate@c0ffee'",
         ),
+        ({"url": "file://{}", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, "cryptography"),
         (
             {"url": "https://example.org/a.whl", "archive_info": {}},
             "'torch-quorate[tls] @ https://example.org/a.whl'",
