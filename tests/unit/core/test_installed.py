@@ -26,15 +26,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("origin", "command"),
     [
-        ({"url": "file://{}", "dir_info": {"editable": True}}, "-e '{}[tls]'"),
-        ({"url": "file://{}", "dir_info": {}}, "'{}[tls]'"),
-        ({"url": "file://{}/a%20wheel.whl", "archive_info": {}}, "'{}/a wheel.whl[tls]'"),
-        ({"url": "file://{}/deleted", "dir_info": {}}, "cryptography"),
+        ({"url": "file://PLACE", "dir_info": {"editable": True}}, "-e 'PLACE[tls]'"),
+        ({"url": "file://PLACE", "dir_info": {}}, "'PLACE[tls]'"),
+        ({"url": "file://PLACE/a%20wheel.whl", "archive_info": {}}, "'PLACE/a wheel.whl[tls]'"),
+        ({"url": "file://PLACE/deleted", "dir_info": {}}, "cryptography"),
         (
             {"url": "https://example.org/quorate", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}},
             "'torch-quorate[tls] @ git+https://example.org/quorate@c0ffee'",
         ),
-        ({"url": "file://{}", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, "cryptography"),
+        ({"url": "file://PLACE", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, "cryptography"),
         (
             {"url": "https://example.org/a.whl", "archive_info": {}},
             "'torch-quorate[tls] @ https://example.org/a.whl'",
@@ -47,9 +47,9 @@ def test_an_extra_is_installed_from_where_quorate_came_from(
 ) -> None:
     (tmp_path / "a wheel.whl").touch()
     if origin is not None:
-        (folder / "direct_url.json").write_text(json.dumps(origin).replace("{}", str(tmp_path)))
+        (folder / "direct_url.json").write_text(json.dumps(origin).replace("PLACE", str(tmp_path)))
     error = missing_extra("encryption needs cryptography", extra="tls", package="cryptography")
-    expected = command.replace("{}", str(tmp_path))
+    expected = command.replace("PLACE", str(tmp_path))
     assert str(error) == f"encryption needs cryptography; install it with: pip install {expected}"
 
 
