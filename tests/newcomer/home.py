@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import signal
-import site
 import struct
 import subprocess
 import sys
@@ -38,9 +37,11 @@ class Home:
         (folder / "home").mkdir()
         self._packages = folder / "packages"
         self._packages.mkdir()
-        for package in Path(site.getsitepackages()[0]).iterdir():
-            if not re.search(r"quorate|^pip\b|^__pycache__|\.pth$", package.name):
-                (self._packages / package.name).symlink_to(package)
+        folders = [Path(place) for place in sys.path if place.endswith("site-packages")]
+        packages = {package.name: package for place in reversed(folders) for package in place.iterdir()}
+        for name, package in packages.items():
+            if not re.search(r"quorate|^pip\b|^__pycache__|\.pth$", name):
+                (self._packages / name).symlink_to(package)
 
     def environment(self, name: str) -> Path:
         """Make a virtual environment, and return its folder of programs."""
