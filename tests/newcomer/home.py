@@ -67,13 +67,15 @@ class Home:
         return Ended(process.returncode, output)
 
     def show(self, command: str, programs: Path, cwd: Path, *, seconds: float = 120.0) -> Ended:
-        """Run a shell command whose stdout is a terminal of 80 columns; without colours."""
+        """Run a shell command on a terminal of 80 columns, without colours; stderr is added if it failed."""
         ours, theirs = pty.openpty()
+        errors = self.folder / "errors"
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-        process = subprocess.Popen(
-            ["bash", "-c", command], cwd=cwd, env=self._variables(programs) | {"TERM": "xterm", "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        with errors.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", command], cwd=cwd, env=self._variables(programs) | {"TERM": "xterm", "NO_COLOR": "1"},
+                stdin=subprocess.DEVNULL, stdout=theirs, stderr=file, start_new_session=True,
+            )  # fmt: skip
         os.close(theirs)
         os.set_blocking(ours, False)
         shown, until = b"", time.monotonic() + seconds
@@ -85,6 +87,7 @@ class Home:
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait() if time.monotonic() < until else None
         os.close(ours)
+        shown += errors.read_bytes() if status else b""
         return Ended(status, _CONTROL.sub("", shown.decode(errors="replace")))
 
     def _variables(self, programs: Path) -> dict[str, str]:
