@@ -135,7 +135,7 @@ def test_a_dry_run_starts_nothing(folder: Path) -> None:
 
 
 def test_a_run_leaves_its_records(folder: Path) -> None:
-    arguments = ["train.py", "-n", "7", "--help", "--", "--name", "x"]
+    arguments = ["train.py", "--lr", "-n", "7", "--help", "--", "--name", "x"]
     finished = started(folder, "run", "-n", "2", "--name", "here", *arguments)
     assert finished.returncode == 0
     assert finished.stdout == f"0 {arguments[1:]}\n"

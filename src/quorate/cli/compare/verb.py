@@ -68,7 +68,7 @@ class CompareCommand(ConfiguredCommand):
         flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help")
+            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help", "-h")
             if args[place] == TUNE:
                 has_value = place + 1 < len(args) and _FACTORS.fullmatch(args[place + 1]) is not None
             place += 1 + has_value
