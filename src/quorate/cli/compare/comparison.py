@@ -116,7 +116,7 @@ def check_plan(plan: Comparison) -> None:
     """Raise `ConfigurationError` for unknown names and settings, and for those that exclude each other."""
     is_virtual = plan.world == "virtual"
     for arm in plan.arms:
-        check_strategy(arm.strategy, {}, is_virtual=is_virtual)
+        check_strategy(arm.strategy, {}, plan.workers, is_virtual=is_virtual)
     if plan.subject.kind == "workload":
         if plan.subject.name not in registry("workloads"):
             raise unknown("workload", plan.subject.name, registry("workloads"))
@@ -126,7 +126,8 @@ def check_plan(plan: Comparison) -> None:
         check_overrides(plan.overrides(), workers, is_virtual=is_virtual)
     check_virtual(plan.virtual(seed=0))
     for arm in plan.arms:
-        check_strategy(arm.strategy, arm.settings, is_virtual=is_virtual)
+        for workers in plan.scale or (plan.workers,):
+            check_strategy(arm.strategy, arm.settings, workers, is_virtual=is_virtual)
     if plan.subject.settings:
         from quorate.core.settings import settings_for
 
