@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorate.cli.listing import registry
+from quorate.cli.names import unknown_name
 from quorate.core.axes import axes_from_text, offload_of, stage_of
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.gossip.topology import topology_of
@@ -82,7 +83,7 @@ def check_strategy(name: str | None, settings: Mapping[str, object], size: int, 
         check(Combination(label=name, is_baseline=True, is_virtual=is_virtual))
         return
     if name not in strategies:
-        raise unknown("strategy", name, (*strategies, *baselines))
+        raise unknown_name("strategy", name, (*strategies, *baselines), "strategies")
     if settings:
         source = strategies.source(name)
         names = {setting.name for setting in source.settings} if source is not None else set()

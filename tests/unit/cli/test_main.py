@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
             "--seed 9223372036854775808: a seed is a whole number from 0 to 9",
         ),
         (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is not a name for a run; use letters, digits, dots'),
-        (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n". Known: '),
+        (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n"; see quorate list strategies'),
         (["run", "-n", "0", "train.py"], "-n 0: a run needs at least one worker"),
         (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run needs at least one worker"),
         (

@@ -29,6 +29,7 @@ from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
+from quorate.cli.names import known_as
 from quorate.cli.options import argument, command, flags_given, option, same_named
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -52,7 +53,7 @@ class CompareCommand(ConfiguredCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; `--tune-lr` without a list of numbers gets the default factors."""
         place = self._subject(args)
-        if place is not None and args[place] in registry("workloads"):
+        if place is not None and known_as(args[place], "workloads") in registry("workloads"):
             args = [*args[:place], *args[place + 1 :], args[place]]
         several = _SEVERAL.search(" ".join(args[: self._subject(args)]))
         if several is not None:
