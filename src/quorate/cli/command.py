@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from copy import copy
 from typing import Any
@@ -13,6 +14,8 @@ from quorate.cli.other_launchers import WORKERS, flags_of_command
 from quorate.cli.scripts import is_file, mentions
 from quorate.core.telling import tell
 
+COMPLETES = "_QUORATE_COMPLETE"
+"""The variable by which a shell asks for completions."""
 _PYTHON_TYPE = re.compile(r" <\S+>$")
 _WIDEST = 30
 """Characters of the longest flags beside which a text begins in the same line."""
@@ -22,6 +25,14 @@ _SCRIPTS = ("script", "subject", "model")
 
 class PlainCommand(TyperCommand):
     """A command whose help has no Python types and no brackets."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        if COMPLETES in os.environ:
+            from quorate.cli.completion import complete_values
+
+            for parameter in self.params:
+                complete_values(parameter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] SCRIPT [ARGS]...`"""

@@ -56,7 +56,7 @@ class CompareCommand(ConfiguredCommand):
         if place is not None and known_as(args[place], "workloads") in registry("workloads"):
             args = [*args[:place], *args[place + 1 :], args[place]]
         several = _SEVERAL.search(" ".join(args[: self._subject(args)]))
-        if several is not None:
+        if several is not None and not ctx.resilient_parsing:
             raise ConfigurationError(f"{several[0]}: give one number; --scale {several[1]} compares several")
         for number, word in enumerate(args):
             if word == TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
@@ -107,7 +107,7 @@ class CompareOptions(WorkerOptions):
         metavar="STRATEGY",
     )
     baseline: str | None = option(
-        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="NAME"
+        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="STRATEGY"
     )
     seeds: tuple[int, ...] | None = option(
         "How many seeds (default: 3), or which: 1,2,5.", reads=seeds_from, metavar="N or N,N,…"
