@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import warnings
@@ -10,6 +11,9 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
+
+_USUAL = "all-reduce"
+"""The strategy of a script that names none."""
 
 
 def is_file(name: str) -> bool:
@@ -54,6 +58,23 @@ def check_script(name: str) -> None:
         raise ConfigurationError(f'"{name}" is not a valid Python script: {error}') from None
     except (RecursionError, MemoryError):
         raise ConfigurationError(f'"{name}" is not a valid Python script: it is nested too deeply') from None
+
+
+def strategy_in(script: str) -> str | None:
+    """Return the strategy that a script names where it calls `distribute`; None for several or a computed one."""
+    try:
+        tree = ast.parse(Path(script).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {_strategy_of(call) for call in calls if ast.unparse(call.func) in ("quorate.distribute", "distribute")}
+    return names.pop() if len(names) == 1 else None
+
+
+def _strategy_of(call: ast.Call) -> str | None:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "strategy"]
+    strategy = next(iter((*named, *call.args[2:3])), ast.Constant(_USUAL))
+    return strategy.value if isinstance(strategy, ast.Constant) and isinstance(strategy.value, str) else None
 
 
 def check_module(name: str) -> None:
