@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from quorate.cli.doctor.machine import WORKER_BYTES, available_memory
 from quorate.cli.listing import registry
 from quorate.cli.names import unknown_name
 from quorate.core.axes import axes_from_text, offload_of, stage_of
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.telling import tell
 from quorate.gossip.topology import topology_of
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 from quorate.launch.warm.request import VirtualRun
-from quorate.report.wording import counted
+from quorate.report.wording import bytes_in_words, counted
 from quorate.train.compatibility import Combination, check
 
 MOST_PROCESSES = 4096
@@ -27,6 +29,18 @@ def check_workers(workers: int | None, virtual: int | None) -> None:
             raise ConfigurationError(f"{option} {count}: a run needs at least one worker")
         if count is not None and count > most:
             raise ConfigurationError(f"{option} {count}: a run on one machine can have at most {most} such workers")
+
+
+def tell_lack_of_memory(workers: int) -> None:
+    """Say on stderr if the memory of this machine is not enough for so many workers with small models."""
+    free, _ = available_memory()
+    most = free // WORKER_BYTES
+    if workers > most:
+        needed = bytes_in_words(workers * WORKER_BYTES)
+        tell(
+            f"quorate: {counted(workers, 'worker')} with small models need some {needed}, "
+            f"and {bytes_in_words(free)} are available: enough for some {most}; --virtual needs much less\n"
+        )
 
 
 def check_seed(flag: str, seed: int | None) -> None:

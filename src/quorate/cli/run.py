@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers
+from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers, tell_lack_of_memory
 from quorate.cli.config import previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
@@ -153,6 +153,8 @@ def run(context: typer.Context, options: RunOptions) -> int:
     Options come before SCRIPT; what follows SCRIPT is passed to the script.
     """
     plan = _planned(options)
+    if plan.request.virtual is None and plan.request.hosts is None:
+        tell_lack_of_memory(plan.request.size)
     if previewed(context, options, lambda: _shown(plan, as_json=options.as_json)):
         return 0
     return _start(plan, is_resumed=options.resume is not None)

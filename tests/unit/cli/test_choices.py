@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli import choices
 from quorate.cli.verbs import status_of
 
 
@@ -57,6 +58,33 @@ def test_each_number_of_workers_of_a_comparison_counts(capsys: pytest.CaptureFix
     words = ["compare", "digits", "--dry-run", "--scale", "2,4", "-n", "4", "--strategy", "quorum:wait_for=3"]
     assert status_of(words) == 2
     assert capsys.readouterr().err.startswith("quorate: wait_for is 3, and there are 2 workers")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (["run", "-n", "1000"], True),
+        (["run", "-n", "8"], True),
+        (["run", "-n", "7"], False),
+        (["run", "--virtual", "1000"], False),
+        (["compare", "-n", "1000"], True),
+    ],
+)
+def test_a_lack_of_memory_is_told(
+    words: list[str],
+    is_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(choices, "available_memory", lambda: (choices.WORKER_BYTES * 15 // 2, 10**12))
+    Path("train.py").write_text("")
+    assert status_of([*words, "--dry-run", "train.py"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("would ")
+    assert told.err.endswith("are available: enough for some 7; --virtual needs much less\n") == is_told
+    assert bool(told.err) == is_told
 
 
 def test_counts_are_checked_without_torch(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_workers
+from quorate.cli.choices import check_workers, tell_lack_of_memory
 from quorate.cli.compare.comparison import (
     arms_from,
     check_plan,
@@ -177,6 +177,8 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
     if options.subject is None:
         raise ConfigurationError("name a workload (quorate list workloads) or a training script")
     plan = _planned(options.subject, options)
+    if plan.world == "real" and plan.reached is None:
+        tell_lack_of_memory(plan.workers)
     folder = run_folder(options.name or usual_name(f"compare-{Path(options.subject).stem}"))
     if previewed(context, options, lambda: _shown(plan, folder, as_json=options.as_json)):
         return 0
