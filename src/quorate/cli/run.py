@@ -65,7 +65,7 @@ class RunOptions(WorkerOptions):
     share: str | None = option(
         "How the data is divided, in place of the script's choice.", "--data-share", metavar=shared.SHARES
     )
-    mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
+    mesh: str | None = option("Divide the model: replicas=R,stages=L,shards=S,tensor=T.", metavar="AXES")
     zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
     offload: str | None = option(
         "What a model in shards keeps in host memory or on disk.", metavar="optimizer|all|disk"
