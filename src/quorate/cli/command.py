@@ -86,7 +86,8 @@ class PlainCommand(TyperCommand):
             return
         flag = words[0].partition("=")[0]
         if flag in {*flags_of_command(self), *WORKERS} and not mentions(script, flag):
-            has_value = words[0] == flag and not any(flag in option.opts and option.is_flag for option in self.params)
+            switches = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+            has_value = words[0] == flag and flag not in switches
             option = " ".join(words[: 1 + has_value])
             place = f"put it before {script} if it is meant for quorate"
             tell(f"quorate: {option} came after the script and was passed to it; {place}\n")

@@ -38,11 +38,11 @@ def complete_values(parameter: Any) -> None:
 
 
 def _names(families: Iterable[str], context: Any, incomplete: str) -> list[Item]:
-    found = {}
+    summaries: dict[str, str] = {}
     for family in families:
         names = registry(family)
-        found |= {name: names.summary(name) for name in names if name.startswith(incomplete)}
-    return [Item(name, summary) for name, summary in found.items()]
+        summaries |= {name: names.summary(name) for name in names if name.startswith(incomplete)}
+    return [Item(name, summary) for name, summary in summaries.items()]
 
 
 def _choices(words: Iterable[str], context: Any, incomplete: str) -> list[Item]:

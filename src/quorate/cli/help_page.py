@@ -1,4 +1,4 @@
-"""What `quorate VERB --help` shows besides the text of each option: the panels of options, and examples."""
+"""The panels of options, and the examples, that `quorate VERB --help` shows."""
 
 from __future__ import annotations
 

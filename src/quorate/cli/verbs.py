@@ -27,7 +27,7 @@ _LONGEST_SENTENCE = 1500
 # The root of what typer raises about an argument; its own name has moved between versions.
 _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
-_HELP: Mapping[str, Any] = {"help_option_names": ["-h", "--help"]}
+_HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _PLAIN, _CONFIGURED = "quorate.cli.command:PlainCommand", "quorate.cli.config:ConfiguredCommand"
 
 
