@@ -37,7 +37,7 @@ RUN: tuple[tuple[str, ...], ...] = (
 COMPARE: tuple[tuple[str, ...], ...] = (
     ("compare", "least-squares", "-n", "2", "--strategy", "all-reduce", "--strategy", "quorum:wait_for=1"),
     ("compare", "-n", "2", "--baseline", "ddp", "--seeds", "1,2", "--epochs", "1", "--batch", "4", "least-squares"),
-    ("compare", "--virtual", "2", "--seeds", "2", "--tune-lr", "0.5,1", "--workload-set", "features=3", "hyperplane"),
+    ("compare", "--virtual", "2", "--seeds", "2", "--tune-lr=0.5,1", "--workload-set", "features=3", "hyperplane"),
     ("compare", "-n", "2", "--metric", "loss", "--lower", "--target", "0.5", "train.py", "--lr", "1"),
     ("compare", "-n", "2", "--seconds", "2", "--timeout", "9s", "--imbalance", "rank:1:x2", "digits"),
     ("compare", "--virtual", "2", "--evaluations", "2", "--stop-at-target", "--target", "1", "--name", "c", "digits"),

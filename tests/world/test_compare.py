@@ -80,7 +80,8 @@ def test_two_strategies_on_a_workload(tmp_path: Path) -> None:
 
 def test_a_virtual_comparison_with_a_search_for_learning_rates(tmp_path: Path) -> None:
     options = ["--virtual", "3", "--epochs", "6", "--seeds", "1", "--name", "x", "--imbalance", "rank:2:20ms"]
-    done = quorate(tmp_path, "compare", *options, "--tune-lr", "0.5,1", "least-squares")
+    options += ["--strategy", "all-reduce"]
+    done = quorate(tmp_path, "compare", *options, "--tune-lr=0.5,1", "least-squares")
     assert done.returncode == 0, done.stderr
     assert "all-reduce reaches squared_error" in done.stdout
     assert "report: runs/x/report.html" in done.stdout

@@ -16,13 +16,13 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers
+from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers, tell_lack_of_memory
 from quorate.cli.config import previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.options import argument, command, flags_given, option, same_named, settings_from, strategy_from
 from quorate.cli.resume import note_resumption, read_resumed
-from quorate.cli.scripts import check_module, check_script
+from quorate.cli.scripts import check_module, check_script, strategy_in
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import limit_from
 from quorate.core.telling import tell
@@ -65,7 +65,7 @@ class RunOptions(WorkerOptions):
     share: str | None = option(
         "How the data is divided, in place of the script's choice.", "--data-share", metavar=shared.SHARES
     )
-    mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
+    mesh: str | None = option("Divide the model: replicas=R,stages=L,shards=S,tensor=T.", metavar="AXES")
     zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
     offload: str | None = option(
         "What a model in shards keeps in host memory or on disk.", metavar="optimizer|all|disk"
@@ -122,7 +122,8 @@ class RunPlan:
         request, chosen = self.request, self.request.overrides
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
-        strategy = chosen.strategy or "the script's own"
+        own = None if chosen.strategy or request.is_module else strategy_in(request.script)
+        strategy = chosen.strategy or (f"{own} (script)" if own else "the script's own")
         beside: dict[str, object] = {"imbalance": chosen.imbalance, "min step time": chosen.pace}
         beside |= {"data share": chosen.share}
         beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
@@ -152,6 +153,8 @@ def run(context: typer.Context, options: RunOptions) -> int:
     Options come before SCRIPT; what follows SCRIPT is passed to the script.
     """
     plan = _planned(options)
+    if plan.request.virtual is None and plan.request.hosts is None:
+        tell_lack_of_memory(plan.request.size)
     if previewed(context, options, lambda: _shown(plan, as_json=options.as_json)):
         return 0
     return _start(plan, is_resumed=options.resume is not None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 import warnings
 import zipfile
@@ -10,6 +12,9 @@ from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
 
+_USUAL = "all-reduce"
+"""The strategy of a script that names none."""
+
 
 def is_file(name: str) -> bool:
     """Return whether a file of this name exists; False for an impossible name."""
@@ -17,6 +22,15 @@ def is_file(name: str) -> bool:
         return Path(name).is_file()
     except (OSError, ValueError):
         return False
+
+
+def mentions(script: str, flag: str) -> bool:
+    """Return whether the source of a script has an option: the flag in quotes, or the word of a long one."""
+    source = Path(script).read_text(encoding="utf-8", errors="replace")
+    word = re.escape(flag.lstrip("-")).replace(r"\-", "[-_]")
+    return (
+        re.search(rf"['\"]{re.escape(flag)}['\"]" + (rf"|\b{word}\b" if flag[:2] == "--" else ""), source) is not None
+    )
 
 
 def check_script(name: str) -> None:
@@ -44,6 +58,23 @@ def check_script(name: str) -> None:
         raise ConfigurationError(f'"{name}" is not a valid Python script: {error}') from None
     except (RecursionError, MemoryError):
         raise ConfigurationError(f'"{name}" is not a valid Python script: it is nested too deeply') from None
+
+
+def strategy_in(script: str) -> str | None:
+    """Return the strategy that a script names where it calls `distribute`; None for several or a computed one."""
+    try:
+        tree = ast.parse(Path(script).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {_strategy_of(call) for call in calls if ast.unparse(call.func) in ("quorate.distribute", "distribute")}
+    return names.pop() if len(names) == 1 else None
+
+
+def _strategy_of(call: ast.Call) -> str | None:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "strategy"]
+    strategy = next(iter((*named, *call.args[2:3])), ast.Constant(_USUAL))
+    return strategy.value if isinstance(strategy, ast.Constant) and isinstance(strategy.value, str) else None
 
 
 def check_module(name: str) -> None:

@@ -21,6 +21,7 @@ from quorate.report.wording import (
     number_in_words,
     range_in_words,
     ranks_named,
+    rate_in_words,
     seconds_in_words,
     share_in_words,
 )
@@ -92,7 +93,7 @@ def _keep_ends(run: RunRecords) -> bool:
 def _rates(window: Window, *, is_all: bool) -> str:
     rates = f"{number_in_words(window.steps / window.workers / window.seconds)} steps/s"
     if window.examples_per_second is not None:
-        rates += f", {number_in_words(window.examples_per_second)} examples/s"
+        rates += f", {rate_in_words(window.examples_per_second)} examples/s"
     return rates if is_all else f"lately {rates}"
 
 

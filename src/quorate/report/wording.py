@@ -38,6 +38,16 @@ def number_in_words(number: float) -> str:
     return _three_digits(number)
 
 
+def rate_in_words(rate: float) -> str:
+    """`8.40`, `270`, `12,300`: three digits, and zeros after them."""
+    return _three_digits(float(f"{rate:.3g}"))
+
+
+def time_left_in_words(seconds: float) -> str:
+    """`1 s`, `42 s`, `12 min 5 s`: an estimate, in whole seconds."""
+    return f"{max(1, round(seconds))} s" if seconds < 99.5 else seconds_in_words(round(seconds))
+
+
 def bytes_in_words(count: float) -> str:
     """`40.0 kB`, `1.25 GB`: decimal units."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli.compare import verb as comparing
 from quorate.cli.compare.comparison import arms_from, factors_from, metric_from, seeds_from, subject_from
 from quorate.cli.compare.progress import CompareProgress, Tail
 from quorate.cli.compare.results import show
 from quorate.cli.main import main
+from quorate.cli.verbs import status_of
 from quorate.compare.execute import Interrupt
 from quorate.compare.grid import Cell
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
@@ -60,16 +62,12 @@ def test_the_demo_is_a_comparison_with_a_target(folder: Path, capsys: pytest.Cap
     ("arguments", "sentence"),
     [
         ([], "name a workload (quorate list workloads) or a training script"),
-        (
-            ["digits"],
-            "say how many workers there are: -n 4 for processes, --hosts first:4,second:4 for those on several ",
-        ),
         (["--hosts", "a:2,b:2", "-n", "3", "digits"], "-n is 3, and --hosts a:2,b:2 has 4 workers; leave out -n"),
         (["--hosts", "a:2", "--virtual", "2", "digits"], "--virtual cannot be given with --hosts"),
         (["--hosts", "a:0", "digits"], '--hosts "a:0": "a:0" is not a host with a number of workers from 1 to'),
         (["-n", "2", "--ssh", "x", "digits"], "--ssh can be given with --hosts only"),
         (["--hosts", "a", "--ssh", "false", "digits"], "quorate cannot be started on host a with "),
-        (["-n", "2", "--virtual", "2", "digits"], "say how many workers there are"),
+        (["-n", "2", "--virtual", "2", "digits"], "give -n (processes) or --virtual (virtual workers)"),
         (["-n", "0", "digits"], "-n 0: a run needs at least one worker"),
         (["--virtual", "0", "digits"], "--virtual 0: a run needs at least one worker"),
         (["-n", "2", "digitz"], 'unknown workload or script "digitz"; did you mean "digits"? Known: '),
@@ -80,7 +78,7 @@ def test_the_demo_is_a_comparison_with_a_target(folder: Path, capsys: pytest.Cap
         (["-n", "2", "--strategy", "all-reduce:x=1", "digits"], 'unknown setting of all-reduce "x"'),
         (["-n", "2", "--strategy", "ddp:x=1", "digits"], "the baseline ddp has no settings; leave out x"),
         (["--virtual", "2", "--baseline", "ddp", "digits"], "the baseline ddp needs processes (-n)"),
-        (["-n", "2", "--baseline", "dpd", "digits"], 'unknown baseline "dpd"; did you mean "ddp"? Known: '),
+        (["-n", "2", "--baseline", "dpd", "digits"], 'unknown baseline "dpd"; did you mean "ddp"'),
         (["-n", "2", "--strategy", "ddp", "--strategy", "ddp", "digits"], "the strategy ddp is given twice"),
         (["-n", "2", "--stop-at-target", "digits"], "--stop-at-target goes with --target"),
         (["-n", "2", "--stop-at-target", "--target", "1", "--seconds", "2", "digits"], "--seconds and --stop-at-t"),
@@ -105,8 +103,8 @@ def test_the_demo_is_a_comparison_with_a_target(folder: Path, capsys: pytest.Cap
         (["-n", "2", "--lower", "train.py"], "--lower needs --metric NAME"),
         (["-n", "2", "--target", "1", "train.py"], "--target needs a measure of quality; give --metric NAME"),
         (["-n", "2", "--tune-lr", "train.py"], "--tune-lr needs a measure of quality"),
-        (["-n", "2", "--tune-lr", "1,,2", "digits"], '--tune-lr "1,,2": give factors of the learning rate'),
-        (["-n", "2", "--tune-lr", "0,1", "digits"], "--tune-lr 0: factors of a learning rate are numbers above 0"),
+        (["-n", "2", "--tune-lr=1,,2", "digits"], '--tune-lr "1,,2": give factors of the learning rate'),
+        (["-n", "2", "--tune-lr=0,1", "digits"], "--tune-lr 0: factors of a learning rate are numbers above 0"),
         (["-n", "2", "--timeout", "0", "digits"], "--timeout 0: it must be a number above 0"),
         (["-n", "2", "--name", "../x", "digits"], '"../x" is not a name for a run'),
         (["--continue", "nobody"], 'there is no run "nobody"'),
@@ -137,6 +135,7 @@ def test_a_dry_run_tells_every_run_and_imports_nothing_heavy(folder: Path) -> No
     code = """
 import sys
 from quorate.cli.main import main
+from quorate.cli.verbs import status_of
 try:
     main(sys.argv[1:])
 except SystemExit as end:
@@ -161,7 +160,9 @@ def test_a_dry_run_on_hosts_says_where_and_how(folder: Path, capsys: pytest.Capt
     words = ["compare", "--hosts", "a:2,me@b", "--ssh", "ssh -p 2222", "--silence", "3s", "--seeds", "1", "--dry-run"]
     assert _status(*words, "digits") == 0
     told, *rest = capsys.readouterr().out.splitlines()
-    assert told.startswith("would compare all-reduce on digits, 3 workers on a (2), me@b (1), seed 0: 1 run in runs/")
+    assert told.startswith(
+        "would compare ddp (baseline) and eager-solo on digits, 3 workers on a (2), me@b (1), seed 0: "
+    )
     assert [line.split(" -- ")[0].split()[:3] for line in rest[-2:]] == [["ssh", "-p", "2222"]] * 2
     assert [line.split(" -- ")[1].partition(" ")[0] for line in rest[-2:]] == ["a", "me@b"]
     assert _status(*words, "--json", "digits") == 0
@@ -254,11 +255,11 @@ def test_the_run_under_way_is_read_as_it_grows(tmp_path: Path) -> None:
     whole = (tmp_path / "rank-0.jsonl").read_text()
     (tmp_path / "rank-0.jsonl").write_text(whole + '{"kind":"step","ste')
     tail.look()
-    assert (tail.in_words, tail.quality("top1")) == ("step 2, loss 0.500, some 96.0 examples/s", 0.25)
+    assert (tail.in_words, tail.quality("top1")) == ("step 2, loss 0.500, 96.0 examples/s", 0.25)
     with open(tmp_path / "rank-0.jsonl", "a") as file:
         file.write('p":9,"end":2.25,"loss":null,"examples":8}\nnonsense\n')
     tail.look()
-    assert tail.in_words == "step 9, some 24.0 examples/s"
+    assert tail.in_words == "step 9, 24.0 examples/s"
 
 
 def test_of_learners_the_newest_merge_and_outer_step_are_told(tmp_path: Path) -> None:
@@ -344,7 +345,7 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines(tmp_path: Path, monkeypatch: p
     assert "run 1 of 2" in shown
     assert "a, seed 4: step 1" in shown
     assert "[1/2] a, seed 4: 2.00 s\r\n" in shown
-    assert "run 2 of 2, about 0 µs left" in shown
+    assert "run 2 of 2, about 1 s left" in shown
 
 
 def test_without_a_metric_the_end_says_how_to_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,3 +388,42 @@ def test_the_smallest_relevant_difference_is_an_option(tmp_path: Path, capsys: p
     assert '"1" is not a share such as 1% or 0.5%' in capsys.readouterr().err
     told = ("compare", "digits", "-n", "2", "--relevant", "2%", "--dry-run", "--json")
     assert _status(*told) == 0 and json.loads(capsys.readouterr().out)["relevant"] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (4, 4), (64, 8)])
+def test_a_workload_alone_is_compared_with_what_there_is(
+    cores: int, workers: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(comparing, "usable_cores", lambda: cores)
+    assert status_of(["compare", "digits", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"would compare ddp (baseline) and eager-solo on digits, {workers} workers, seeds 0, 1 and 2"
+    )
+    assert status_of(["compare", "digits", "--dry-run", "--virtual", "3"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "would compare all-reduce (baseline) and eager-solo on digits, 3 virtual "
+    )
+    assert status_of(["compare", "digits", "--dry-run", "--strategy", "quorum"]) == 0
+    assert capsys.readouterr().out.startswith(f"would compare quorum on digits, {workers} workers")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--tune-lr", "abc", "digits"], 2),
+        (["--tune-lr", "0.5,1", "digits"], 2),
+        (["digits", "--tune-lr", "2"], 2),
+        (["--tune-lr", "digits"], 0),
+        (["digits", "--tune-lr"], 0),
+        (["--tune-lr=0.5,1", "digits"], 0),
+    ],
+)
+def test_an_option_with_an_optional_value_eats_no_word(
+    words: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(["compare", "--dry-run", *words]) == status
+    said = capsys.readouterr().err
+    assert said.startswith(
+        'quorate: --tune-lr takes its factors after "=", such as --tune-lr=0.25,0.5,1,2,4, not "'
+    ) == (status == 2)

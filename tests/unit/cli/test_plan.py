@@ -88,7 +88,7 @@ def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str], m
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(*OF_SIZES, "--json", "--strategy", "all-reduce", "--max-axis", "stages=1", SIZES) == 0
+    assert status(*OF_SIZES, "--json", "--strategy", "AllReduce", "--max-axis", "stages=1", SIZES) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["batch"], told["cluster"]["workers"], told["cluster"]["bandwidth"]) == (16, 4, 1.25e9)
     assert len(told["best"]) == 5

@@ -17,7 +17,7 @@ WRONG = (
     (["--workers=1,2,4", "digits"], "--workers=1,2,4: give one number; --scale 1,2,4 compares several"),
     (["-n", "1,2", "digits"], "-n 1,2: give one number; --scale 1,2 compares several"),
     (["--scale", "1,2", "--hosts", "a:2", "digits"], "--scale compares numbers of workers on this machine; leave out"),
-    (["--scale", "1,2", "-n", "2", "--virtual", "2", "digits"], "say how many workers there are"),
+    (["--scale", "1,2", "-n", "2", "--virtual", "2", "digits"], "give -n (processes) or --virtual (virtual workers)"),
     (["--scale", "1,9999", "digits"], "-n 9999: a run on one machine can have at most 4096 such workers"),
     (["--scale", "1,2", "--virtual", "0", "digits"], "--virtual 0: a run needs at least one worker"),
     (["--scale", "1,2", "--virtual", "2", "--strategy", "ddp", "digits"], "the baseline ddp needs processes (-n)"),

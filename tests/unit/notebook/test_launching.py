@@ -73,6 +73,8 @@ def test_a_wrong_setting_is_a_configuration_error() -> None:
         ({"virtual": 0}, "a run needs at least one worker"),
         ({"n": 2, "latency": "1ms"}, "latency can be given with virtual= only"),
         ({"virtual": 2, "latency": "fast"}, "fast"),
+        ({"virtual": 2, "min_step_time": "soon"}, '"soon" is not a minimum step time'),
+        ({"virtual": 2, "data_share": "fair"}, 'unknown share "fair"'),
         ({"virtual": 2, "strategy": "all-redcue"}, 'did you mean "all-reduce"'),
         ({"virtual": 2, "strategy": "ddp"}, "needs processes"),
         ({"virtual": 2, "name": "a/b"}, "is not a name for a run"),

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_workers
+from quorate.cli.choices import check_workers, tell_lack_of_memory
 from quorate.cli.compare.comparison import (
     arms_from,
     check_plan,
@@ -27,10 +28,13 @@ from quorate.cli.compare.comparison import (
 )
 from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
+from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
+from quorate.cli.names import known_as
 from quorate.cli.options import argument, command, flags_given, option, same_named
-from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
+from quorate.cli.scripts import is_file
+from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Arm, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import limit_from, seconds_from, share_from
 from quorate.core.telling import tell
@@ -39,6 +43,10 @@ from quorate.launch.run.requests import status_after
 from quorate.report.wording import counted, listed
 
 TUNE = "--tune-lr"
+LEAST, MOST = 2, 8
+"""Workers of a comparison that says no number: as many as there are cores, within these bounds."""
+BESIDE = "eager-solo"
+"""The strategy that is compared with synchronous training where none is named."""
 USUAL_FACTORS = ",".join(f"{factor:g}" for factor in LEARNING_RATES)
 _FACTORS = re.compile(r"[0-9.eE,+-]+")
 _SEVERAL = re.compile(r"(?<!\S)(?:-n|--workers)[ =]?([0-9]+(?:,[0-9]+)+)")
@@ -50,29 +58,35 @@ class CompareCommand(ConfiguredCommand):
     """A command with an optional value of `--tune-lr`, and with options after the name of a workload."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; `--tune-lr` without a list of numbers gets the default factors."""
+        """Parse the arguments; `--tune-lr` without a value gets the default factors."""
         place = self._subject(args)
-        if place is not None and args[place] in registry("workloads"):
+        if place is not None and known_as(args[place], "workloads") in registry("workloads"):
             args = [*args[:place], *args[place + 1 :], args[place]]
         several = _SEVERAL.search(" ".join(args[: self._subject(args)]))
-        if several is not None:
+        if several is not None and not ctx.resilient_parsing:
             raise ConfigurationError(f"{several[0]}: give one number; --scale {several[1]} compares several")
-        for number, word in enumerate(args):
-            if word == TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
-                args = [*args[:number], f"{TUNE}={USUAL_FACTORS}", *args[number + 1 :]]
-                break
-        return super().parse_args(ctx, args)
+        own = args[: self._subject(args)]
+        if TUNE in own and not ctx.resilient_parsing:
+            _check_word_after(args, own.index(TUNE) + 1)
+        own = [f"{TUNE}={USUAL_FACTORS}" if word == TUNE else word for word in own]
+        return super().parse_args(ctx, [*own, *args[len(own) :]])
 
     def _subject(self, args: list[str]) -> int | None:
         """Return the index of the first word that is neither an option nor the value of one."""
         flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help")
-            if args[place] == TUNE:
-                has_value = place + 1 < len(args) and _FACTORS.fullmatch(args[place + 1]) is not None
+            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help", "-h", TUNE)
             place += 1 + has_value
         return place if place < len(args) and args[place] != "--" else None
+
+
+def _check_word_after(args: Sequence[str], place: int) -> None:
+    """Raise `ConfigurationError` if the word after `--tune-lr` seems to be its value."""
+    word = args[place] if place < len(args) else "--"
+    is_subject = word.startswith("-") or known_as(word, "workloads") in registry("workloads") or is_file(word)
+    if _FACTORS.fullmatch(word) or not (is_subject or Path(word).suffix or "/" in word):
+        raise ConfigurationError(f'{TUNE} takes its factors after "=", such as {TUNE}={USUAL_FACTORS}, not "{word}"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +98,10 @@ class CompareOptions(WorkerOptions):
     )
     arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
     workers: int | None = option(
-        "Number of worker processes; with --scale the most that are run.", "-n", "--workers", metavar=shared.N
+        f"Number of worker processes (default: the cores, from {LEAST} to {MOST}); with --scale the most that are run.",
+        "-n",
+        "--workers",
+        metavar=shared.N,
     )
     scale: tuple[int, ...] | None = option(
         "Compare each strategy with several numbers of workers; those above -n or --virtual are simulated.",
@@ -100,13 +117,13 @@ class CompareOptions(WorkerOptions):
         "With --scale: the price of one worker for one hour.", metavar=shared.NUMBER, needs="--scale N,N,…"
     )
     strategies: list[str] = option(
-        "A strategy to compare, NAME or NAME:key=value,…; may be repeated (default: all-reduce).",
+        "A strategy to compare, NAME or NAME:key=value,…; may be repeated (default: eager-solo beside ddp).",
         "--strategy",
         default=[],
         metavar="STRATEGY",
     )
     baseline: str | None = option(
-        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="NAME"
+        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="STRATEGY"
     )
     seeds: tuple[int, ...] | None = option(
         "How many seeds (default: 3), or which: 1,2,5.", reads=seeds_from, metavar="N or N,N,…"
@@ -160,6 +177,8 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
     if options.subject is None:
         raise ConfigurationError("name a workload (quorate list workloads) or a training script")
     plan = _planned(options.subject, options)
+    if plan.world == "real" and plan.reached is None:
+        tell_lack_of_memory(plan.workers)
     folder = run_folder(options.name or usual_name(f"compare-{Path(options.subject).stem}"))
     if previewed(context, options, lambda: _shown(plan, folder, as_json=options.as_json)):
         return 0
@@ -178,14 +197,14 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
         | {
             "subject": subject,
             "metric": metric_from(subject, options.metric, options.higher),
-            "workers": options.virtual or options.workers or (1 if hosts is None else hosts.layout.size),
+            "workers": options.virtual or options.workers or (usual_workers() if hosts is None else hosts.layout.size),
             "seeds": options.seeds or seeds_from("3"),
             "ssh": None if hosts is None else hosts.ssh,
             "env": () if hosts is None else hosts.env,
             "timeout": TIMEOUT if options.timeout is None else options.timeout,
         },
         world="real" if options.virtual is None else "virtual",
-        arms=arms_from(options.strategies, options.baseline),
+        arms=_arms(options),
         equal="target" if options.stops else "examples" if options.seconds is None else "seconds",
         learning_rates=options.tune,
         omp_threads=os.environ.get("OMP_NUM_THREADS", "1"),
@@ -197,15 +216,23 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
     return plan
 
 
+def usual_workers() -> int:
+    """Return the number of workers of a comparison that says none."""
+    return min(MOST, max(LEAST, usable_cores()))
+
+
+def _arms(options: CompareOptions) -> tuple[Arm, ...]:
+    if options.strategies or options.baseline is not None or options.scale is not None:
+        return arms_from(options.strategies, options.baseline)
+    return arms_from([BESIDE], "ddp" if options.virtual is None else "all-reduce")
+
+
 def _check(subject: Subject, options: CompareOptions) -> None:
     if options.scale is not None and options.hosts is not None:
         raise ConfigurationError("--scale compares numbers of workers on this machine; leave out --hosts")
     worlds = [count for count in (options.workers, options.virtual) if count is not None]
-    if len(worlds) > 1 or (not worlds and options.hosts is None and options.scale is None):
-        raise ConfigurationError(
-            "say how many workers there are: -n 4 for processes, --hosts first:4,second:4 for those on several hosts, "
-            "or --virtual 8"
-        )
+    if len(worlds) > 1:
+        raise ConfigurationError("give -n (processes) or --virtual (virtual workers), not both")
     check_workers(options.workers, options.virtual)
     of_workload = flags_given(options, "epochs", "batch", "evaluations") if subject.kind == "script" else []
     if of_workload:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from quorate.cli.doctor.machine import available_memory, usable_cores
+from quorate.cli.names import known_as
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
@@ -110,7 +111,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
         _check_tries(options)
     if batch is not None and batch < 1:
         raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
-    strategies = options.strategies or list(WAYS)
+    strategies = [known_as(name, "strategies") for name in options.strategies] or list(WAYS)
     for strategy in strategies:
         if strategy not in WAYS:
             raise ConfigurationError(unknown("strategy that is planned for", strategy, WAYS))

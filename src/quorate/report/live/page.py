@@ -29,7 +29,13 @@ from quorate.report.live.words import (
 from quorate.report.page import asset, heading
 from quorate.report.parts import HALF, SLIM, WIDE, chip, sentence
 from quorate.report.topics.arrival import arrival_of, rows_of
-from quorate.report.wording import bytes_in_words, counted, number_in_words, seconds_in_words
+from quorate.report.wording import (
+    bytes_in_words,
+    counted,
+    number_in_words,
+    rate_in_words,
+    time_left_in_words,
+)
 
 _TALL, _SLIM_TALL = 230.0, 240.0
 _LOOK = 9
@@ -111,7 +117,7 @@ def _tiles(run: LiveRun) -> Markup:
     if leader.rate is not None:
         values.append((number_in_words(leader.rate), "steps per second"))
     if run.examples_rate is not None:
-        values.append((number_in_words(run.examples_rate), "examples per second, all workers"))
+        values.append((rate_in_words(run.examples_rate), "examples per second, all workers"))
     if leader.loss is not None:
         values.append((number_in_words(leader.loss), f"loss of rank {leader.rank}"))
     values += [(number_in_words(value), name) for name, value in run.numbers.items() if name != "loss"][:4]
@@ -124,7 +130,7 @@ def _tiles(run: LiveRun) -> Markup:
     if sent:
         values.append((bytes_in_words(sent), "sent by all, so far"))
     if run.left is not None and not run.has_ended:
-        values.append((seconds_in_words(run.left), "left"))
+        values.append((time_left_in_words(run.left), "left"))
     others = rounds_in_words(run)[1 if run.rounds else 0 :]
     tiles = [element("div", element("b", value), element("span", name), class_="tile") for value, name in values]
     more = [element("p", sentence(", ".join(others)), class_="note")] if others else []

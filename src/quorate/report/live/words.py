@@ -12,8 +12,10 @@ from quorate.report.wording import (
     counted,
     number_in_words,
     ranks_named,
+    rate_in_words,
     seconds_in_words,
     share_in_words,
+    time_left_in_words,
 )
 
 _NAMED = 3
@@ -44,12 +46,12 @@ def progress_in_words(run: LiveRun) -> list[str]:
     if leader.rate is not None:
         words.append(f"{number_in_words(leader.rate)} steps/s")
     if run.examples_rate is not None:
-        words.append(f"{number_in_words(run.examples_rate)} examples/s")
+        words.append(f"{rate_in_words(run.examples_rate)} examples/s")
     if leader.loss is not None:
         words.append(f"loss {number_in_words(leader.loss)}")
     words += [f"{name} {number_in_words(value)}" for name, value in run.numbers.items() if name != "loss"][:_NAMED]
     if run.left is not None and not run.has_ended:
-        words.append(f"about {seconds_in_words(run.left)} left")
+        words.append(f"about {time_left_in_words(run.left)} left")
     return words
 
 
