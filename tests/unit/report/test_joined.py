@@ -190,4 +190,4 @@ def test_so_the_closing_line_blames_nobody_for_it(tmp_path: Path) -> None:
         rows.insert(1, {"kind": "distribute", "optimizer": "1", "strategy": "local-sgd", "replicas_differ": True})
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = closing_line(tmp_path)
-    assert line is not None and "no rank was significantly slower" in line
+    assert line is not None and "no rank is significantly slower" in line

@@ -400,7 +400,7 @@ def test_a_run_alone(tmp_path: Path) -> None:
     (only,) = summary.arms
     assert (only.name, only.strategy, only.is_baseline, summary.baseline) == ("all-reduce", "all-reduce", False, None)
     assert summary.fairness.warm_up_steps == 6 and summary.warnings == () and only.runs[0].folder == "."
-    assert summary.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrives last in" in summary.verdict
+    assert summary.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrived last in" in summary.verdict
 
 
 def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Pat
     compared = {"subject": {"name": "mine"}, "metric": {"name": "top1", "higher_is_better": True}, "target": 0.6}
     summary = summarize(make_run(tmp_path / "b", steps=20, about={**by_hand, **compared}))
     assert (summary.title, summary.target) == ("mine on 4 workers", 0.6)
-    assert ", top1 0.6" in summary.verdict and " at the end; rank 3 arrives last in" in summary.verdict
+    assert ", top1 0.6" in summary.verdict and " at the end; rank 3 arrived last in" in summary.verdict
     summary = summarize(make_run(tmp_path / "c", steps=20, about={**by_hand, "arguments": ["no-workload"]}))
     assert (summary.title, summary.metric) == ("train_workload.py on 4 workers", None)
 

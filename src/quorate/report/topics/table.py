@@ -105,7 +105,7 @@ def _failures(view: View) -> Markup:
     items = []
     for arm in view.summary.arms:
         for run in arm.runs:
-            if run.status == 0 or run.why == NOT_BEGUN:
+            if run.status == 0 or run.why in (NOT_BEGUN, UNDER_WAY):
                 continue
             end = "did not end" if run.status is None else f"ended with status {run.status}"
             why = f": {run.why}" if run.why else ""
