@@ -21,8 +21,8 @@ from quorate.report.wording import seconds_alike, seconds_in_words, share_in_wor
 
 LEAD = (
     "All ranks and seeds together, without the warm-up. Waiting is the time lost to ranks that arrived later; "
-    "communication is the time lost to the exchange after the last arrival. A minimum step time stands for compute; "
-    "delays were injected in addition to it."
+    "communication is the time lost to the exchange after the last arrival. Pace is an injected minimum step time, "
+    "which counts as compute; delays were injected in addition to it."
 )
 HEIGHTS = "Heights are shares of the steps of an arm, on one scale; the last bin includes all longer steps."
 BINS = 40

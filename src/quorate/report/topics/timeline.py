@@ -170,12 +170,12 @@ def _body(view: View, arms: Arms[Timeline]) -> Iterator[Markup]:
     }
     best = [arm.name for arm in ranked_arms(view.summary.arms) if arm.name in charts][:1]
     first = [arm.name for arm, _ in shown if arm.is_baseline or arm.name in best]
-    scale = "All arms are on one scale." if are_alike else "Each arm has a scale of its own."
+    scale = "" if view.is_single else "All arms are on one scale." if are_alike else "Each arm has a scale of its own."
     absent = view.left_out(charts, "no steps were recorded")
+    example = [", where RUN is the folder of a run, such as ", element("code", _a_run(shown[0][0])), " here"]
     note = element(
         "p", f"{EXPLAINED} {scale} {absent} For a zoomable timeline of a full run, use ",
-        element("code", "quorate trace RUN"), ", where RUN is the folder of a run, such as ",
-        element("code", _a_run(shown[0][0])), " here.", class_="note",
+        element("code", "quorate trace RUN"), *([] if view.is_single else example), ".", class_="note",
     )  # fmt: skip
     yield joined(charts[name] for name in first)
     others = [chart for name, chart in charts.items() if name not in first]
