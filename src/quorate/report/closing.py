@@ -16,7 +16,14 @@ from quorate.report.figures.throughput import Window, training_seconds
 from quorate.report.figures.time_use import Spent, bubble_share, waiting_share
 from quorate.report.reading.run import RunRecords, left_out_of, read_run
 from quorate.report.slow_ranks import slow_ranks_in_words
-from quorate.report.wording import counted, number_in_words, range_in_words, seconds_in_words, share_in_words
+from quorate.report.wording import (
+    counted,
+    number_in_words,
+    range_in_words,
+    rate_in_words,
+    seconds_in_words,
+    share_in_words,
+)
 
 MOST_BYTES = 4 << 20
 """The most bytes read of all ranks together, in a fraction of a second. Of longer runs, the end is read."""
@@ -86,7 +93,7 @@ def _keep_ends(run: RunRecords) -> bool:
 def _rates(window: Window, *, is_all: bool) -> str:
     rates = f"{number_in_words(window.steps / window.workers / window.seconds)} steps/s"
     if window.examples_per_second is not None:
-        rates += f", {number_in_words(window.examples_per_second)} examples/s"
+        rates += f", {rate_in_words(window.examples_per_second)} examples/s"
     return rates if is_all else f"lately {rates}"
 
 

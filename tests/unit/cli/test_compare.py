@@ -254,11 +254,11 @@ def test_the_run_under_way_is_read_as_it_grows(tmp_path: Path) -> None:
     whole = (tmp_path / "rank-0.jsonl").read_text()
     (tmp_path / "rank-0.jsonl").write_text(whole + '{"kind":"step","ste')
     tail.look()
-    assert (tail.in_words, tail.quality("top1")) == ("step 2, loss 0.500, some 96.0 examples/s", 0.25)
+    assert (tail.in_words, tail.quality("top1")) == ("step 2, loss 0.500, 96.0 examples/s", 0.25)
     with open(tmp_path / "rank-0.jsonl", "a") as file:
         file.write('p":9,"end":2.25,"loss":null,"examples":8}\nnonsense\n')
     tail.look()
-    assert tail.in_words == "step 9, some 24.0 examples/s"
+    assert tail.in_words == "step 9, 24.0 examples/s"
 
 
 def test_of_learners_the_newest_merge_and_outer_step_are_told(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_terminal_has_a_bar_and_keeps_the_lines(tmp_path: Path, monkeypatch: p
     assert "run 1 of 2" in shown
     assert "a, seed 4: step 1" in shown
     assert "[1/2] a, seed 4: 2.00 s\r\n" in shown
-    assert "run 2 of 2, about 0 µs left" in shown
+    assert "run 2 of 2, about 1 s left" in shown
 
 
 def test_without_a_metric_the_end_says_how_to_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

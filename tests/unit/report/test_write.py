@@ -18,8 +18,10 @@ from quorate.report.wording import (
     listed,
     number_in_words,
     ranks_named,
+    rate_in_words,
     seconds_in_words,
     share_in_words,
+    time_left_in_words,
 )
 from tests.support.made_records import make_comparison
 
@@ -99,3 +101,14 @@ def test_figures_in_words() -> None:
     assert [listed(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
     assert (counted(1, "seed"), counted(5, "seed")) == ("1 seed", "5 seeds")
     assert (ranks_named([1, 3], 4), ranks_named(range(32), 64)) == ("ranks 1 and 3", "32 of 64 ranks")
+
+
+def test_rates_have_three_digits_and_estimates_are_of_whole_seconds() -> None:
+    assert [rate_in_words(rate) for rate in (12_295.0, 1_234_567.0, 842.4, 8.4)] == [
+        "12,300",
+        "1,230,000",
+        "842",
+        "8.40",
+    ]
+    left = [time_left_in_words(seconds) for seconds in (0.166, 41.6, 99.4, 99.7, 725.2)]
+    assert left == ["1 s", "42 s", "99 s", "1 min 40 s", "12 min 5 s"]

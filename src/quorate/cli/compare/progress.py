@@ -19,7 +19,7 @@ from quorate.launch.warm.run_server import RunServer
 from quorate.records.live_figures import LiveFigures
 from quorate.records.records import LiveRows, records_of
 from quorate.report.live.view import figures_in_words
-from quorate.report.wording import number_in_words, seconds_in_words
+from quorate.report.wording import number_in_words, rate_in_words, seconds_in_words, time_left_in_words
 
 _RECENT = 50
 """Steps over which examples per second are shown."""
@@ -57,7 +57,7 @@ class Tail:
 
     @property
     def in_words(self) -> str:
-        """`step 120, loss 0.312, some 270 examples/s`; for learners also figures of the newest merge and outer step,
+        """`step 120, loss 0.312, 12,300 examples/s`; for learners also figures of the newest merge and outer step,
         and the goodput so far once a worker has died."""
         if not self._recent:
             return "starting"
@@ -69,7 +69,7 @@ class Tail:
         seconds = last.get("end", 0.0) - first.get("end", 0.0)
         if examples and all(isinstance(count, int) for count in examples) and seconds > 0:
             rate = self._workers * sum(count for count in examples if count) / seconds
-            words.append(f"some {number_in_words(rate)} examples/s")
+            words.append(f"{rate_in_words(rate)} examples/s")
         return ", ".join([*words, *figures_in_words(self._figures, self._workers)])
 
 
@@ -196,6 +196,6 @@ class _Bar:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 1))
-        words = f"run {number} of {of}" + ("" if left is None else f", about {seconds_in_words(left)} left")
+        words = f"run {number} of {of}" + ("" if left is None else f", about {time_left_in_words(left)} left")
         grid.add_row(ProgressBar(total=of, completed=number - 1 + share, width=40), Text(words))
         self.live.update(Group(grid, Text(line, overflow="ellipsis", no_wrap=True)), refresh=True)

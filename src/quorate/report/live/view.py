@@ -14,9 +14,10 @@ from quorate.report.wording import (
     bytes_in_words,
     counted,
     number_in_words,
+    rate_in_words,
     seconds_in_words,
     share_in_words,
-    whole_seconds_in_words,
+    time_left_in_words,
 )
 
 _NAMED = 3
@@ -99,7 +100,7 @@ def _epoch(run: LiveRun) -> str | None:
         return None
     parts = [share_in_words(run.epoch.share(run.leader.steps))]
     if run.left is not None and run.limit is None:
-        parts.append(f"{whole_seconds_in_words(run.left)} left")
+        parts.append(f"{time_left_in_words(run.left)} left")
     return f"epoch {run.epoch.number + 1} ({', '.join(parts)})"
 
 
@@ -111,12 +112,12 @@ def _speed(run: LiveRun) -> list[str]:
     if leader.rate is not None:
         words.append(f"{number_in_words(leader.rate)} steps/s")
     if run.examples_rate is not None:
-        words.append(f"{number_in_words(run.examples_rate)} examples/s")
+        words.append(f"{rate_in_words(run.examples_rate)} examples/s")
     if leader.loss is not None:
         words.append(f"loss {number_in_words(leader.loss)}")
     words += [f"{name} {number_in_words(value)}" for name, value in run.numbers.items() if name != "loss"][:_NAMED]
     if run.left is not None and run.limit is not None:
-        words.append(f"about {whole_seconds_in_words(run.left)} left")
+        words.append(f"about {time_left_in_words(run.left)} left")
     return words
 
 
