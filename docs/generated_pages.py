@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 import quorate
-from quorate.cli.explain import Card, cards_of
+from quorate.cli.explain import Card, cards_of, default_in_words, type_in_words
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.verbs import app
 from quorate.strategies import strategies
@@ -244,8 +244,13 @@ def _settings(card: Card, marks: str) -> list[str]:
     if not card.settings:
         return [*title, "None.", ""]
     rows = [
-        [f"`{one.name}`", f"`{one.type}`", "required" if one.default is None else f"`{one.default}`", one.meaning]
-        for one in card.settings
+        [
+            f"`{setting.name}`",
+            type_in_words(setting.type),
+            "required" if setting.default is None else f"`{default_in_words(setting.default)}`",
+            setting.meaning,
+        ]
+        for setting in card.settings
     ]
     return [*title, *_table(["setting", "type", "default", "meaning"], rows), ""]
 

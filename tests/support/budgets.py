@@ -36,6 +36,7 @@ BUDGETS = {
     "unit/core": 7,
     "unit/data": 26,
     "unit/gossip": 10,
+    "unit/horovod": 16,
     "unit/inject": 5,
     "unit/launch": 116,
     "unit/means": 50,

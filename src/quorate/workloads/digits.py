@@ -29,9 +29,10 @@ GREATEST = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageWorkload):
-    """A small residual network with batch norm reads handwritten digits; real images, seconds to 98 %.
+    """A small residual network with batch norm on images of handwritten digits; 98 % within seconds.
 
-    The images come with scikit-learn, which is the extra `digits`; of each digit a fifth tests, drawn from `seed`.
+    The images come with scikit-learn (the extra `digits`); one fifth of the images of each digit, drawn with `seed`, is
+    for testing.
 
     Raises `MissingExtra` without scikit-learn.
     """
@@ -44,7 +45,7 @@ class Digits(ImageWorkload):
     higher_is_better: ClassVar[bool] = True
 
     seed: int = 0
-    """Seed of the split into training and test images; the model is seeded apart."""
+    """Seed of the train/test split; the model has its own seed."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:

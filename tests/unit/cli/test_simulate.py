@@ -106,7 +106,7 @@ def test_a_table_figures_and_a_picture(folder: Path, capsys: pytest.CaptureFixtu
     words = ("--strategy", "all-reduce", "--strategy", "quorum:wait_for=2", "-n", "4,16", "--imbalance", "one-of:20ms")
     assert status(*words, *SMALL, "--name", "one", "--picture", "here.svg") == 0
     out = capsys.readouterr().out
-    assert "quorum-wait_for=2" in out and "of no-wait" in out and "runs/one/simulate.svg" in out
+    assert "quorum-wait_for=2" in out and "contributors" in out and "runs/one/simulate.svg" in out
     kept = json.loads(Path("runs/one/simulate.json").read_text())
     assert [(row["strategy"], row["workers"]) for row in kept["rows"]] == [
         ("all-reduce", 4), ("all-reduce", 16), ("quorum-wait_for=2", 4), ("quorum-wait_for=2", 16)

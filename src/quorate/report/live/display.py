@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -66,19 +67,22 @@ class _Lines:
     def show(self) -> None:
         """Read new rows, and show them."""
         self._run.look()
-        self._screen.show(lines_of(view_of(self._run)))
+        self._screen.show(lines_of(view_of(self._run), self._screen.width))
 
 
-def lines_of(view: LiveView) -> Group:
-    """Return the lines of a terminal, each cut where it ends."""
-    lines = [Text(" · ".join(view.progress), "bold")]
+def lines_of(view: LiveView, width: int) -> Group:
+    """Return the lines of a terminal; those that are wider than it go on in the next line, between two figures."""
+    lines = [Text(_wrapped(view.progress, width), "bold")]
     if view.rounds:
-        lines.append(Text(" · ".join(view.rounds)))
+        lines.append(Text(_wrapped(view.rounds, width)))
     if view.slow is not None:
         lines.append(Text(view.slow, "yellow" if view.has_slow else "dim"))
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
     return Group(Rule(view.title, align="left", style="dim", characters="─"), *lines)
+
+
+def _wrapped(figures: Sequence[str], width: int) -> str:
+    text = "\xa0· ".join(figure.replace(" ", "\xa0") for figure in figures)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
 
 
 class _Sentences:
