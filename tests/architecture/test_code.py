@@ -14,7 +14,7 @@ MAY_CATCH_ANYTHING: dict[str, str] = {
     "src/quorate/data/files/dataset.py Files.read": "a reader raises what it likes for a damaged file, which is named",
     "src/quorate/data/files/listing.py _counted": "as above: what it raised is told to all workers, and raised on all",
     "src/quorate/gossip/requests.py Requests._take_message": "what a served function raises is told to whoever asked",
-    "src/quorate/launch/loggers.py Writing._guarded": "a logger of others raises what it likes",
+    "src/quorate/launch/loggers/writing.py Writing._guarded": "a logger of others raises what it likes",
     "src/quorate/launch/warm/run_server.py Run._live": "whoever waits for a run gets what ended its thread",
     "src/quorate/means/algorithms/in_turn.py SumsInTurn._run": "whoever waits for a sum gets what ended its task",
     "src/quorate/replica/by_tensors.py reach_of": "a stranger's class that fails a trial is taken for the general case",

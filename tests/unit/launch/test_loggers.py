@@ -15,7 +15,9 @@ import torch
 import quorate
 from quorate.core.errors import ConfigurationError, MissingExtra
 from quorate.launch import loggers
-from quorate.launch.loggers import Scalars, writing_to
+from quorate.launch.loggers import writing as writings
+from quorate.launch.loggers.scalars import Scalars
+from quorate.launch.loggers.writing import Writing, writing_to
 from tests.unit.records.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, start, steps
 
@@ -203,9 +205,9 @@ def test_a_logger_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def close(self, *, is_well: bool) -> None:
             """Nothing."""
 
-    monkeypatch.setattr(loggers, "LEAVES", 0.05)
+    monkeypatch.setattr(writings, "LEAVES", 0.05)
     said: list[str] = []
-    stuck = loggers.Writing({"stuck": Stuck}, said.append)
+    stuck = Writing({"stuck": Stuck}, said.append)
     stuck._held = queue.Queue(2)
     for _ in range(5):
         stuck.add("x", 1.0, 1)

@@ -12,12 +12,10 @@ from quorate.report.figures.time_use import ACTIVITIES
 from quorate.report.wording import Words, seconds_alike, seconds_in_words, shares_alike
 
 WORDS = {
-    "communication": "communication (exposed)", "delay": "lateness (injected)", "pace": "pace (stands for compute)",
+    "communication": "communication (exposed)", "delay": "delay (injected)", "pace": "pace (injected)",
     "waiting": "waiting for others",
 }  # fmt: skip
 """Words for activities whose names are not enough."""
-SHORT = {"delay": "lateness"}
-"""Other words for keys, and for where there is room for one."""
 SHOWN = ("compute", "pace", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
 """From left to right in bars: the work of the worker itself, the injected, and the cost of others."""
 _PATTERNS: Mapping[str, tuple[int, str]] = {
@@ -67,12 +65,11 @@ def key(activities: Sequence[str], width: float, top: float) -> tuple[Markup, fl
     parts: list[str] = []
     x, y = 0.0, top
     for activity in activities:
-        words = SHORT.get(activity, activity)
-        wide = 28.0 + drawing.text_width(words) + 12.0
+        wide = 28.0 + drawing.text_width(activity) + 12.0
         if x > 0.0 and x + wide > width:
             x, y = 0.0, y + 20.0
         parts += [drawing.bar(x + 1, y, 18, 12, class_=f"area {class_of(activity)}")]
-        parts += [drawing.text(x + 25, y + 10, words, class_="key")]
+        parts += [drawing.text(x + 25, y + 10, activity, class_="key")]
         x += wide
     return joined(parts), y + 28.0
 
@@ -132,7 +129,7 @@ def _stack(
         share = shares(seconds / step.total)
         hint = f"{step.name}: {words_of(name)} {seconds_in_words(seconds)}, {share}"
         parts.append(drawing.bar(at, y, wide, _BAR, class_=f"area {class_of(name)}", hint=hint))
-        words = f"{SHORT.get(name, name)} {share}"
+        words = f"{name} {share}"
         if drawing.text_width(words, 12) + 14 <= wide:
             back = drawing.text_width(words, 12) + 10
             parts.append(

@@ -15,7 +15,7 @@ from rich.text import Text
 from quorate.core.telling import tell
 from quorate.report.live.run import LiveRun
 from quorate.report.live.screen import Screen, on_terminal
-from quorate.report.live.words import lateness_in_words, progress_in_words, rounds_in_words
+from quorate.report.live.view import LiveView, view_of
 
 SHOWN_EVERY, SAID_EVERY = 1.0, 60.0
 """Seconds between two states on a terminal, and between two lines elsewhere."""
@@ -67,20 +67,17 @@ class _Lines:
     def show(self) -> None:
         """Read new rows, and show them."""
         self._run.look()
-        self._screen.show(lines_of(self._run, self._screen.width))
+        self._screen.show(lines_of(view_of(self._run), self._screen.width))
 
 
-def lines_of(run: LiveRun, width: int) -> Group:
+def lines_of(view: LiveView, width: int) -> Group:
     """Return the lines of a terminal; those that are wider than it go on in the next line, between two figures."""
-    skew = run.skew()
-    late, rounds = lateness_in_words(run, skew), rounds_in_words(run)
-    lines = [Text(_wrapped(progress_in_words(run), width), "bold")]
-    if rounds:
-        lines.append(Text(_wrapped(rounds, width)))
-    if late is not None:
-        lines.append(Text(late, "yellow" if skew is not None and skew.slow else "dim"))
-    title = f"{run.folder} (virtual time)" if run.is_virtual else str(run.folder)
-    return Group(Rule(title, align="left", style="dim", characters="─"), *lines)
+    lines = [Text(_wrapped(view.progress, width), "bold")]
+    if view.rounds:
+        lines.append(Text(_wrapped(view.rounds, width)))
+    if view.slow is not None:
+        lines.append(Text(view.slow, "yellow" if view.has_slow else "dim"))
+    return Group(Rule(view.title, align="left", style="dim", characters="─"), *lines)
 
 
 def _wrapped(figures: Sequence[str], width: int) -> str:
@@ -95,6 +92,5 @@ class _Sentences:
     def say(self) -> None:
         """Read new rows, and print them in one line."""
         self._run.look()
-        late = lateness_in_words(self._run, self._run.skew())
-        words = [*progress_in_words(self._run), *rounds_in_words(self._run), *([late] if late else [])]
-        tell(f"quorate: {', '.join(words)}\n")
+        view = view_of(self._run)
+        tell(f"quorate: {', '.join([*view.progress, *view.rounds, *([view.slow] if view.slow else [])])}\n")
