@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import quorate.horovod
+from quorate import horovod
 from quorate.launch.virtual.run import run_script
 from tests.architecture.tree import ROOT
+from tests.support.programs import quorate
 
 SCRIPTS = ROOT / "tests" / "support" / "horovod_scripts"
 CASES = {
@@ -32,7 +33,7 @@ STRATEGIES = ("all-reduce", "eager-majority", "local-sgd", "d-psgd")
 def test_a_script_for_horovod_trains(case: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, line, least = CASES[case]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(Path(quorate.horovod.__file__).parent / "alias"))
+    monkeypatch.syspath_prepend(str(Path(horovod.__file__).parent / "alias"))
     monkeypatch.setenv("QUORATE_STRATEGY", strategy)
     status = run_script(SCRIPTS / f"{case.split(',')[0]}.py", arguments, 3, run_dir=tmp_path / "logs")
     text = (tmp_path / "logs" / "rank-0.log").read_text()
@@ -44,8 +45,27 @@ def test_a_script_for_horovod_trains(case: str, strategy: str, tmp_path: Path, m
 
 def test_a_checkpoint_of_the_script_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(Path(quorate.horovod.__file__).parent / "alias"))
+    monkeypatch.syspath_prepend(str(Path(horovod.__file__).parent / "alias"))
     for epochs, begins in (("1", "epoch 0"), ("3", "epoch 1")):
         logs = tmp_path / epochs
         assert run_script(SCRIPTS / "imagenet.py", ["--epochs", epochs], 2, run_dir=logs) == 0
         assert (logs / "rank-0.log").read_text().startswith(begins)
+
+
+def test_an_unchanged_script_runs_by_the_command_line(tmp_path: Path) -> None:
+    done = quorate(
+        tmp_path, "run", "-n", "2", "--as", "horovod", "--strategy", "eager-majority", str(SCRIPTS / "mnist.py")
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"accuracy: ([\d.]+)", done.stdout)[-1]) >= 0.9
+    assert "rounds" in done.stderr
+
+
+def test_as_is_refused_where_it_cannot_be(tmp_path: Path) -> None:
+    for words, arguments in (
+        ("--as chainer is unknown; known: horovod", ["-n", "2", "--as", "chainer"]),
+        ("--as works on this machine alone", ["--hosts", "a:1", "--as", "horovod"]),
+    ):
+        done = quorate(tmp_path, "run", *arguments, str(SCRIPTS / "mnist.py"))
+        assert done.returncode == 2
+        assert words in done.stderr

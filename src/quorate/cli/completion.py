@@ -9,7 +9,7 @@ from typing import Any
 
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.names import known_as
-from quorate.launch.loggers import KNOWN
+from quorate.launch.loggers import NONE, loggers
 from quorate.launch.run.folder import COMPARISON, RUNS
 
 
@@ -76,5 +76,5 @@ _VALUES: dict[str, Complete] = {
     "RUN": _runs,
     "FOLDER": partial(_runs, marks=("run.json", COMPARISON)),
     "KEY=VALUE": _settings,
-    "NAME,…": partial(_choices, KNOWN),
+    "NAME,…": partial(_choices, (*loggers, NONE)),
 }

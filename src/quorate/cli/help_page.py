@@ -19,7 +19,7 @@ _PANELS = {
     "Several numbers of workers": "scale scaling price",
     "Recorded runs": "like check records",
     "Records and progress": "name resume again picture log no_progress watch",
-    "Other options": "is_module config print_config dry_run as_json help",
+    "Other options": "is_module runs_as config print_config dry_run as_json help",
 }
 _BY_NAME = {name: panel for panel, names in _PANELS.items() for name in names.split()}
 _OF_PLAN = dict.fromkeys(("bandwidth", "latency"), "The machine")
@@ -69,6 +69,11 @@ EXAMPLES = {
         "quorate explain eager-solo",
         "quorate explain random:degree=3 -n 16",
         "quorate explain halving-doubling -n 6",
+    ),
+    "migrate": (
+        "quorate migrate ds_config.json",
+        "quorate migrate ds_config.json --json",
+        "quorate migrate configs/ds_zero3.json",
     ),
     "trace": (
         "quorate trace train-1",

@@ -84,6 +84,9 @@ class RunOptions(WorkerOptions):
     )
     max_joins: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
+    runs_as: str | None = option(
+        "Let `import horovod.torch` of the script be quorate.horovod.", "--as", metavar="horovod"
+    )
     no_fork: bool = option("Start every worker as a new program instead of forking.", default=False)
     config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
     log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
@@ -157,7 +160,7 @@ def run(context: typer.Context, options: RunOptions) -> int:
         tell_lack_of_memory(plan.request.size)
     if previewed(context, options, lambda: _shown(plan, as_json=options.as_json)):
         return 0
-    return _start(plan, is_resumed=options.resume is not None)
+    return _start(plan, is_resumed=options.resume is not None, runs_as=options.runs_as)
 
 
 def _planned(options: RunOptions) -> RunPlan:
@@ -167,6 +170,8 @@ def _planned(options: RunOptions) -> RunPlan:
     check_workers(options.workers, options.virtual)
     if is_virtual and options.is_module:
         raise ConfigurationError("--virtual runs a script, not a module; give the file in place of -m")
+    if options.runs_as is not None:
+        _check_as(options.runs_as, options.hosts)
     check_module(options.script) if options.is_module else check_script(options.script)
     if options.resume is not None and options.name is not None:
         raise ConfigurationError("--resume continues in the run's own folder; leave out --name")
@@ -212,6 +217,13 @@ def _planned(options: RunOptions) -> RunPlan:
     )
 
 
+def _check_as(name: str, hosts: str | None) -> None:
+    if name != "horovod":
+        raise ConfigurationError(f"--as {name} is unknown; known: horovod")
+    if hosts is not None:
+        raise ConfigurationError("--as works on this machine alone; with --hosts, import quorate.horovod in the script")
+
+
 def _shown(plan: RunPlan, *, as_json: bool) -> str:
     commands = {} if plan.request.hosts is None else plan.request.hosts.commands
     if as_json:
@@ -219,8 +231,17 @@ def _shown(plan: RunPlan, *, as_json: bool) -> str:
     return "\n".join([f"would start {plan.in_words}", *map(shlex.join, commands.values())])
 
 
-def _start(plan: RunPlan, *, is_resumed: bool) -> int:
+def _find_first(folder: Path) -> None:
+    """Let workers find the packages of `folder` before others."""
+    sys.path.insert(0, str(folder))  # of virtual workers
+    rest = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{rest}" if rest else str(folder)
+
+
+def _start(plan: RunPlan, *, is_resumed: bool, runs_as: str | None) -> int:
     request = plan.request
+    if runs_as is not None:
+        _find_first(Path(__file__).parents[1] / "horovod" / "alias")
     if request.hosts is None:  # on other hosts other packages may be installed
         names_from(request.overrides.log)
     if not is_resumed:

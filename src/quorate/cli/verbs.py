@@ -106,6 +106,7 @@ VERBS = {
     "explain": Verb("quorate.cli.explain:explain", _PLAIN, "Explain a strategy or another name in full."),
     "trace": Verb("quorate.cli.trace:trace", _PLAIN, "Write the timeline of a run for a trace viewer."),
     "watch": Verb("quorate.cli.watch:watch", _PLAIN, "Watch a run in the browser or on the terminal."),
+    "migrate": Verb("quorate.cli.migrate:migrate", _PLAIN, "Say what a DeepSpeed configuration is here."),
     "doctor": Verb("quorate.cli.doctor.verb:doctor", _PLAIN, "Check this machine, and say how to fix problems.", True),
 }
 """The verbs by name. `quorate --help` shows their summaries, and would cut longer ones."""

@@ -48,6 +48,8 @@ def _execute(main: ModuleType, script: str, arguments: Sequence[str], is_module:
     sys.excepthook = _FromTheScriptOn(main)
     sys.orig_argv = [sys.executable, *(["-m"] if is_module else []), script, *arguments]
     sys.argv = ["-m" if is_module else script, *arguments]
+    named = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.path[:0] = [folder for folder in named if folder not in sys.path]  # of this worker, not of its parent
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.realpath(script)))
     exec(_module(script, main) if is_module else _file(script, main), main.__dict__)
