@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv
 	@$(BIN)/quorate compare digits -n 4 --baseline ddp --strategy eager-majority --strategy eager-solo --seeds 3 \
-	  --target 0.9 --imbalance one-of:80ms --pace 15ms --batch 24 --epochs 5 --evaluations 10
+	  --target 0.9 --imbalance one-of:80ms --min-step-time 15ms --batch 24 --epochs 5 --evaluations 10
 
 test: venv
 	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers and not interop and not gpu'

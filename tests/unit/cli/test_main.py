@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--set", "a", "train.py"], '--set takes key=value, not "a"'),
         (["run", "--seed", "-1", "train.py"], "--seed -1: a seed is a whole number from 0 to"),
         (["run", "--compute", "constant:1ms", "train.py"], "--compute can be given with --virtual N only"),
-        (["run", "--share", "fair", "train.py"], 'unknown share "fair". Known: dynamic, static'),
+        (["run", "--data-share", "fair", "train.py"], 'unknown share "fair". Known: dynamic, static'),
         (["run", "--seconds", "0", "train.py"], "--seconds 0: the time must be above 0"),
         (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
         (

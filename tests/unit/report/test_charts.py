@@ -68,9 +68,7 @@ def test_attributes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(1.0, "1"), (0.125, "0.1"), (-0.001, "0"), (-2.5, "-2.5"), (100.0, "100")]
-)
+@pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (0.125, "0.1"), (-0.001, "0"), (-2.5, "-2.5"), (100.0, "100")])
 def test_coordinates_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
