@@ -71,7 +71,7 @@ def main() -> None:
     for length in pieces_of(round(options.epochs * len(train)), options.evaluations, step):
         piece = Sorted(Piece(train, world.seed, seen, length), train.lengths, step, options.chunk, world.seed + seen)
         model.train()
-        for batch in quorate.shard(piece, options.batch, collate_fn=workload.collate, shuffle=False):
+        for batch in quorate.loader(piece, options.batch, collate_fn=workload.collate, shuffle=False):
             workload.loss(model, batch.to(world.device)).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -83,7 +83,7 @@ def train(
     plain = torch.optim.SGD(model.parameters(), lr=rate)
     optimizer: Any = quorate.distribute(plain, model, strategy, with_one_worker="algorithm", **settings)
     data = torch.utils.data.TensorDataset(x, y)
-    loader = quorate.shard(data, batch_size, partition=partition, clients=clients, seed=seed)
+    loader = quorate.loader(data, batch_size, partition=partition, clients=clients, seed=seed)
     found = list[float]()
     for _ in range(rounds):
         for images, digit in loader:

@@ -67,7 +67,7 @@ def cost(case: str, steps: int) -> None:
             return model(batch[0]).square().mean()
 
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
-    loader, done = quorate.shard(data, batch, collate_fn=collate), 0
+    loader, done = quorate.loader(data, batch, collate_fn=collate), 0
     begin = time.perf_counter()
     while done < steps:
         for one in loader:
@@ -118,7 +118,7 @@ def still(steps: int, seed: int) -> None:
 
     recorder.write = seen  # type: ignore[method-assign]
     data, done = torch.utils.data.TensorDataset(x, y), 0
-    loader = quorate.shard(data, BATCH, seed=seed)
+    loader = quorate.loader(data, BATCH, seed=seed)
     while done < steps:
         for inputs, targets in loader:
             optimizer.zero_grad()

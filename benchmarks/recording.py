@@ -42,7 +42,7 @@ def work(blocks: int) -> None:
     data = torch.utils.data.TensorDataset(torch.randn(64 * BLOCK * blocks * world.size, 256, generator=same))
     took = []
     last = time.perf_counter()
-    for step, (inputs,) in enumerate(quorate.shard(data, 64)):
+    for step, (inputs,) in enumerate(quorate.loader(data, 64)):
         timer.recorder = None if step // BLOCK % 2 else recorder
         optimizer.zero_grad()
         model(inputs).square().mean().backward()

@@ -84,7 +84,7 @@ def worker(stops: int, inside: str, examples: int) -> None:
     data = TensorDataset(torch.randn(examples, 64, generator=random), torch.randn(examples, 1, generator=random))
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model)
-    for inputs, targets in quorate.shard(data, BATCH):
+    for inputs, targets in quorate.loader(data, BATCH):
         if not inside and is_due():
             stop()
         nn.functional.mse_loss(model(inputs), targets).backward()

@@ -39,7 +39,7 @@ path = options.folder / f"points-{options.points}.pt"
 with world.first_does():
     dataset = prepare(path)  # the first worker; then all others, which find the file
 
-loader = quorate.shard(dataset, batch_size=32)  # 3
+loader = quorate.loader(dataset, batch_size=32)  # 3
 best, epochs = float("inf"), 0
 for _ in range(options.epochs):
     total = 0.0
@@ -51,7 +51,7 @@ for _ in range(options.epochs):
         total += loss.item()
         if total > 1e6:
             world.stop("the loss grows without bound")  # any worker may call it, at any time
-    if world.stopped:  # loops over quorate.shard have ended by themselves
+    if world.stopped:  # loops over quorate.loader have ended by themselves
         break
     mean = total / max(1, len(loader))  # of this worker's own batches
     if world.any(mean > 0.99 * best):  # every worker calls it and gets the same answer

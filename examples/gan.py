@@ -38,7 +38,7 @@ makes = torch.optim.Adam(generator.parameters(), lr=3e-3, betas=(0.0, 0.99))
 tells = torch.optim.Adam(discriminator.parameters(), lr=3e-3, betas=(0.0, 0.99))
 makes = quorate.distribute(makes, generator, name="generator")  # 2
 tells = quorate.distribute(tells, discriminator, name="discriminator")  # 2, once for each
-loader = quorate.shard(circle, batch_size=64)  # 3
+loader = quorate.loader(circle, batch_size=64)  # 3
 
 
 def doubt(points: torch.Tensor, *, real: bool) -> torch.Tensor:

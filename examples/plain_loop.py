@@ -36,7 +36,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)).to(world.device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 optimizer = quorate.distribute(optimizer, model, strategy="all-reduce")  # 2
-loader = quorate.shard(spirals(options.points, seed=0), batch_size=32)  # 3
+loader = quorate.loader(spirals(options.points, seed=0), batch_size=32)  # 3
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
 test = [part.to(world.device) for part in spirals(1024, seed=1).tensors]
 

@@ -29,7 +29,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).to(world.device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
 optimizer = quorate.distribute(optimizer, model, strategy="all-reduce")  # 2
-loader = quorate.shard(TensorDataset(inputs, targets), batch_size=32)  # 3
+loader = quorate.loader(TensorDataset(inputs, targets), batch_size=32)  # 3
 scaler = torch.amp.GradScaler(world.device.type)
 mixes = world.device.type == "cuda"  # a CPU computes slowly in float16
 

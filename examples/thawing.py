@@ -36,7 +36,7 @@ below = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
 model = nn.Sequential(below, nn.Linear(32, 3)).to(world.device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 optimizer = quorate.distribute(optimizer, model, "local-sgd")  # 2
-loader = quorate.shard(rings(options.points, seed=0), batch_size=32)  # 3
+loader = quorate.loader(rings(options.points, seed=0), batch_size=32)  # 3
 test = [part.to(world.device) for part in rings(1024, seed=1).tensors]
 
 for epoch in range(options.epochs):

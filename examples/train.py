@@ -26,8 +26,8 @@ kind = workloads.get(options.workload)
 workload = kind(limit=options.limit) if options.limit and options.workload == "stdlib-functions" else kind()
 model = workload.model(seed=0).to(world.device)
 optimizer = quorate.distribute(workload.optimizer(model), model, strategy="all-reduce")
-train = quorate.shard(workload.dataset(train=True), options.batch, collate_fn=workload.collate)
-test = quorate.shard(workload.dataset(train=False), options.batch, collate_fn=workload.collate, shuffle=False)
+train = quorate.loader(workload.dataset(train=True), options.batch, collate_fn=workload.collate)
+test = quorate.loader(workload.dataset(train=False), options.batch, collate_fn=workload.collate, shuffle=False)
 
 if world.is_first:
     print("\n".join(workload.describe()))

@@ -1,6 +1,6 @@
 """Distributed training in PyTorch in which how workers agree is one argument.
 
-The API: `join` the world, `distribute` the optimizer, `shard` the data, `log` what is worth keeping, `save` a
+The API: `join` the world, `distribute` the optimizer, read data from a `loader`, `log` what is worth keeping, `save` a
 checkpoint and `load` it. Each is imported when it is first used, so that the command line starts without torch.
 """
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from quorate import optim as optim
     from quorate import strategies as strategies
     from quorate.data.files.files import files as files
-    from quorate.data.sharding import shard as shard
+    from quorate.data.loading import loader as loader
+    from quorate.data.loading import shard as shard
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
     from quorate.launch.worker.join import join as join
@@ -52,6 +53,7 @@ __all__ = [
     "join",
     "launch",
     "load",
+    "loader",
     "log",
     "optim",
     "parallelize",
@@ -93,7 +95,8 @@ _PLACES = {
     "parameter_groups": "quorate.optim.parameter_groups",
     "privacy_spent": "quorate.train.privacy",
     "schedule": "quorate.train.example_schedule",
-    "shard": "quorate.data.sharding",
+    "loader": "quorate.data.loading",
+    "shard": "quorate.data.loading",
     "files": "quorate.data.files.files",
 }
 

@@ -164,7 +164,7 @@ def test_what_the_readme_claims_was_printed_by_a_script() -> None:
             assert any(re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", section) for section in sections), claimed
 
 
-@pytest.mark.parametrize("name", ["join", "distribute", "shard", "files", "save", "load"])
+@pytest.mark.parametrize("name", ["join", "distribute", "loader", "files", "save", "load"])
 def test_the_reference_names_every_argument(name: str) -> None:
     text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     section = text.partition(f"## `quorate.{name}()`")[2].partition("\n## ")[0]

@@ -10,7 +10,7 @@ import pytest
 import quorate
 from tests.architecture.tree import ROOT
 
-NAMES = ("join", "distribute", "shard", "log", "save", "load")
+NAMES = ("join", "distribute", "loader", "log", "save", "load")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -18,6 +18,10 @@ def test_users_find(name: str) -> None:
     assert callable(getattr(quorate, name))
     assert name in dir(quorate)
     assert name in quorate.__all__
+
+
+def test_the_alias_of_the_loader_is_the_same_function() -> None:
+    assert quorate.shard is quorate.loader
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

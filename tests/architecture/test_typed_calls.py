@@ -36,9 +36,9 @@ quorate.strategies.EagerSol()  # wrong
 quorate.distribute(plain, model, EagerSolo(), compres="half")  # wrong
 quorate.distribute(plain, model, "quorum", on_nonfinite="skipp")  # wrong
 quorate.distribute(plain, model, EagerSolo(), wait_for=3)  # wrong
-quorate.shard(model, 3, share="dynamic", shuffle=True, seed=0, drop_last=True)
-quorate.shard(model, 3, share="dynamik")  # wrong
-quorate.shard(model, 3, shuffl=True)  # wrong
+quorate.loader(model, 3, share="dynamic", shuffle=True, seed=0, drop_last=True)
+quorate.loader(model, 3, share="dynamik")  # wrong
+quorate.loader(model, 3, shuffl=True)  # wrong
 """
 OPTIMIZERS = """
 from torch.nn import Module

@@ -283,7 +283,7 @@ def without_backward(cell: Cell, *, alike: bool, meets: Meets = "nowhere") -> li
 def batches(cell: Cell, meets: Meets) -> Iterable[Any]:
     """Of a loop of eight steps, where it is given batches; else something for each step."""
     return (
-        quorate.shard(TensorDataset(torch.zeros(16 * cell.world.size, 1)), 2, share="static")
+        quorate.loader(TensorDataset(torch.zeros(16 * cell.world.size, 1)), 2, share="static")
         if meets == "loader"
         else range(8)
     )
@@ -329,7 +329,7 @@ def test_batches_that_are_added_up_before_the_first_step_are_no_loop_without_ste
     def loop(cell: Cell) -> None:
         model = small_net()
         optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
-        for number, (x,) in enumerate(quorate.shard(TensorDataset(torch.ones(32 * cell.world.size, 4)), 2)):
+        for number, (x,) in enumerate(quorate.loader(TensorDataset(torch.ones(32 * cell.world.size, 4)), 2)):
             with optimizer.accumulate() if number % 8 != 7 else nullcontext():
                 model(x).sum().backward()
             if number % 8 == 7:

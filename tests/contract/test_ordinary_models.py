@@ -455,7 +455,7 @@ def test_a_newcomer_takes_part_in_forward_buffers() -> None:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             optimizer = quorate.distribute(optimizer, model, "all-reduce", on_death="continue")
             x = torch.randn(96, 4, generator=torch.Generator().manual_seed(0))
-            loader = quorate.shard(torch.utils.data.TensorDataset(x), 4, share="dynamic")
+            loader = quorate.loader(torch.utils.data.TensorDataset(x), 4, share="dynamic")
             for _ in range(loader.epoch, 2):
                 for (x,) in loader:
                     optimizer.zero_grad()

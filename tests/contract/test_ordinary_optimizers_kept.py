@@ -136,7 +136,7 @@ def joined_late(make: str, strategy: str, wire: Wire, **settings: Any) -> tuple[
     def task(world: quorate.World) -> tuple[list[float], list[dict[str, Any]], int]:
         model = small_net()
         optimizers = [quorate.distribute(plain, model, strategy, **settings) for plain in OTHERS[make](model)]
-        loader = quorate.shard(torch.utils.data.TensorDataset(torch.arange(192.0)), 2, share="dynamic")
+        loader = quorate.loader(torch.utils.data.TensorDataset(torch.arange(192.0)), 2, share="dynamic")
         began = quorate.load() or 0
         for _ in range(loader.epoch, 2):
             for step, _batch in enumerate(loader):
@@ -210,7 +210,7 @@ class Several:
         distributed = {at: quorate.distribute(plain[at], models[at], self.strategy, **self.settings) for at in places}
         optimizers = [distributed[at] for at in sorted(distributed)]
         inputs = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))
-        loader = quorate.shard(torch.utils.data.TensorDataset(inputs, torch.arange(96)), 4, share="dynamic")
+        loader = quorate.loader(torch.utils.data.TensorDataset(inputs, torch.arange(96)), 4, share="dynamic")
         steps, gathered = quorate.load() or 0, {}
         for epoch in range(loader.epoch, 2):
             for inputs, numbers in loader:

@@ -94,7 +94,7 @@ def squares_of(trainer: Trainer) -> torch.Tensor:
 
 
 def trained_on(cell: Cell, dataset: Any, **choices: Any) -> int:
-    """One epoch of what `quorate.shard` gives; returns the number of batches."""
+    """One epoch of what `quorate.loader` gives; returns the number of batches."""
     return cell.train(data=dataset, shard={"batch_size": 2, **choices}, loss=squares_of, rate=1e-3).step
 
 
@@ -194,10 +194,10 @@ def test_what_cannot_be_compared_is_trained_on() -> None:
         own = np.random.default_rng(cell.world.rank)
         states = torch.get_rng_state(), random.getstate()
         opened = Opened()
-        quorate.shard(opened, 2)
-        quorate.shard(Subset(opened, range(8)), 2)
-        quorate.shard(Pairs(cell.world.rank), 2)
-        quorate.shard(Augmented(None), 2)
+        quorate.loader(opened, 2)
+        quorate.loader(Subset(opened, range(8)), 2)
+        quorate.loader(Pairs(cell.world.rank), 2)
+        quorate.loader(Augmented(None), 2)
         untouched = torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
         batches = trained_on(cell, Augmented(None)), trained_on(cell, Augmented(own))
         return *batches, opened.file is None, untouched
@@ -208,7 +208,7 @@ def test_what_cannot_be_compared_is_trained_on() -> None:
 def test_workers_that_make_loaders_alone_wait_for_nobody() -> None:
     def loop(cell: Cell) -> int:
         batches = trained_on(cell, TensorDataset(rows(8)))
-        return batches if cell.world.rank else len(quorate.shard(TensorDataset(rows(4)), 2, shuffle=False))
+        return batches if cell.world.rank else len(quorate.loader(TensorDataset(rows(4)), 2, shuffle=False))
 
     assert ended(loop, "all-reduce").right() == [1, 2]
 

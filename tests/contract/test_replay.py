@@ -35,7 +35,7 @@ data = torch.utils.data.TensorDataset(x, x @ torch.randn(5, 2))
 model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.02), model)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
-loader = quorate.shard(data, 4)
+loader = quorate.loader(data, 4)
 torch.manual_seed(world.rank)
 steps = 0
 for epoch in range(2):
@@ -180,7 +180,7 @@ x = torch.randn(60, 5)
 models = [torch.nn.Linear(5, 2), torch.nn.Linear(2, 1)]
 optimizers = [quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.02), model) for model in models]
 torch.manual_seed(world.rank)
-for (a,) in quorate.shard(torch.utils.data.TensorDataset(x), 4):
+for (a,) in quorate.loader(torch.utils.data.TensorDataset(x), 4):
     models[1](models[0](a + 0.1 * torch.randn_like(a))).square().mean().backward()
     for optimizer in optimizers:
         optimizer.step()
@@ -232,7 +232,7 @@ data = torch.utils.data.TensorDataset(x, x @ torch.randn(5, 2))
 model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.02), model)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
-loader = quorate.shard(data, 4)
+loader = quorate.loader(data, 4)
 torch.manual_seed(world.rank)
 steps = 0
 if dies < 0:
@@ -291,7 +291,7 @@ def test_another_number_somewhere_is_found(tmp_path: Path) -> None:
 def test_a_script_that_does_something_else_is_said_to(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert trained(tmp_path / "run", "eager-solo", 3) == 0
     again = tmp_path / "other.py"
-    again.write_text(SCRIPT.replace("quorate.shard(data, 4)", "quorate.shard(data, 2)"))
+    again.write_text(SCRIPT.replace("quorate.loader(data, 4)", "quorate.loader(data, 2)"))
     request = RunRequest(
         script=str(again),
         arguments=["36"],

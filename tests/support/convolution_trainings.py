@@ -115,7 +115,7 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
     if case.mesh:
         model = quorate.parallelize(model, world.mesh(**case.mesh))
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model)
-    loader = quorate.shard(TensorDataset(torch.arange(64)), 2)
+    loader = quorate.loader(TensorDataset(torch.arange(64)), 2)
     steps = quorate.load() or 0
     batches = iter(loader)
     for step in range(steps, until):

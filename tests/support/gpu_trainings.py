@@ -133,7 +133,7 @@ def loaded(world: Any) -> tuple[Tensor, Tensor]:
     data = TensorDataset(torch.arange(64.0 * 5000).reshape(64, 5000), torch.arange(64))
     came = []
     weights = torch.eye(5000, device=GPU)
-    for x, y in quorate.shard(data, 4, shuffle=False, device=GPU):
+    for x, y in quorate.loader(data, 4, shuffle=False, device=GPU):
         assert x.device.type == GPU.type
         came.append(((x @ weights)[:, 0] / 5000 - y).abs().sum() + y.float().sum() * 0)
         came[-1] = came[-1] + 0

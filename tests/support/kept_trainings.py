@@ -89,7 +89,7 @@ def train(
     scheduler = torch.optim.lr_scheduler.OneCycleLR(plain, max_lr=0.05, total_steps=60)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3, enabled=is_scaled)
     data = dataset()
-    loader = quorate.shard(
+    loader = quorate.loader(
         TensorDataset(torch.arange(len(data)), *data.tensors), batch_size=2, seed=5, num_workers=num_workers
     )
     began = quorate.load(scheduler=scheduler, scaler=scaler)

@@ -49,7 +49,7 @@ def train(steps: int, strategy: str, root: str, victim: int, at_step: int, at_by
     optimizer: Any = quorate.distribute(plain, model, strategy=strategy, on_death="stop")
     scheduler = torch.optim.lr_scheduler.StepLR(plain, 5, 0.9)
     draw = torch.Generator().manual_seed(1)
-    loader = quorate.shard(
+    loader = quorate.loader(
         TensorDataset(torch.randn(48, 8, generator=draw), torch.randn(48, 1, generator=draw)), 4, share="static"
     )
     torch.manual_seed(world.rank)

@@ -290,7 +290,7 @@ def trained(world: Any, make: Callable[[], Any], loop: Callable[[Training], None
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = quorate.distribute(optimizer, model, case.strategy, **case.settings, on_nonfinite="ignore")
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
-    loader = quorate.shard(data_of(case), BATCH, seed=3)
+    loader = quorate.loader(data_of(case), BATCH, seed=3)
     loop(Training(model, optimizer, schedule, loader, case, world.rank, case.scaler()))
     assert not any(map(torch.equal, before, model.parameters()))
     flat = torch.cat([p.detach().flatten() for p in model.parameters()])

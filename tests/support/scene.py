@@ -167,7 +167,7 @@ class Trainer:
             noted = watch.note_round
             watch.note_round = lambda round: (self.rounds.append(round), noted(round))
         self.batch: Any = None
-        self.loader: Any = None if scene.data is None else quorate.shard(scene.data, **scene.shard)
+        self.loader: Any = None if scene.data is None else quorate.loader(scene.data, **scene.shard)
         scene.begin(self)
         if scene.loads:
             self.began = quorate.load()

@@ -185,7 +185,7 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
         model = quorate.parallelize(model, world.mesh(**case.mesh), zero=case.zero)
         groups, own = world.size // case.mesh.get("tensor", 1), world.rank // case.mesh.get("tensor", 1)
     optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4), model, case.strategy)
-    loader = quorate.shard(TensorDataset(torch.arange(64)), 2)
+    loader = quorate.loader(TensorDataset(torch.arange(64)), 2)
     steps = quorate.load() or 0
     batches = iter(loader)
     for step in range(steps, until):

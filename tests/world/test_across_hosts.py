@@ -36,7 +36,7 @@ SCRIPT = textwrap.dedent(
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     plain = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = quorate.distribute(plain, model, "all-reduce")
-    loader = quorate.shard(TensorDataset(torch.arange(48.0)[:, None].expand(48, 4) / 48, torch.arange(48)), 3)
+    loader = quorate.loader(TensorDataset(torch.arange(48.0)[:, None].expand(48, 4) / 48, torch.arange(48)), 3)
     began = quorate.load()
     for epoch in range(loader.epoch, loader.epoch + 2):
         for inputs, of in loader:

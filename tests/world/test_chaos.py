@@ -31,7 +31,7 @@ SCRIPT = textwrap.dedent(
     plain = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = quorate.distribute(plain, model, "decoupled-diloco", sync_every=4, outer_rate=1.0)
     was_over = False
-    loader = quorate.shard(TensorDataset(torch.ones(60, 4), torch.arange(60)), 2)
+    loader = quorate.loader(TensorDataset(torch.ones(60, 4), torch.arange(60)), 2)
     for epoch in range(loader.epoch, 100000):
         for inputs, _ in loader:
             optimizer.zero_grad()

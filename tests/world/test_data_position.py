@@ -29,7 +29,7 @@ folder, share, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 model = torch.nn.Linear(1, 1)
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=1e-6), model)
 data = torch.utils.data.TensorDataset(torch.arange({EXAMPLES}.0).unsqueeze(1))
-loader = quorate.shard(data, 2, share=share, num_workers=2)
+loader = quorate.loader(data, 2, share=share, num_workers=2)
 before = sorted(folder.glob(f"{{int(name) - 1}}-*.json"))
 if before:
     loader.load_state_dicts([json.loads(file.read_text())["position"] for file in before])

@@ -51,7 +51,7 @@ SUPPLIED = {
     "optimizer": "optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)",
     "scheduler": "scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)",
     "scaler": "scaler = torch.amp.GradScaler('cpu')",
-    "loader": "loader = quorate.shard(dataset, batch_size=8)",
+    "loader": "loader = quorate.loader(dataset, batch_size=8)",
     "batch": "batch = next(iter(loader))",
     "loss": "loss = loss_of(model, batch)",
     "epochs": "epochs = 2",

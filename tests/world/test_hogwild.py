@@ -111,7 +111,7 @@ torch.manual_seed(world.rank)
 model = torch.nn.Linear(3, 1)
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.01), model)
 data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 180).view(60, 3), torch.ones(60, 1))
-for x, y in quorate.shard(data, batch_size=2):
+for x, y in quorate.loader(data, batch_size=2):
     optimizer.zero_grad()
     (model(x) - y).square().mean().backward()
     optimizer.step()

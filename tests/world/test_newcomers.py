@@ -22,7 +22,7 @@ SCRIPT = textwrap.dedent(
     torch.manual_seed(world.rank)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, "quorum")
-    loader = quorate.shard(TensorDataset(torch.arange(60.0)[:, None].expand(60, 4) / 60, torch.arange(60)), 2)
+    loader = quorate.loader(TensorDataset(torch.arange(60.0)[:, None].expand(60, 4) / 60, torch.arange(60)), 2)
     steps = 0
     for epoch in range(loader.epoch, 1000):
         numbers = []

@@ -24,7 +24,7 @@ SCRIPT = textwrap.dedent(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = quorate.distribute(optimizer, model, "parameter-server")
     print("trains", flush=True)
-    loader = quorate.shard(TensorDataset(torch.arange(20.0)[:, None].expand(20, 4) / 20, torch.arange(20)), 2)
+    loader = quorate.loader(TensorDataset(torch.arange(20.0)[:, None].expand(20, 4) / 20, torch.arange(20)), 2)
     for epoch in range(EPOCHS):
         for inputs, of in loader:
             optimizer.zero_grad()

@@ -55,7 +55,7 @@ def as_ddp_and_as_baseline(folder: str, world: World) -> tuple[list[float], list
     prepare(place, Overrides(strategy="ddp", imbalance="rank:1:80ms"))
     timing(place).recorder = Recorder(records_of(Path(folder), world.rank))
     with pytest.raises(ConfigurationError, match="ddp needs the same number of batches"):
-        quorate.shard([1, 2, 3], 1, share="dynamic")  # type: ignore[arg-type]
+        quorate.loader([1, 2, 3], 1, share="dynamic")  # type: ignore[arg-type]
     model = net()
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
     mine = train(model, model, optimizer, world)

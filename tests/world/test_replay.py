@@ -18,7 +18,7 @@ x = torch.randn(192, 5)
 data = torch.utils.data.TensorDataset(x, x @ torch.randn(5, 2))
 model = torch.nn.Linear(5, 2)
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=0.02), model)
-loader = quorate.shard(data, 4)
+loader = quorate.loader(data, 4)
 torch.manual_seed(world.rank)
 step = 0
 for a, b in loader:

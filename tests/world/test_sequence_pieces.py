@@ -99,7 +99,7 @@ REFUSED = (
     "a sequence of 1 positions cannot be divided among 2 workers",
     "sequence_piece divides the model's inputs, but this tensor has a gradient",
     "weights are of the shape",
-    "were given different ones (call 1 of sequence_piece); load data with quorate.shard",
+    "were given different ones (call 1 of sequence_piece); load data with quorate.loader",
     "has not called quorate.sequence_attention",
 )
 

@@ -27,7 +27,7 @@ SCRIPT = textwrap.dedent(
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     optimizer = quorate.distribute(optimizer, model)
     x = torch.randn(66, 8, generator=torch.Generator().manual_seed(0))
-    loader = quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), 8)
+    loader = quorate.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8)
     step = 0
     try:
         for epoch in range(EPOCHS):

@@ -220,7 +220,7 @@ SCRIPT = textwrap.dedent(
     model = nn.Sequential(nn.Linear(8, 16), *blocks, nn.Linear(16, 1)).double()
     optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-2), model)
     x = torch.randn(66, 8, generator=torch.Generator().manual_seed(0)).double()
-    for inputs, targets in quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), 8):
+    for inputs, targets in quorate.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8):
         optimizer.zero_grad()
         loss = (model(inputs) - targets).square().mean()
         loss.backward()

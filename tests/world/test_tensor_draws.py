@@ -95,7 +95,7 @@ def refused(world: Any) -> list[str]:
 
 
 def dealt_before(world: Any) -> str:
-    quorate.shard(TensorDataset(torch.arange(8)), 2)
+    quorate.loader(TensorDataset(torch.arange(8)), 2)
     with pytest.raises(ConfigurationError) as error:
         quorate.parallelize(mlp(), tensor="auto")
     return str(error.value)
@@ -106,7 +106,7 @@ def test_what_is_refused() -> None:
         assert "different batches (call 1 of the model)" in different
         assert "the model is sharded already" in again and "needs a mesh with a tensor axis" in axis
     for told in run_real_world(2, dealt_before, 60.0):
-        assert "quorate.shard was called before quorate.parallelize" in told
+        assert "quorate.loader was called before quorate.parallelize" in told
 
 
 class Gated(nn.Module):
@@ -125,7 +125,7 @@ def sent(world: Any) -> tuple[int, list[int]]:
     """Bytes of one step, and the examples that a worker was given."""
     model: Any = quorate.parallelize(Gated(), world.mesh(replicas=1, shards=2, tensor=2), zero=2)
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    loader = quorate.shard(TensorDataset(torch.arange(16)), 4, shuffle=False)
+    loader = quorate.loader(TensorDataset(torch.arange(16)), 4, shuffle=False)
     given = [int(n) for (batch,) in loader for n in batch]
     x = torch.ones(BATCH, WIDTH, requires_grad=True)
     for _ in range(2):  # the first call looks at batches

@@ -22,7 +22,7 @@ SCRIPT = textwrap.dedent(
     optimizer = quorate.distribute(optimizer, model)
     x = torch.randn(66, 8, generator=torch.Generator().manual_seed(0))
     for epoch in range(2):
-        for inputs, targets in quorate.shard(TensorDataset(x, x.sum(1, keepdim=True)), 8):
+        for inputs, targets in quorate.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8):
             optimizer.zero_grad()
             loss = (model(inputs) - targets).square().mean()
             loss.backward()

@@ -25,7 +25,7 @@ world = quorate.join()
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, "quorum")
 quorate.load()
-loader = quorate.shard(torch.utils.data.TensorDataset(torch.ones(64, 4)), 2)
+loader = quorate.loader(torch.utils.data.TensorDataset(torch.ones(64, 4)), 2)
 epochs_together = 0
 for epoch in range(loader.epoch, 1000):
     for (inputs,) in loader:

@@ -44,7 +44,7 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
     if not everything.optimizers:
         raise ConfigurationError(
             "quorate.load() restores distributed optimizers and loaders; call it after quorate.distribute() "
-            "and quorate.shard()"
+            "and quorate.loader()"
         )
     everything.check_entered()
     everything.add_extras(extras)

@@ -117,7 +117,7 @@ def main() -> None:
         piece = Piece(train, world.seed, seen, length)
         model.train()
         batches = 0
-        for batch in quorate.shard(piece, batch_size, collate_fn=workload.collate, seed=world.seed):
+        for batch in quorate.loader(piece, batch_size, collate_fn=workload.collate, seed=world.seed):
             workload.loss(model, batch.to(world.device)).backward()
             optimizer.step()
             optimizer.zero_grad()

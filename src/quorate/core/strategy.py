@@ -61,7 +61,7 @@ class Worker(Protocol):
 
     @property
     def examples(self) -> int:
-        """The examples of the current step. Raises `ConfigurationError` if the loader is not of `quorate.shard`."""
+        """The examples of the current step. Raises `ConfigurationError` if the loader is not of `quorate.loader`."""
 
     @property
     def turn(self) -> Turn | None:
@@ -208,7 +208,7 @@ class Strategy(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether every step waits for others; if not, `shard` by default deals data out to whoever asks."""
+        """Whether every step waits for others; if not, `loader` by default deals data out to whoever asks."""
         return self.meets in ("all", "neighbours")
 
     @property

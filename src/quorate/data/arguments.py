@@ -1,4 +1,4 @@
-"""Arguments of `shard`: checks of its dataset, and options for fetching examples."""
+"""Arguments of `loader`: checks of its dataset, and options for fetching examples."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def check_dataset(dataset: object) -> None:
     """Raise `ConfigurationError` for an object that is no map-style dataset, but easily taken for one."""
     kind = type(dataset).__name__
     if isinstance(dataset, type):
-        raise ConfigurationError(f"shard takes a dataset, not the class {dataset.__name__}; create an instance of it")
+        raise ConfigurationError(f"loader takes a dataset, not the class {dataset.__name__}; create an instance of it")
     if isinstance(dataset, DataLoader) or isinstance(getattr(dataset, "torch_loader", None), DataLoader):
-        raise ConfigurationError("shard takes a dataset and creates the loader itself; give the DataLoader's .dataset")
+        raise ConfigurationError("loader takes a dataset and creates the loader itself; give the DataLoader's .dataset")
     if isinstance(dataset, str | bytes):
-        raise ConfigurationError(f"shard takes a dataset, not a {kind}; open the file first")
+        raise ConfigurationError(f"loader takes a dataset, not a {kind}; open the file first")
 
 
 def number_of_examples(dataset: Any) -> int:
@@ -71,7 +71,7 @@ def number_of_examples(dataset: Any) -> int:
     has_index = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and has_index):
         raise ConfigurationError(
-            f"shard needs a dataset with a length and an index, and {kind} is iterable only; split its stream by "
+            f"loader needs a dataset with a length and an index, and {kind} is iterable only; split its stream by "
             "world.rank and world.size and use torch's DataLoader, or load it into a map-style dataset"
         )
     try:
@@ -79,7 +79,7 @@ def number_of_examples(dataset: Any) -> int:
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise ConfigurationError(f"the dataset ({kind}) cannot tell its length: {error}") from None
     if examples == 0:
-        raise ConfigurationError(f"the dataset ({kind}) is empty; there is nothing to shard")
+        raise ConfigurationError(f"the dataset ({kind}) is empty; there is nothing to load")
     return examples
 
 

@@ -207,7 +207,7 @@ def clients_from(
     share: str | None,
     files: bool,
 ) -> ClientSplit | None:
-    """Return the clients requested from `shard`; None without any. Raises `ConfigurationError` for arguments that
+    """Return the clients requested from `loader`; None without any. Raises `ConfigurationError` for arguments that
     exclude each other."""
     if partition is None and clients is None:
         if labels is not None:

@@ -74,7 +74,7 @@ class Consumed:
     def of_step(self) -> int:
         """Examples of the current step. Raises `ConfigurationError` where no loader counts them."""
         if self.examples is None:
-            raise ConfigurationError("only the loader of quorate.shard counts examples; count steps or seconds")
+            raise ConfigurationError("only quorate.loader counts examples; count steps or seconds")
         return self.examples
 
     def follow_steps(self) -> None:

@@ -83,7 +83,7 @@ def growing(place: Place, number: int, batch: str, most: Any, share: Share, size
         raise unknown("batch", str(batch), BATCHES)
     if batch == "fixed":
         if most is not None:
-            raise ConfigurationError('most_batch_size is the limit of batch="auto"; leave it out, or give batch="auto"')
+            raise ConfigurationError('max_batch_size is the limit of batch="auto"; leave it out, or give batch="auto"')
         return None
     if share.kind == DYNAMIC or data_context(place).nobody_waits:
         raise ConfigurationError(
@@ -91,7 +91,7 @@ def growing(place: Place, number: int, batch: str, most: Any, share: Share, size
             "and a strategy in which all workers meet in each step, such as all-reduce"
         )
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < size):
-        raise ConfigurationError(f"most_batch_size is a whole number, at least the batch_size of {size}, not {most!r}")
+        raise ConfigurationError(f"max_batch_size is a whole number, at least the batch_size of {size}, not {most!r}")
     growth(place).is_wanted = True
     return Growing(place, number, max(size, share.length(examples) // LEAST_BATCHES) if most is None else most)
 

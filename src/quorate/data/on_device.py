@@ -12,7 +12,7 @@ from quorate.core.errors import ConfigurationError
 
 
 def device_from(requested: str | int | torch.device | None) -> torch.device | None:
-    """Return the device passed to `shard`. Raises `ConfigurationError` for one that does not exist."""
+    """Return the device passed to `loader`. Raises `ConfigurationError` for one that does not exist."""
     if requested is None:
         return None
     try:

@@ -139,7 +139,7 @@ class Position:
             return position
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"this is not the state of a loader from quorate.shard ({type(error).__name__}: {error})"
+                f"this is not the state of a loader ({type(error).__name__}: {error})"
             ) from error
 
     def _check_bounds(self) -> None:

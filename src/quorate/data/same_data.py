@@ -1,4 +1,4 @@
-"""A check that all workers passed the same data to `shard`: each compares a sample with that of the first worker."""
+"""A check that all workers passed the same data to `loader`: each compares a sample with that of the first worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AGREED = Files | OwnFiles | RemoteFiles
 """Data on which the workers have agreed when it was made."""
 _SAME = (
     "it deals out one dataset, with the same examples in the same order on every worker; split and shuffle it with the "
-    "same seed on all of them. For data of its own on each worker use a DataLoader in place of shard, or "
+    "same seed on all of them. For data of its own on each worker use a DataLoader in place of quorate.loader, or "
     'quorate.files(..., read="own")'
 )
 
@@ -60,7 +60,7 @@ class Sample(Fields):
 
     rank: int
     examples: int | None
-    choices: Mapping[str, Any]  # open: arguments of `shard`, by name
+    choices: Mapping[str, Any]  # open: arguments of `loader`, by name
     items: Mapping[str, Any]  # open: the fields of some `Item`s, by index
 
 
@@ -105,18 +105,18 @@ def _compare(first: Sample, own_sample: Sample, items: Mapping[int, Item]) -> No
     for name, value in own_sample.choices.items():
         if value != first.choices.get(name):
             raise ConfigurationError(
-                f"quorate.shard was given {name}={value!r} {here} and {name}={first.choices.get(name)!r} {there}; "
+                f"quorate.loader was given {name}={value!r} {here} and {name}={first.choices.get(name)!r} {there}; "
                 "workers would deal out different epochs, so give it the same on every worker"
             )
     if examples != first.examples:
         raise ConfigurationError(
-            f"quorate.shard was given {examples} examples {here} and {first.examples} {there}; {_SAME}"
+            f"quorate.loader was given {examples} examples {here} and {first.examples} {there}; {_SAME}"
         )
     for index, item in items.items():
         other = first.items.get(str(index))
         if other is not None and not item.is_like(Item(other[0], tuple(map(tuple, other[1])))):
             raise ConfigurationError(
-                f"quorate.shard was given other data {here} than {there}: example {index} of {examples} differs; "
+                f"quorate.loader was given other data {here} than {there}: example {index} of {examples} differs; "
                 + _SAME
             )
 

@@ -241,6 +241,6 @@ class Robust(OwnedPieces):
 def _no_majority(ranks: Sequence[int]) -> str:
     return (
         f"{ranks_in_words(ranks)} compute the same batch, and no gradient was sent by more than half of them: too many "
-        "are wrong, or what they compute is not the same to the bit (batches that quorate.shard does not deal out, "
+        "are wrong, or what they compute is not the same to the bit (batches that quorate.loader does not deal out, "
         "draws of dropout, algorithms that are not deterministic)"
     )

@@ -146,7 +146,7 @@ class Step:
     loss: float | None = None
     """Loss of this worker, without the factor of a GradScaler; null where it is unknown."""
     examples: int | None = None
-    """Number of examples in the batches of this step; null without a loader of `quorate.shard`."""
+    """Number of examples in the batches of this step; null without `quorate.loader`."""
     tokens: int | None = None
     """Number of tokens in the batches of this step; null where the batches do not say."""
     bytes_out: int = 0

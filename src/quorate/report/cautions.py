@@ -173,6 +173,6 @@ def notes_of(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
     if run.has_steps and not is_measured:
         notes.append(f"it is too short to measure after a warm-up of {plan.warm_up_steps} steps")
     if run.has_steps and throughput.examples_of(run) is None:
-        notes.append("its examples were not counted (its loader is not one of quorate.shard)")
+        notes.append("its examples were not counted (its loader is not one of quorate.loader)")
     not_simulated = (read_json(run.folder / SIMULATED) or {}).get("why")
     return notes if not_simulated is None else [*notes, str(not_simulated)]

@@ -85,7 +85,7 @@ def deal_to(place: Place, axes: Axes, coordinates: Coordinates | None = None) ->
         return
     if data.made:
         raise ConfigurationError(
-            "quorate.shard was called before quorate.parallelize, and has given workers that compute a model together "
+            "quorate.loader was called before quorate.parallelize, and has given workers that compute a model together "
             "different batches; call quorate.parallelize before it"
         )
     rank = place.wire.rank

@@ -194,7 +194,7 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
         if len({tuple(digest.tolist()) for digest in together.traffic.wait(digests, together.wire.clock)}) > 1:
             raise Mismatch(
                 f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); load "
-                "data with quorate.shard"
+                "data with quorate.loader"
             )
     return x.tensor_split(together.size, dim)[together.rank]
 

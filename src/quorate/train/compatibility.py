@@ -307,7 +307,7 @@ RULES = (
          'on_death="continue" cannot be combined with {label} of a model in shards: replicas go on without one that '
          "has lost a worker under quorum and its presets"),
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.has_loaders,
-         "quorate.shard was called before quorate.distribute, and has given each worker batches of its own; under "
+         "quorate.loader was called before quorate.distribute, and has given each worker batches of its own; under "
          "{label} several compute the same: call quorate.distribute before it"),
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),

@@ -176,7 +176,7 @@ def distribute(
     leaves it out of the mean as well, under `all-reduce` (docs/howto/wrong-gradients.md).
 
     `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
-    loaded from `quorate.shard` for its step, so that a short last batch, or an unequal share, counts by its size; or
+    loaded from `quorate.loader` for its step, so that a short last batch, or an unequal share, counts by its size; or
     "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
 
     With a model in shards `shard_by` says what the workers of a replica share out of the optimizer's state: "rows" of

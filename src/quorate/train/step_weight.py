@@ -41,11 +41,11 @@ class StepWeight(StepObserver):
         loaded = self._loaded
         if loaded == 0 and self._weight == "tokens":
             raise ConfigurationError(
-                'weight="tokens" needs the loader of quorate.shard, and batches that say how many tokens they hold, in '
+                'weight="tokens" needs quorate.loader, and batches that say how many tokens they hold, in '
                 "an attribute `tokens`"
             )
         if loaded == 0:
-            raise ConfigurationError('weight="examples" needs the loader of quorate.shard, which counts the examples')
+            raise ConfigurationError('weight="examples" needs quorate.loader, which counts the examples')
         if loaded > self._until:
             self._newest = float(loaded - self._until)
             self._largest = max(self._largest, self._newest)

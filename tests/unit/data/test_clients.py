@@ -119,7 +119,7 @@ DATA = TensorDataset(torch.arange(30.0).unsqueeze(1), torch.arange(30) % 3)
 def test_the_loader_says_whose_each_batch_is() -> None:
     def task(world: quorate.World) -> list[tuple[int, bool, int]]:
         place = current.here()
-        loader = quorate.shard(DATA, 4, partition="label:each=1", clients=6)
+        loader = quorate.loader(DATA, 4, partition="label:each=1", clients=6)
         data_context(place).client_terms = terms(sampled=0.5, epochs=2)  # an optimizer may be distributed later
         turns = []
         from quorate.data.consumption import consumed
@@ -149,12 +149,12 @@ def test_the_loader_says_whose_each_batch_is() -> None:
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        in_world(1, lambda world: quorate.shard(DATA, 4, **settings))
+        in_world(1, lambda world: quorate.loader(DATA, 4, **settings))
 
 
 def test_without_a_number_there_is_a_client_for_each_worker_or_group() -> None:
     def counts(world: quorate.World) -> list[int]:
-        shares: list[Any] = [quorate.shard(DATA, 4, partition=text).share for text in ("iid", "group")]
+        shares: list[Any] = [quorate.loader(DATA, 4, partition=text).share for text in ("iid", "group")]
         return [len(client_share.examples_of) for client_share in shares]
 
     assert in_world(2, counts) == [[2, 3], [2, 3]]

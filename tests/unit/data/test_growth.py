@@ -87,7 +87,7 @@ def training(epochs: int, root: Path | None = None, **settings: Any) -> Any:
         model = torch.nn.Linear(PLACES, 1, bias=False)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-4)
         optimizer = quorate.distribute(optimizer, model)
-        loader = quorate.shard(examples(1024), 4, batch="auto", **settings)
+        loader = quorate.loader(examples(1024), 4, batch="auto", **settings)
         total = 1e6
         rates = quorate.schedule(
             optimizer, total, batch_size=4, base_batch_size=8, scaling="linear", warm_up="none", decay="constant"
@@ -124,7 +124,7 @@ def test_batches_reach_the_critical_one_on_all_workers(capfd: pytest.CaptureFixt
 
 
 def test_up_to_a_limit() -> None:
-    assert VirtualWorld(2).run(joined(training(4, most_batch_size=8)))[1][0] == [(4, 128), (8, 64), (8, 64), (8, 64)]
+    assert VirtualWorld(2).run(joined(training(4, max_batch_size=8)))[1][0] == [(4, 128), (8, 64), (8, 64), (8, 64)]
 
 
 def test_a_checkpoint_goes_on_with_what_batches_had_become(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_positions_have_the_batch() -> None:
     """For one worker, and for one that joins."""
 
     def live(world: quorate.World) -> list[tuple[int, int]]:
-        loaders = [quorate.shard(examples(64), 2, batch="auto") for _ in range(3)]
+        loaders = [quorate.loader(examples(64), 2, batch="auto") for _ in range(3)]
         loaders[1].load_state_dict({**loaders[0].state_dict(), "batch_size": 8})
         loaders[2].enter_at({**loaders[0].whereabouts(), "batch_size": 4})
         return [(loader.batch_size, len(loader)) for loader in loaders]
@@ -151,8 +151,8 @@ def test_positions_have_the_batch() -> None:
         ({"batch": "automatic"}, "all-reduce", 'unknown batch "automatic"; did you mean "auto"?'),
         ({"batch": "auto"}, "quorum", "and a strategy in which all workers meet in each step"),
         ({"batch": "auto", "share": "dynamic"}, "all-reduce", 'it goes with share="static"'),
-        ({"batch": "auto", "most_batch_size": 3}, "all-reduce", "at least the batch_size of 4, not 3"),
-        ({"most_batch_size": 8}, "all-reduce", 'most_batch_size is the limit of batch="auto"'),
+        ({"batch": "auto", "max_batch_size": 3}, "all-reduce", "at least the batch_size of 4, not 3"),
+        ({"max_batch_size": 8}, "all-reduce", 'max_batch_size is the limit of batch="auto"'),
     ],
 )
 def test_refused(settings: dict[str, Any], strategy: str, words: str) -> None:
@@ -160,7 +160,7 @@ def test_refused(settings: dict[str, Any], strategy: str, words: str) -> None:
         model = torch.nn.Linear(4, 1)
         quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, with_one_worker="algorithm")
         with pytest.raises(ConfigurationError) as refused:
-            quorate.shard(examples(64), 4, **settings)
+            quorate.loader(examples(64), 4, **settings)
         assert words in str(refused.value)
 
     VirtualWorld(2).run(joined(live))

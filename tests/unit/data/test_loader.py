@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
+import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.loader import Loader
-from quorate.data.sharding import shard
 from quorate.wire import current
 
 
@@ -45,7 +45,7 @@ def be(rank: int, size: int) -> None:
 
 def loader_of(rank: int, size: int, n: int = 20, batch_size: int = 4, **options: Any) -> Loader:
     be(rank, size)
-    return shard(numbers(n), batch_size, **options)
+    return quorate.loader(numbers(n), batch_size, **options)
 
 
 def batches(loader: Loader) -> list[list[int]]:
@@ -110,17 +110,17 @@ def test_worker_processes_give_the_same_batches() -> None:
 def test_it_shows_what_it_was_made_of() -> None:
     be(0, 2)
     data = numbers(21)
-    loader = shard(data, 4, collate_fn=len)
+    loader = quorate.loader(data, 4, collate_fn=len)
     assert loader.dataset is data
     assert loader.batch_size == 4
     assert len(loader) == 3
     assert list(loader) == [4, 4, 3]
-    assert len(shard(data, 4, drop_last=True)) == 2
+    assert len(quorate.loader(data, 4, drop_last=True)) == 2
 
 
 def test_a_world_must_have_been_joined() -> None:
     with pytest.raises(ConfigurationError, match=r"call quorate.join\(\) first"):
-        shard(numbers(4), 2)
+        quorate.loader(numbers(4), 2)
 
 
 def test_unknown_share() -> None:
@@ -140,7 +140,7 @@ def test_batch_size_must_be_positive(batch_size: int) -> None:
 def test_data_needs_a_length(dataset: Dataset[int], kind: str) -> None:
     be(0, 2)
     with pytest.raises(ConfigurationError, match=f"{kind} is iterable only"):
-        shard(dataset, 2)
+        quorate.loader(dataset, 2)
 
 
 def test_empty_data() -> None:

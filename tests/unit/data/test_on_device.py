@@ -1,4 +1,4 @@
-"""Batches that `shard` brings to a device: tensors wherever they are in a batch, in the same order, counted alike."""
+"""Batches that `loader` brings to a device: tensors wherever they are in a batch, in the same order, counted alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_tensors_move_wherever_they_are() -> None:
 def test_a_loader_gives_its_batches_there() -> None:
     @joined
     def live(world: quorate.World) -> list[torch.device]:
-        loader = quorate.shard(TensorDataset(torch.arange(8.0)), 2, device="meta")
+        loader = quorate.loader(TensorDataset(torch.arange(8.0)), 2, device="meta")
         return [x.device for (x,) in loader]
 
     assert VirtualWorld(2).run(live) == [[META] * 2] * 2
@@ -48,7 +48,7 @@ def test_a_loader_gives_its_batches_there() -> None:
 )
 def test_a_device_that_is_not_there_is_one_sentence(device: object, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        quorate.shard(TensorDataset(torch.arange(8.0)), 2, device=device)  # type: ignore[arg-type]
+        quorate.loader(TensorDataset(torch.arange(8.0)), 2, device=device)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no usable GPU here")

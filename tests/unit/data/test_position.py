@@ -147,7 +147,7 @@ def test_it_is_told_as_json_and_read_again() -> None:
     ],
 )
 def test_anything_else_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"this is not the state of a loader from quorate.shard"):
+    with pytest.raises(ConfigurationError, match=r"this is not the state of a loader"):
         Position.read({**position(0, 1, 0, {}).as_json(), **wrong})
 
 

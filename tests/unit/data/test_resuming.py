@@ -20,13 +20,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
+import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.loader import Loader
 from quorate.data.resuming import go_on, positions
-from quorate.data.sharding import shard
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -66,7 +66,7 @@ def steps(place: Place) -> None:
 
 def loader_of(rank: int = 0, size: int = 1, n: int = 20, batch_size: int = 4, **options: Any) -> Loader:
     trains(be(rank, size))
-    return shard(TensorDataset(torch.arange(n)), batch_size, **options)
+    return quorate.loader(TensorDataset(torch.arange(n)), batch_size, **options)
 
 
 def values(batch: Any) -> list[int]:
@@ -134,7 +134,9 @@ def run(plan: Plan, n: int, epochs: int, seed: int, before: list[Any] | None) ->
         place = be(rank, plan.size, board)
         trains(place)
         data = TensorDataset(torch.arange(n))
-        loader = shard(data, min(plan.batch_size, len(data)), share=plan.share, seed=3, drop_last=plan.drop_last)
+        loader = quorate.loader(
+            data, min(plan.batch_size, len(data)), share=plan.share, seed=3, drop_last=plan.drop_last
+        )
         if before:
             loader.load_state_dicts(before)
         workers.append(Worker(place, loader, epochs))
@@ -277,7 +279,7 @@ def test_a_batch_counts_when_a_step_follows_it() -> None:
 
 def test_without_an_optimizer_a_batch_counts_when_it_is_given() -> None:
     be(0, 1)
-    loader = shard(TensorDataset(torch.arange(12)), 4)
+    loader = quorate.loader(TensorDataset(torch.arange(12)), 4)
     iterator = iter(loader)
     next(iterator)
     next(iterator)
@@ -430,7 +432,7 @@ def test_what_worker_processes_have_prefetched_is_not_consumed(share: str, in_or
     seen: Counter[int] = Counter()
     for rank in range(2):
         trains(be(rank, 2, board))
-        loader = shard(TensorDataset(torch.arange(40)), 2, **options)
+        loader = quorate.loader(TensorDataset(torch.arange(40)), 2, **options)
         iterator = iter(loader)
         for _ in range(2 + rank):
             seen.update(values(next(iterator)))
@@ -440,7 +442,7 @@ def test_what_worker_processes_have_prefetched_is_not_consumed(share: str, in_or
         del iterator, loader
     for rank, board in enumerate([Board()] * 3):
         trains(be(rank, 3, board))
-        loader = shard(TensorDataset(torch.arange(40)), 2, **options)
+        loader = quorate.loader(TensorDataset(torch.arange(40)), 2, **options)
         loader.load_state_dicts(old)
         for batch in loader:
             seen.update(values(batch))
@@ -466,7 +468,7 @@ def test_batches_that_come_in_another_order_are_known() -> None:
     trains(be(0, 1))
     data = Held()
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "in_order": False}
-    loader = shard(data, 2, shuffle=False, **options)
+    loader = quorate.loader(data, 2, shuffle=False, **options)
     iterator = iter(loader)
     assert next(iterator).tolist() == [2, 3]
     data.let_go.set()
@@ -483,7 +485,7 @@ def test_several_loaders_go_on_each_with_its_own_also_those_made_later() -> None
     trains(place)
 
     def make() -> Loader:
-        return shard(TensorDataset(torch.arange(12)), 2)
+        return quorate.loader(TensorDataset(torch.arange(12)), 2)
 
     first, dropped, third = make(), make(), make()
     del dropped
@@ -506,7 +508,7 @@ def test_positions_without_loaders() -> None:
     place = be(0, 1)
     assert positions(place) == {}
     go_on(place, [{}, {}])
-    assert len(list(shard(TensorDataset(torch.arange(12)), 2))) == 6
+    assert len(list(quorate.loader(TensorDataset(torch.arange(12)), 2))) == 6
 
 
 def state_of(rank: int = 0, size: int = 1, **options: Any) -> dict[str, Any]:

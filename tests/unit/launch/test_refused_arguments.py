@@ -22,7 +22,7 @@ Call = Callable[[Any, Any, Any], Any]
 """Given quorate's world, a model and its optimizer."""
 DATA = TensorDataset(torch.zeros(10, 1))
 distribute: Any = quorate.distribute
-shard: Any = quorate.shard
+loader: Any = quorate.loader
 
 
 class Odd:
@@ -79,41 +79,47 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda w, m, o: distribute(o, m, compare_every="x"),
         "compare_every is 'x'; it must be a number of rounds",
     ),
-    # shard
-    "loader": (lambda w, m, o: shard(DataLoader(DATA), 4), "creates the loader itself; give the DataLoader's .dataset"),
+    # loader
+    "loader": (
+        lambda w, m, o: loader(DataLoader(DATA), 4),
+        "creates the loader itself; give the DataLoader's .dataset",
+    ),
     "own loader": (
-        lambda w, m, o: shard(shard(DATA, 4), 4),
+        lambda w, m, o: loader(loader(DATA, 4), 4),
         "creates the loader itself; give the DataLoader's .dataset",
     ),
     "sampler": (
-        lambda w, m, o: shard(DATA, 4, sampler=[1]),
-        r"shard\(\): got an unexpected keyword argument 'sampler';",
+        lambda w, m, o: loader(DATA, 4, sampler=[1]),
+        r"loader\(\): got an unexpected keyword argument 'sampler';",
     ),
     "no batch": (
-        lambda w, m, o: shard(DATA),
+        lambda w, m, o: loader(DATA),
         "missing a required argument: 'batch_size'; it is the number",
     ),
-    "dataset class": (lambda w, m, o: shard(TensorDataset, 4), "not the class TensorDataset; create an instance of it"),
-    "path": (lambda w, m, o: shard("data.csv", 4), "shard takes a dataset, not a str; open the file"),
-    "no index": (lambda w, m, o: shard(WithoutIndex(), 4), "a length and an index, and WithoutIndex is iterable only"),
-    "length -1": (lambda w, m, o: shard(Odd(-1), 4), r"the dataset \(Odd\) cannot tell its length: .* >= 0"),
-    "length text": (lambda w, m, o: shard(Odd("x"), 4), r"the dataset \(Odd\) cannot tell its length"),
+    "dataset class": (
+        lambda w, m, o: loader(TensorDataset, 4),
+        "not the class TensorDataset; create an instance of it",
+    ),
+    "path": (lambda w, m, o: loader("data.csv", 4), "loader takes a dataset, not a str; open the file"),
+    "no index": (lambda w, m, o: loader(WithoutIndex(), 4), "a length and an index, and WithoutIndex is iterable only"),
+    "length -1": (lambda w, m, o: loader(Odd(-1), 4), r"the dataset \(Odd\) cannot tell its length: .* >= 0"),
+    "length text": (lambda w, m, o: loader(Odd("x"), 4), r"the dataset \(Odd\) cannot tell its length"),
     "seed": (
-        lambda w, m, o: shard(DATA, 4, seed="x"),
+        lambda w, m, o: loader(DATA, 4, seed="x"),
         "seed must be a whole number of 64 bits, or None for .*, not 'x'",
     ),
-    "seed too long": (lambda w, m, o: shard(DATA, 4, seed=2**70), "seed must be a whole number of 64 bits"),
-    "share": (lambda w, m, o: shard(DATA, 4, share=5), 'unknown share "5"'),
-    "shuffle": (lambda w, m, o: shard(DATA, 4, shuffle="yes"), "shuffle must be True or False, not 'yes'"),
+    "seed too long": (lambda w, m, o: loader(DATA, 4, seed=2**70), "seed must be a whole number of 64 bits"),
+    "share": (lambda w, m, o: loader(DATA, 4, share=5), 'unknown share "5"'),
+    "shuffle": (lambda w, m, o: loader(DATA, 4, shuffle="yes"), "shuffle must be True or False, not 'yes'"),
     "workers": (
-        lambda w, m, o: shard(DATA, 4, num_workers="2"),
+        lambda w, m, o: loader(DATA, 4, num_workers="2"),
         "num_workers must be a whole number",
     ),
-    "prefetch": (lambda w, m, o: shard(DATA, 4, prefetch_factor=2), "torch's DataLoader refuses these arguments"),
-    "collate": (lambda w, m, o: shard(DATA, 4, collate_fn=5), "collate_fn must be a function, not a int"),
-    "generator": (lambda w, m, o: shard(DATA, 4, generator=5), "generator must be a torch.Generator, not a int"),
-    "epoch": (lambda w, m, o: shard(DATA, 4).set_epoch("x"), "an epoch must be a whole number"),
-    "positions": (lambda w, m, o: shard(DATA, 4).load_state_dicts(None), "takes a list with the state_dict"),
+    "prefetch": (lambda w, m, o: loader(DATA, 4, prefetch_factor=2), "torch's DataLoader refuses these arguments"),
+    "collate": (lambda w, m, o: loader(DATA, 4, collate_fn=5), "collate_fn must be a function, not a int"),
+    "generator": (lambda w, m, o: loader(DATA, 4, generator=5), "generator must be a torch.Generator, not a int"),
+    "epoch": (lambda w, m, o: loader(DATA, 4).set_epoch("x"), "an epoch must be a whole number"),
+    "positions": (lambda w, m, o: loader(DATA, 4).load_state_dicts(None), "takes a list with the state_dict"),
     # the world
     "mean of text": (lambda w, m, o: w.mean("x"), "world.mean takes a tensor or a real number, not a str"),
     "mean of a list": (lambda w, m, o: w.mean([1.0, 2.0]), "world.mean takes a tensor or a real number, not a list"),

@@ -400,7 +400,7 @@ torch.manual_seed(1)
 model = torch.nn.Linear(4, 2)
 optimizer = quorate.distribute(torch.optim.AdamW(model.parameters()), model)
 data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 2))
-for x, y in quorate.shard(data, 4, num_workers=int(sys.argv[1])):
+for x, y in quorate.loader(data, 4, num_workers=int(sys.argv[1])):
     torch.nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -114,7 +114,7 @@ def test_unequal_weights_are_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def loss(trainer: Trainer) -> torch.Tensor:
         data = torch.utils.data.TensorDataset(torch.arange(36.0, dtype=torch.float64))
-        (x,) = next(iter(quorate.shard(data, 3 if trainer.rank else 6, shuffle=False)))
+        (x,) = next(iter(quorate.loader(data, 3 if trainer.rank else 6, shuffle=False)))
         batches[trainer.rank] = len(x), x.mean().item()
         return (trainer.model.weight * x.mean()).sum()
 

@@ -94,7 +94,7 @@ class Plan:
             if fault.rank == world.rank:
                 fault.at = faulty.calls + self.deaths[world.rank]
         data = TensorDataset(INPUTS, torch.arange(EXAMPLES))
-        loader = quorate.shard(data, BATCH, share=self.share)
+        loader = quorate.loader(data, BATCH, share=self.share)
         measures = Told(loader.epoch, [], Ledger(), 0.0, 0)
         for epoch in range(loader.epoch, self.epochs):
             if self.freezes is not None:

@@ -86,11 +86,11 @@ def made_before() -> object:
 
 def dealt_out() -> object:
     sharded()
-    return quorate.shard(TOKENS, 2, share="dynamic")
+    return quorate.loader(TOKENS, 2, share="dynamic")
 
 
 def dealt_out_before() -> object:
-    quorate.shard(TOKENS, 2, share="dynamic")
+    quorate.loader(TOKENS, 2, share="dynamic")
     return sharded()
 
 
@@ -164,7 +164,7 @@ def usual_share(world: Any) -> str:
     """The default share of a loader after a strategy that does not wait, over a model in shards."""
     spread = quorate.parallelize(model(), world.mesh(replicas=2))
     optimizer: Any = quorate.distribute(SGD(spread.parameters()), spread, "quorum")
-    share = quorate.shard(TOKENS, 2, shuffle=True).share
+    share = quorate.loader(TOKENS, 2, shuffle=True).share
     optimizer.finish()
     return type(share).__name__
 

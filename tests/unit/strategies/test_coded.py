@@ -134,10 +134,10 @@ def test_detox_leaves_out_groups_without_a_majority_and_bears_wrong_ones_that_ag
 def batches(world: World, **settings: Any) -> tuple[list[list[int]], list[list[int]], int]:
     """What a worker computes in an epoch, what it evaluates on, and the examples that it counts."""
     trainer, data = Scene(**settings).trainer(world), TensorDataset(torch.arange(24))
-    found = [x.tolist() for (x,) in quorate.shard(data, 4, seed=3)]
+    found = [x.tolist() for (x,) in quorate.loader(data, 4, seed=3)]
     counted = data_context(current.here()).with_batches_of_their_own(world.size, world.size)
-    seen = [x.tolist() for (x,) in quorate.shard(data, 4, shuffle=False)]
-    assert len(quorate.shard(data, 4, seed=3)) == len(found)
+    seen = [x.tolist() for (x,) in quorate.loader(data, 4, shuffle=False)]
+    assert len(quorate.loader(data, 4, seed=3)) == len(found)
     trainer.finish()
     return found, seen, round(counted * 1000)
 
@@ -176,8 +176,8 @@ def test_what_does_not_go_together(settings: dict[str, Any], words: str) -> None
 
 
 def test_data_is_dealt_out_after_distribute_and_by_no_other_way() -> None:
-    with pytest.raises(ConfigurationError, match=r"quorate\.shard was called before quorate\.distribute"):
-        virtual(3, lambda world: (quorate.shard(sums(24), 4), Scene("draco").play(world)))
+    with pytest.raises(ConfigurationError, match=r"quorate\.loader was called before quorate\.distribute"):
+        virtual(3, lambda world: (quorate.loader(sums(24), 4), Scene("draco").play(world)))
     with pytest.raises(ConfigurationError, match='share="dynamic" cannot be combined with a strategy'):
         Scene("draco", data=sums(24), shard={"share": "dynamic"}).run()
 

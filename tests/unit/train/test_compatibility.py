@@ -195,7 +195,7 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"strategy": "local-sgd"},
     ),
     ("go on without one", {**PIECES, "asks_to_outlive": True}, {"strategy": "quorum"}),
-    ("quorate.shard was called", {"strategy": "draco", "workers": 3, "has_loaders": True}, {"strategy": "robust"}),
+    ("quorate.loader was called", {"strategy": "draco", "workers": 3, "has_loaders": True}, {"strategy": "robust"}),
     ("another optimizer's", {"strategy": "draco", "workers": 3, "others_repeat": True}, {"strategy": "robust"}),
     ("makes its own steps", {"is_baseline": True, "offloads": True}, {"is_baseline": False}),
     ("there is no model", {"offloads": True, "optimizer": LBFGS}, {"optimizer": SGD}),

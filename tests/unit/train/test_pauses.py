@@ -28,7 +28,7 @@ def setting(examples: int, share: str, batch_size: int = 2) -> tuple[torch.nn.Mo
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     quorate.distribute(optimizer, model, with_one_worker="algorithm")
     data = TensorDataset(torch.arange(examples, dtype=torch.float32).unsqueeze(1))
-    return model, optimizer, quorate.shard(data, batch_size, share=share, drop_last=True)
+    return model, optimizer, quorate.loader(data, batch_size, share=share, drop_last=True)
 
 
 def epoch(model: torch.nn.Module, optimizer: Any, loader: Any) -> list[int]:
@@ -159,7 +159,7 @@ def test_the_launcher_goes_before_the_script_where_data_is_shuffled(monkeypatch:
 
     def task(world: quorate.World) -> Any:
         data = TensorDataset(torch.arange(10))
-        training, test = quorate.shard(data, 10), quorate.shard(data, 10, shuffle=False)
+        training, test = quorate.loader(data, 10), quorate.loader(data, 10, shuffle=False)
         return [batch.tolist() for (batch,) in training], [batch.tolist() for (batch,) in test]
 
     results = run(2, task)

@@ -35,7 +35,7 @@ def ends(
     def script(trainer: Trainer) -> tuple[float, list[list[float]]]:
         whole: Any = torch.utils.data.TensorDataset(data)
         shard: Any = {"batch_size": batch_size, "shuffle": False, "share": share}
-        loader = quorate.shard(whole, **shard) if loads else [[data[:1]]]
+        loader = quorate.loader(whole, **shard) if loads else [[data[:1]]]
         for _ in range(epochs):
             for numbers in steps(x.tolist() for (x,) in loader):
                 learn(trainer, numbers)
@@ -149,7 +149,7 @@ def test_where_no_means_of_all_are_formed_it_is_said_what_counts(name: str, inst
 
 
 def test_somebody_has_to_count() -> None:
-    with pytest.raises(ConfigurationError, match="needs the loader of quorate.shard"):
+    with pytest.raises(ConfigurationError, match="needs quorate.loader"):
         ends(loads=False, strategy="all-reduce", weight="examples")
     with pytest.raises(ConfigurationError, match="batches that say how many tokens they hold"):
         ends(strategy="all-reduce", weight="tokens")
@@ -170,7 +170,7 @@ def by_tokens(strategy: str, **settings: Any) -> list[Any]:
     collate = lambda some: Text(torch.cat(some), sum(map(len, some)))  # noqa: E731
 
     def script(trainer: Trainer) -> tuple[float, list[list[float]]]:
-        for batch in quorate.shard(texts, 2, shuffle=False, collate_fn=collate):
+        for batch in quorate.loader(texts, 2, shuffle=False, collate_fn=collate):
             learn(trainer, batch.numbers.tolist())
         return trainer.finish().model.weight.item(), trainer.seen
 

@@ -1,1 +1,1 @@
-"""Examples from files: arrays, tokens, archives, tables, folders of images, as one dataset for `shard`."""
+"""Examples from files: arrays, tokens, archives, tables, folders of images, as one dataset for `loader`."""

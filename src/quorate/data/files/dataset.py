@@ -201,7 +201,7 @@ class RemoteFiles(Dataset[Any]):
 
 class OwnFiles(Dataset[Any]):
     """The examples of all workers, in order of rank, of which this one can read its own. `read` returns one of these by
-    its number among them. `shard` gives each worker its own examples."""
+    its number among them. `loader` gives each worker its own examples."""
 
     def __init__(self, read: Callable[[int], Any], rank: int, counts: Sequence[int]) -> None:
         self._own, self._rank = read, rank

@@ -30,7 +30,7 @@ def files(
     read: Literal["each", "one", "own"] = "each",
     **options: Any,
 ) -> Files | OwnFiles | RemoteFiles:
-    """Return the examples of files as one dataset, for `shard`: in order of the files' names, with a length and an
+    """Return the examples of files as one dataset, for `loader`: in order of the files' names, with a length and an
     index.
 
     Args:
@@ -55,7 +55,7 @@ def files(
             of files, and each checks some of them. (Called before, each checks all.) "one": files need to be on one
             host only; the worker of the lowest rank that finds any reads them, and the others receive their examples
             from it, one batch ahead, with `num_workers=0`. Cost: every example over the wire. "own": every worker has
-            files of its own, whatever their names; `shard` gives each its own examples, and all have equally many
+            files of its own, whatever their names; `loader` gives each its own examples, and all have equally many
             batches.
         options: The options of the kind.
 

@@ -35,7 +35,7 @@ IMPORTED = (
     "quorate.launch.worker.join",
     "quorate.launch.virtual.run",
     "quorate.train.distribute",
-    "quorate.data.sharding",
+    "quorate.data.loading",
 )
 """Modules that nearly every training imports, if they are installed."""
 ZYGOTE = "quorate.launch.warm.zygote"

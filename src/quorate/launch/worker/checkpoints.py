@@ -22,7 +22,7 @@ def save(to: str | Path | None = None, /, **extra: Any) -> None:
     """Keep the training as it is now, in `checkpoints/` of the run's folder; the two newest ones stay.
 
     Kept are what was given to `distribute` (model, optimizer, the strategy's state, gradients that are pending), the
-    positions of loaders made by `shard`, the random generators, and every `extra` that has `state_dict()` and
+    positions of loaders, the random generators, and every `extra` that has `state_dict()` and
     `load_state_dict()`: schedulers, scalers. Call it behind `optimizer.step()` and the scheduler's, not between a
     backward pass and its step.
 
@@ -54,9 +54,9 @@ def load(source: str | Path | None = None, /, **extra: Any) -> int | None:
     """Go on from the newest checkpoint of this run's folder; returns how many steps this worker had made.
 
     None where there is nothing to go on from. Every worker calls it, once, before training and after `distribute` and
-    `shard`, with the `extra` objects that are to get their state back. A checkpoint that is damaged is refused with one
-    line, and the one before it is used. With another number of workers than it was written by, what each had for itself
-    is dealt out by its resize law, and one line says so; the steps are then the mean of theirs.
+    `loader`, with the `extra` objects that are to get their state back. A checkpoint that is damaged is refused with
+    one line, and the one before it is used. With another number of workers than it was written by, what
+    each had for itself is dealt out by its resize law, and one line says so; the steps are then the mean of theirs.
 
     With a path, training begins with what is there: a file of `torch.save` (a model's `state_dict()`, or a dictionary
     with "model", "optimizer", "step" and extras, as `save` writes it), a `.safetensors` file, or a folder of

@@ -4,7 +4,7 @@ In a round every drawn client begins at the global model x, makes local steps, a
 came. A worker plays several clients one after the other, adds up their weighted ways, and goes back to x after each, so
 it holds three vectors beside the model, however many clients there are.
 
-Where the loader plays clients (`quorate.shard(..., partition=, clients=)`), a round is one pass of it: its end is
+Where the loader plays clients (`quorate.loader(..., partition=, clients=)`), a round is one pass of it: its end is
 reached by all workers together, and the mean is formed there. Workers have unequally many steps in a round, or none.
 Elsewhere each worker is one client, whose round is `sync_every` steps.
 """
@@ -216,7 +216,7 @@ def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None
         return
     if strategy.noise > 0 or strategy.secure:
         raise ConfigurationError(
-            "noise and secure need the clients of a loader; give quorate.shard partition= and clients="
+            "noise and secure need the clients of a loader; give quorate.loader partition= and clients="
         )
     contribution = strategy.contribution(worker)
     assert contribution is not None, "a client that has made steps gives its way"

@@ -270,10 +270,10 @@ def test_a_loader_over_files_goes_on_at_the_example(kind: str, share: str, tmp_p
         return example["cls"] if kind == "tar" else int(example[0])
 
     def live(world: quorate.World) -> tuple[list[Any], list[Any]]:
-        loader = quorate.shard(dataset, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
+        loader = quorate.loader(dataset, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
         batches = iter(loader)
         first = next(batches)
-        other = quorate.shard(dataset, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
+        other = quorate.loader(dataset, 1, share=share, collate_fn=lambda batch: [key(each) for each in batch])
         other.load_state_dicts(world.gather(loader.state_dict()))
         return first, [each for batch in other for each in batch]
 
@@ -293,7 +293,7 @@ def test_one_worker_reads_for_all(kind: str, tmp_path: Path) -> None:
     def live(world: quorate.World) -> list[Any]:
         dataset = quorate.files(tmp_path / str(world.rank), read="one", **options)
         assert isinstance(dataset, Files if world.rank == 1 else RemoteFiles)
-        loader = quorate.shard(dataset, 2, shuffle=False, collate_fn=lambda batch: batch)
+        loader = quorate.loader(dataset, 2, shuffle=False, collate_fn=lambda batch: batch)
         first = [each for batch in loader for each in batch]
         next(iter(loader))  # what was asked for ahead is not missed when it is left
         again = [each for batch in loader for each in batch]
@@ -370,7 +370,7 @@ def test_every_worker_has_its_own_and_all_have_equally_many(drop_last: bool, pas
         assert len(dataset) == sum(OWN) and int(dataset[sum(OWN[: world.rank])]) == 10 * world.rank
         with pytest.raises(IndexError, match=f"rank {world.rank} has the examples from"):
             dataset[sum(OWN[: world.rank]) - 1 if world.rank else OWN[0]]
-        loader = quorate.shard(dataset, 1, drop_last=drop_last)
+        loader = quorate.loader(dataset, 1, drop_last=drop_last)
         return [[int(each) for batch in loader for each in batch] for _ in range(3)]
 
     for rank, epochs in enumerate(in_world(3, live)):
@@ -385,19 +385,19 @@ def test_every_worker_goes_on_with_its_own(tmp_path: Path) -> None:
     kept: list[Any] = []
 
     def begin(world: quorate.World) -> list[int]:
-        loader = quorate.shard(quorate.files(tmp_path / str(world.rank), read="own"), 1)
+        loader = quorate.loader(quorate.files(tmp_path / str(world.rank), read="own"), 1)
         batches = iter(loader)
         examples = [int(next(batches)), int(next(batches))]
         kept[:] = world.gather(loader.state_dict())
         return examples
 
     def go_on(world: quorate.World) -> list[int]:
-        loader = quorate.shard(quorate.files(tmp_path / str(world.rank), read="own"), 1)
+        loader = quorate.loader(quorate.files(tmp_path / str(world.rank), read="own"), 1)
         loader.load_state_dicts(kept)
         return [int(each) for each in loader]
 
     def with_others(world: quorate.World) -> str:
-        loader = quorate.shard(quorate.files(tmp_path / str(world.rank), read="own"), 2)
+        loader = quorate.loader(quorate.files(tmp_path / str(world.rank), read="own"), 2)
         with pytest.raises(ConfigurationError) as caught:
             loader.load_state_dicts(kept)
         return str(caught.value)
@@ -418,7 +418,7 @@ def test_what_own_files_cannot_be_is_one_sentence(tmp_path: Path) -> None:
 
     def shared(world: quorate.World) -> str:
         with pytest.raises(ConfigurationError) as caught:
-            quorate.shard(quorate.files(tmp_path / str(world.rank), read="own"), 1, share="dynamic")
+            quorate.loader(quorate.files(tmp_path / str(world.rank), read="own"), 1, share="dynamic")
         return str(caught.value)
 
     assert all(said.startswith("rank 2: there is no file ending in") for said in in_world(3, without))
@@ -427,7 +427,7 @@ def test_what_own_files_cannot_be_is_one_sentence(tmp_path: Path) -> None:
 
     def late(world: quorate.World) -> str:
         with pytest.raises(ConfigurationError) as caught:
-            quorate.shard(alone, 1)
+            quorate.loader(alone, 1)
         return str(caught.value)
 
     assert "after quorate.join()" in in_world(3, late)[0]

@@ -1,4 +1,4 @@
-"""`quorate.shard`: this worker's part of a dataset, as a loader."""
+"""`quorate.loader`: this worker's part of a dataset, in batches."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ SHARES = (DYNAMIC, STATIC)
 
 
 @one_sentence(
-    dict.fromkeys(("sampler", "batch_sampler"), "shard deals out the data itself, and shuffles by seed")
+    dict.fromkeys(("sampler", "batch_sampler"), "loader deals out the data itself, and shuffles by seed")
     | {"batch_size": "it is the number of examples per batch and per worker"}
 )
-def shard(
+def loader(
     dataset: Dataset[Any],
     batch_size: int,
     *,
     batch: Literal["fixed", "auto"] = "fixed",
-    most_batch_size: int | None = None,
+    max_batch_size: int | None = None,
     share: Literal["static", "dynamic"] | None = None,
     partition: str | None = None,
     clients: int | None = None,
@@ -81,8 +81,8 @@ def shard(
             when read twice).
         batch_size: Examples per batch and per worker.
         batch: "auto" doubles batches between two epochs while the batch of all workers is then no larger than the
-            critical batch, by the measured noise of gradients, up to `most_batch_size`.
-        most_batch_size: The limit of "auto"; None: an epoch has at least eight batches.
+            critical batch, by the measured noise of gradients, up to `max_batch_size`.
+        max_batch_size: The limit of "auto"; None: an epoch has at least eight batches.
         share: "static" is DDP's equal split: the same batches as `DataLoader` with `DistributedSampler` for equal
             `seed`, `shuffle` and `drop_last`, without calls of `set_epoch`. "dynamic" gives each batch to the worker
             that asks first, so that every example appears once and fast workers compute more; under strategies that
@@ -150,13 +150,17 @@ def shard(
         )
     labelled = None if split is None else split.checksum
     meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
-    grows = growing(place, number, batch, most_batch_size, own_share, batch_size, number_of_examples(dataset))
+    grows = growing(place, number, batch, max_batch_size, own_share, batch_size, number_of_examples(dataset))
     rests = own_share.kind in (DYNAMIC, BY_ROUND)
-    loader = Loader(
+    batches = Loader(
         dataset, batch_size, own_share, loading, place, rests=rests, device=there, growing=grows, meets=meets
     )
-    add(place, number, loader)
-    return loader
+    add(place, number, batches)
+    return batches
+
+
+shard = loader
+"""An alias, until 1.0."""
 
 
 def _share(
