@@ -1,0 +1,132 @@
+"""Pages have short sentences, and none of the words that docs/explanation/words.md replaces."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.prose import CODE, FENCE, sentences, word_count
+from tests.architecture.test_documents import WRITTEN
+from tests.architecture.tree import ROOT
+
+LONGEST_SENTENCE = 30
+WORDS = ROOT / "docs" / "explanation" / "words.md"
+DECISIONS = ROOT / "docs" / "decisions"
+PAGES = [page for page in WRITTEN if page.parent != DECISIONS]
+# To be lowered whenever a page has fewer, never raised; a page that is not listed has none.
+LONG_SENTENCES: dict[str, int] = {
+    "docs/benchmarks/codecs.md": 12,
+    "docs/benchmarks/failures.md": 10,
+    "docs/benchmarks/federated.md": 3,
+    "docs/benchmarks/gossip.md": 9,
+    "docs/benchmarks/gpu.md": 1,
+    "docs/benchmarks/large-batches.md": 4,
+    "docs/benchmarks/late-workers.md": 14,
+    "docs/benchmarks/local-steps.md": 14,
+    "docs/benchmarks/networks.md": 22,
+    "docs/benchmarks/robust.md": 7,
+    "docs/benchmarks/servers.md": 6,
+    "docs/benchmarks/sharding.md": 18,
+    "docs/benchmarks/simulation.md": 9,
+    "docs/benchmarks/steps.md": 19,
+    "docs/benchmarks/sums.md": 4,
+    "docs/explanation/adaptive.md": 8,
+    "docs/explanation/all-reduce-algorithms.md": 3,
+    "docs/explanation/architecture.md": 11,
+    "docs/explanation/codecs.md": 8,
+    "docs/explanation/gossip.md": 27,
+    "docs/explanation/hogwild.md": 1,
+    "docs/explanation/local-steps.md": 32,
+    "docs/explanation/many-hosts.md": 3,
+    "docs/explanation/parameter-servers.md": 8,
+    "docs/explanation/planning.md": 12,
+    "docs/explanation/rounds.md": 23,
+    "docs/explanation/security.md": 5,
+    "docs/explanation/sharding.md": 18,
+    "docs/explanation/which-strategy.md": 1,
+    "docs/howto/add-a-strategy.md": 8,
+    "docs/howto/add-a-topic.md": 1,
+    "docs/howto/checkpoints.md": 10,
+    "docs/howto/coded-computation.md": 2,
+    "docs/howto/compare.md": 5,
+    "docs/howto/compress.md": 6,
+    "docs/howto/convolutions.md": 6,
+    "docs/howto/data-from-files.md": 6,
+    "docs/howto/experts.md": 2,
+    "docs/howto/failure-cookbook.md": 6,
+    "docs/howto/federated.md": 4,
+    "docs/howto/gpus.md": 2,
+    "docs/howto/how-many-workers.md": 5,
+    "docs/howto/install.md": 1,
+    "docs/howto/join.md": 5,
+    "docs/howto/large-batches.md": 5,
+    "docs/howto/launch-mpirun.md": 1,
+    "docs/howto/launch.md": 4,
+    "docs/howto/memory.md": 8,
+    "docs/howto/my-own-script.md": 13,
+    "docs/howto/notebooks.md": 1,
+    "docs/howto/plan.md": 5,
+    "docs/howto/read-the-report.md": 9,
+    "docs/howto/sequence.md": 3,
+    "docs/howto/shard.md": 16,
+    "docs/howto/simulate.md": 14,
+    "docs/howto/stages.md": 4,
+    "docs/howto/tensor-parallel.md": 7,
+    "docs/howto/wrong-gradients.md": 8,
+    "docs/reference/api.md": 11,
+    "docs/reference/command-line.md": 6,
+    "docs/reference/errors.md": 5,
+    "docs/reference/imbalance.md": 3,
+    "docs/reference/records.md": 13,
+    "docs/reference/summary.md": 17,
+    "docs/reference/virtual-world.md": 1,
+    "docs/tutorial/first-training.md": 1,
+    "docs/workloads.md": 8,
+}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+def banned_phrases() -> list[str]:
+    """Return the phrases in the last column of the table of words that are not used."""
+    table = WORDS.read_text(encoding="utf-8").partition("## Words that are not used")[2]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
+    return [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row[-1])]
+
+
+@each_page
+def test_long_sentences_become_fewer(page: Path) -> None:
+    long = [text for text in sentences(page.read_text(encoding="utf-8")) if word_count(text) > LONGEST_SENTENCE]
+    assert len(long) <= LONG_SENTENCES.get(page.relative_to(ROOT).as_posix(), 0), "split: " + "\n".join(long)
+
+
+@each_page
+def test_no_page_has_banned_words(page: Path) -> None:
+    if page == WORDS:
+        return
+    prose = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+    phrases = "|".join(re.sub(r"\s+", r"\\s+", re.escape(phrase).replace(r"\ ", " ")) for phrase in banned_phrases())
+    assert not re.findall(rf"(?<![\w-])(?:{phrases})(?![\w-])", prose, re.IGNORECASE)
+
+
+def test_the_banned_words_are_read() -> None:
+    assert {"stands still", "anew", "foreseen"} <= set(banned_phrases())
+
+
+@pytest.mark.parametrize(
+    ("page", "counts"),
+    [
+        ("One two. Three four five.", [2, 3]),
+        ("One two\nthree.\n\nFour", [3, 1]),
+        ("- One\n  two\n- Three", [2, 1]),
+        ("1. One\n2. Two (et al. 2020) three", [1, 5]),
+        ("# One two\n\n| three | four |\n\nFive", [1]),
+        ("```python\none. Two\n```\nThree", [1]),
+        ("See [one two](a/b.md#c), `three four` - five.", [5]),
+        ("It is 1.5 times as fast, e.g. here.", [8]),
+    ],
+)
+def test_sentences_and_words_are_counted(page: str, counts: list[int]) -> None:
+    assert [word_count(text) for text in sentences(page)] == counts
