@@ -210,6 +210,6 @@ def test_what_is_installed_from_an_index(text: str, is_from_an_index: bool) -> N
 def test_every_package_has_a_row_among_the_layers() -> None:
     text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("\n## Layers\n")[2].partition("\n## ")[0]
-    first_cells = [line.split("|")[1].partition("planned")[0] for line in table.splitlines() if line.startswith("| ")]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| ")]
     named = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
     assert named == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
