@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quorate.cli.listing import registry
+from quorate.cli.names import unknown_name
 from quorate.core.axes import axes_from_text, offload_of, stage_of
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.gossip.topology import topology_of
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 from quorate.launch.warm.request import VirtualRun
+from quorate.report.wording import counted
 from quorate.train.compatibility import Combination, check
 
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000
+_COUNTS = ("wait_for", "learners", "servers")
+"""Settings of strategies that, as whole numbers, count workers."""
 
 
 def check_workers(workers: int | None, virtual: int | None) -> None:
@@ -32,7 +37,7 @@ def check_seed(flag: str, seed: int | None) -> None:
 
 def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
     """Raise `ConfigurationError` for the first override that is wrong."""
-    check_strategy(chosen.strategy, chosen.settings, is_virtual=is_virtual)
+    check_strategy(chosen.strategy, chosen.settings, size, is_virtual=is_virtual)
     check_seed("--seed", chosen.seed)
     if chosen.share is not None and chosen.share not in SHARES:
         raise unknown("share", chosen.share, SHARES)
@@ -63,9 +68,13 @@ def check_virtual(chosen: VirtualRun | None) -> None:
         chosen.network()
 
 
-def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtual: bool) -> None:
-    """Raise `ConfigurationError` for an unknown name, and for wrong settings, which import the strategy (seconds)."""
+def check_strategy(name: str | None, settings: Mapping[str, object], size: int, *, is_virtual: bool) -> None:
+    """Raise `ConfigurationError` for an unknown name, and for settings that are wrong, or impossible among `size`.
+
+    Other settings than counts of workers import the strategy (seconds). Without a name only these counts are checked.
+    """
     if name is None:
+        _check_counts(settings, size)
         return
     strategies, baselines = registry("strategies"), registry("baselines")
     if name in baselines:
@@ -74,8 +83,26 @@ def check_strategy(name: str | None, settings: Mapping[str, object], *, is_virtu
         check(Combination(label=name, is_baseline=True, is_virtual=is_virtual))
         return
     if name not in strategies:
-        raise unknown("strategy", name, (*strategies, *baselines))
+        raise unknown_name("strategy", name, (*strategies, *baselines), "strategies")
     if settings:
+        source = strategies.source(name)
+        names = {setting.name for setting in source.settings} if source is not None else set()
+        _check_counts({key: value for key, value in settings.items() if key in names}, size)
         from quorate.train.reduced import with_reduction
 
-        with_reduction(strategies.get(name), settings, name)
+        strategy, reduction = with_reduction(strategies.get(name), settings, name)
+        if strategy.redundancy is not None:
+            strategy.redundancy(size)
+        elif strategy.meets == "all" and reduction.rule is not None and reduction.is_bound:
+            reduction.rule.check(size)
+
+
+def _check_counts(settings: Mapping[str, object], size: int) -> None:
+    for name in _COUNTS:
+        count = settings.get(name)
+        if type(count) is int and not 1 <= count <= size:
+            there = f"there {'is' if size == 1 else 'are'} {counted(size, 'worker')}"
+            raise ConfigurationError(f"{name} is {count}, and {there}; a count is from 1 to {size}")
+    topology = settings.get("topology")
+    if isinstance(topology, str) and topology.partition(":")[0] in registry("topologies"):
+        topology_of(topology, size)

@@ -17,8 +17,8 @@ from typing import Any
 
 import typer
 
+from quorate.cli.command import PlainCommand
 from quorate.cli.options import flags_of, is_plain, options_class, settings_from, types_written
-from quorate.cli.verbs import PlainCommand
 from quorate.core.errors import ConfigurationError, unknown
 
 _NOT_IN_FILES = frozenset(("config", "resume", "print_config", "dry_run", "as_json", "again", "help"))

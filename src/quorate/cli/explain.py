@@ -32,9 +32,10 @@ from typing import Annotated, Any
 import typer
 
 from quorate.cli.listing import FAMILIES, registry
+from quorate.cli.names import known_as, unknown_name
 from quorate.cli.pictures import Picture, picture
 from quorate.cli.scripts import check_script, is_file
-from quorate.core.errors import ConfigurationError, QuorateError, unknown
+from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.source import Setting, Source
 
 _WIDEST = 100
@@ -64,7 +65,9 @@ def explain(
     For a topology (such as random:degree=3), -n draws the graph and says how fast it mixes. For an all-reduce
     algorithm, -n shows who sends what to whom in each step, and the cost. A name that is both shows both.
     """
-    cards = cards_of(name.partition(":")[0] if ":" in name else name)
+    head, colon, settings = name.partition(":")
+    name = f"{known_as(head, *FAMILIES)}{colon}{settings}"
+    cards = cards_of(name.partition(":")[0])
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     pictures: list[Picture | None] = [None] * len(cards)
     if workers is not None:
@@ -193,7 +196,7 @@ def cards_of(name: str) -> list[Card]:
     families = {family: registry(family) for family in FAMILIES}
     knowing = [names for names in families.values() if name in names]
     if not knowing:
-        raise unknown("name", name, {each for names in families.values() for each in names})
+        raise unknown_name("name", name, {each for names in families.values() for each in names})
     return [_card(name, names.kind, names.source(name), names.summary(name)) for names in knowing]
 
 

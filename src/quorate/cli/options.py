@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from quorate.cli.names import known_as, setting_known_as
 from quorate.core.errors import ConfigurationError
 from quorate.report.wording import listed
 
@@ -142,8 +143,9 @@ def _check_needs(options: Any) -> None:
 def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
     """Return name and settings in `NAME:key=value,key=value`; NAME may be the path of a strategy's file."""
     name, _, written = text.partition(":")
-    name = str(Path(name).resolve()) if name.endswith(".py") else name
-    pairs = _NEXT_SETTING.split(written) if written else []
+    name = str(Path(name).resolve()) if name.endswith(".py") else known_as(name, "strategies", "baselines")
+    name, _, published = name.partition(":")
+    pairs = [pair for pairs in (published, written) if pairs for pair in _NEXT_SETTING.split(pairs)]
     return name, settings_from(pairs, f'--strategy "{text}": settings are written key=value, not')
 
 
@@ -154,7 +156,8 @@ def settings_from(written: Iterable[str], wrong: str = "--set takes key=value, n
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise ConfigurationError(f'{wrong} "{pair}"')
-        settings[key.strip().replace("-", "_")] = _value(text.strip())
+        name = key.strip().replace("-", "_")
+        settings[name] = setting_known_as(name, _value(text.strip()))
     return settings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 import zipfile
@@ -17,6 +18,15 @@ def is_file(name: str) -> bool:
         return Path(name).is_file()
     except (OSError, ValueError):
         return False
+
+
+def mentions(script: str, flag: str) -> bool:
+    """Return whether the source of a script has an option: the flag in quotes, or the word of a long one."""
+    source = Path(script).read_text(encoding="utf-8", errors="replace")
+    word = re.escape(flag.lstrip("-")).replace(r"\-", "[-_]")
+    return (
+        re.search(rf"['\"]{re.escape(flag)}['\"]" + (rf"|\b{word}\b" if flag[:2] == "--" else ""), source) is not None
+    )
 
 
 def check_script(name: str) -> None:

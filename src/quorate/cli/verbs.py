@@ -7,15 +7,15 @@ none of them, and a wrong argument only its own verb.
 
 from __future__ import annotations
 
+import difflib
 import importlib
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.settings import wanted_in_words
@@ -27,9 +27,8 @@ _LONGEST_SENTENCE = 1500
 # The root of what typer raises about an argument; its own name has moved between versions.
 _ArgumentError: type[Exception] = typer.BadParameter.__mro__[2]
 
-_PLAIN, _CONFIGURED = "quorate.cli.verbs:PlainCommand", "quorate.cli.config:ConfiguredCommand"
-
-_PYTHON_TYPE = re.compile(r" <\S+>$")
+_HELP: Mapping[str, Any] = {"help_option_names": ["-h", "--help"]}
+_PLAIN, _CONFIGURED = "quorate.cli.command:PlainCommand", "quorate.cli.config:ConfiguredCommand"
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,9 @@ class Verb:
     def made(self, name: str) -> Any:
         """Return the command of this verb."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        more: Any = {"context_settings": {"allow_interspersed_args": False}} if self.has_script else {}
-        app.command(name, cls=_imported(self.command), short_help=self.summary, **more)(_imported(self.function))
+        settings: Any = {**_HELP, "allow_interspersed_args": not self.has_script}
+        add = app.command(name, cls=_imported(self.command), short_help=self.summary, context_settings=settings)
+        add(_imported(self.function))
         return typer.main.get_command(app)
 
 
@@ -111,7 +111,7 @@ VERBS = {
 """The verbs by name. `quorate --help` shows their summaries, and would cut longer ones."""
 
 
-app = typer.Typer(cls=group_of(VERBS), pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(cls=group_of(VERBS), pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=_HELP)
 
 
 def _show_version(wanted: bool) -> None:
@@ -133,9 +133,13 @@ def quorate(
 
 def status_of(arguments: Sequence[str] | None) -> int:
     """Return the exit status of the command line with these arguments (None: those of this process)."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if words[0] == "help":
+        words = [*words[1:2], "--help"]
+    elif words[0] == "version":
+        words = ["--version"]
     try:
-        status = app(args=words or ["--help"], prog_name="quorate", standalone_mode=False)
+        status = app(args=words, prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -152,14 +156,30 @@ def status_of(arguments: Sequence[str] | None) -> int:
 
 
 def _sentence_of(error: BaseException) -> str:
-    message = str(getattr(error, "format_message", error.__str__)())
+    path = getattr(getattr(error, "ctx", None), "command_path", "quorate")
+    if getattr(error, "option_name", None) and hasattr(error, "possibilities"):
+        message = _unknown_option(error)
+    else:
+        message = str(getattr(error, "format_message", error.__str__)())
     place, of_type, wanted = message.partition(": Input should be ")
     if of_type:
         option = place.removeprefix("Invalid value for ").strip("'").partition("' / '")[0]
         words = wanted_in_words(wanted.rstrip("."))
         verb = "must be" if words.startswith(("at ", "above ", "below ")) else "takes"
-        return f"{option} {verb} {words}; see quorate --help"
-    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see quorate --help"
+        message = f"{option} {verb} {words}"
+    message = f"{message[:1].lower()}{message[1:].rstrip('.')}".replace(". Did you mean", "; did you mean")
+    return f"{message} See {path} --help" if message.endswith("?") else f"{message}; see {path} --help"
+
+
+def _unknown_option(error: Any) -> str:
+    from quorate.cli.other_launchers import answer_to, flags_of_command
+
+    flags = set() if error.ctx is None else flags_of_command(error.ctx.command)
+    answer = answer_to(error.option_name, flags)
+    if answer is None:
+        near = difflib.get_close_matches(error.option_name, sorted(flags), n=1)
+        answer = f"did you mean {near[0]}?" if near else ""
+    return f"no such option: {error.option_name}{'; ' * bool(answer)}{answer}"
 
 
 def _say(sentence: str, status: int) -> int:
@@ -169,28 +189,3 @@ def _say(sentence: str, status: int) -> int:
         line = f"{line[: _LONGEST_SENTENCE // 2]} … {line[-_LONGEST_SENTENCE // 2 :]}"
     tell(f"quorate: {line}\n")
     return status
-
-
-class PlainCommand(TyperCommand):
-    """A command whose help has no Python types and no brackets."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`[OPTIONS] SCRIPT [ARGS]...`"""
-        arguments = [
-            str(parameter.metavar or parameter.name)
-            for parameter in self.params
-            if parameter.param_type_name == "argument"
-        ]
-        return ["[OPTIONS]", *arguments]
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options."""
-        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                rows[parameter.param_type_name].append((_PYTHON_TYPE.sub("", record[0]), record[1]))
-        for title, entries in (("Arguments", rows["argument"]), ("Options", rows["option"])):
-            if entries:
-                with formatter.section(title):
-                    formatter.write_dl(entries)

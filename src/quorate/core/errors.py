@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 
+_ALIKE = 0.75
+"""The likeness from which on a name is taken for a misspelling of one other."""
+
 
 class QuorateError(Exception):
     """The root of every error Quorate raises on purpose."""
@@ -97,9 +100,16 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    """Return the error for an unknown name, which offers the nearest known one and lists all."""
+def unknown(kind: str, name: str, known: Iterable[str], *, listed_by: str = "") -> ConfigurationError:
+    """Return the error for an unknown name, with the nearest known ones and all, or the command that lists them."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else "."
+    folded = {each.lower().replace("_", "-"): each for each in names}
+    near = [folded[each] for each in difflib.get_close_matches(name.lower().replace("_", "-"), folded, n=3)]
+    if near and difflib.SequenceMatcher(None, name.lower(), near[0].lower()).ratio() > _ALIKE:
+        near = near[:1]
+    quoted = " or ".join(f'"{each}"' for each in near)
+    if listed_by:
+        hint = f"; did you mean {quoted}? See" if near else "; see"
+        return ConfigurationError(f'unknown {kind} "{name}"{hint} {listed_by}')
+    hint = f"; did you mean {quoted}?" if near else "."
     return ConfigurationError(f'unknown {kind} "{name}"{hint} Known: {", ".join(names) or "none"}.')

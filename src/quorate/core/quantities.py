@@ -26,10 +26,7 @@ def seconds_from(text: str, within: str = "") -> float:
     milliseconds.
     """
     seconds = _quantity(text, _SECONDS, within, "a duration such as 50us, 1.5ms or 2s")
-    bare = text.strip()
-    if seconds > 0 and not bare[-1].isalpha():
-        raise ConfigurationError(f"{_place(text, within)} has no unit: {bare}ms or {bare}s?")
-    return seconds
+    return _with_unit(seconds, text, within, ("ms", "s"))
 
 
 def limit_from(text: str) -> float:
@@ -38,14 +35,14 @@ def limit_from(text: str) -> float:
 
 
 def bytes_per_second_from(text: str) -> float:
-    """Return bytes per second from a bandwidth: `10Gbit`, `1.25GB`, both also with `/s`, or a number of bytes."""
+    """Return bytes per second from a bandwidth: `10Gbit`, `1.25GB`, both also with `/s`."""
     wanted = "a bandwidth such as 10Gbit or 1.25GB (per second)"
-    return _quantity(text.removesuffix("/s"), _BYTES_PER_SECOND, "", wanted)
+    return _with_unit(_quantity(text.removesuffix("/s"), _BYTES_PER_SECOND, "", wanted), text, "", ("Gbit", "GB"))
 
 
 def bytes_from(text: str) -> int:
-    """Return the bytes of a size of memory: `24GB`, `500MB`, `16GiB`, or a number of bytes."""
-    return round(_quantity(text, _BYTES, "", "a size such as 24GB or 16GiB"))
+    """Return the bytes of a size of memory: `24GB`, `500MB`, `16GiB`."""
+    return round(_with_unit(_quantity(text, _BYTES, "", "a size such as 24GB or 16GiB"), text, "", ("GB", "GiB")))
 
 
 def number_from(text: str, within: str = "") -> float:
@@ -75,6 +72,15 @@ def _quantity(text: str, units: Mapping[str, float], within: str, wanted: str, *
         quantity = math.inf
     if not math.isfinite(quantity):
         raise _wrong(shown or text, within, wanted)
+    return quantity
+
+
+def _with_unit(quantity: float, text: str, within: str, units: tuple[str, str]) -> float:
+    """Return the quantity. Raises `ConfigurationError` for a number above 0 without a unit; `units` are proposed."""
+    bare = text.strip()
+    if quantity > 0 and not bare[-1].isalpha():
+        first, second = (f"{bare}{unit}" for unit in units)
+        raise ConfigurationError(f"{_place(text, within)} has no unit: {first} or {second}?")
     return quantity
 
 

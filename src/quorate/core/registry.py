@@ -23,6 +23,9 @@ from quorate.core.source import Source, read_source
 T = TypeVar("T")
 U = TypeVar("U")
 
+_MANY = 20
+"""Names of one family, from which on an error names the command that lists them."""
+
 
 class Registry(Generic[T]):
     """The objects of one family, by name.
@@ -65,7 +68,7 @@ class Registry(Generic[T]):
         """Return the object registered as `name`, imported if needed. Raises `ConfigurationError` if unknown."""
         name = self.registered(name)
         if name not in self._places:
-            raise unknown(self.kind, name, self._places)
+            raise self._unknown(name)
         if name not in self._loaded:
             module, attribute = _module_and_attribute(self._places[name])
             self._loaded[name] = getattr(importlib.import_module(module), attribute)
@@ -123,9 +126,12 @@ class Registry(Generic[T]):
         """
         name = self.registered(name)
         if name not in self._places:
-            raise unknown(self.kind, name, self._places)
+            raise self._unknown(name)
         has_source = name in self._readable or name in self._files.values()
         return read_source(self._places[name]) if has_source else None
+
+    def _unknown(self, name: str) -> ConfigurationError:
+        return unknown(self.kind, name, self._places, listed_by="quorate list" if len(self) > _MANY else "")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

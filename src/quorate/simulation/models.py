@@ -204,7 +204,7 @@ def times_of(name: str, settings: Mapping[str, object]) -> Times:
                 "or one of "
                 f"these: {', '.join(known())}"
             )
-        raise unknown("strategy", name, {*known(), *strategies})
+        raise unknown("strategy", name, {*known(), *strategies}, listed_by="quorate list strategies")
     kind, fixed = _KINDS[name]
     return filled(kind, name, settings, settings_of(name), fixed)
 

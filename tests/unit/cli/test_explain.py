@@ -119,10 +119,9 @@ def test_a_name_of_two_families_has_two_cards(monkeypatch: pytest.MonkeyPatch) -
     assert [card.kind for card in cards_of("ddp")] == ["baseline", "twin"]
 
 
-def test_unknown_names_are_refused_with_all() -> None:
-    everything = ", ".join(sorted({name for family in FAMILIES for name in registry(family)}))
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        ConfigurationError, match=rf'unknown name "all-reduse"; did you mean "all-reduce".*{everything}'
+        ConfigurationError, match='unknown name "all-reduse"; did you mean "all-reduce"[?] See quorate '
     ):
         cards_of("all-reduse")
 

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
             "--seed 9223372036854775808: a seed is a whole number from 0 to 9",
         ),
         (["run", "--name", "x" * 200, "train.py"], f'"{"x" * 200}" is not a name for a run; use letters, digits, dots'),
-        (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n". Known: '),
+        (["run", "--strategy", "\n", "train.py"], 'unknown strategy "\\n"; see quorate list strategies'),
         (["run", "-n", "0", "train.py"], "-n 0: a run needs at least one worker"),
         (["run", "--virtual", "-1", "train.py"], "--virtual -1: a run needs at least one worker"),
         (
@@ -135,7 +135,7 @@ def test_a_dry_run_starts_nothing(folder: Path) -> None:
 
 
 def test_a_run_leaves_its_records(folder: Path) -> None:
-    arguments = ["train.py", "-n", "7", "--help", "--", "--name", "x"]
+    arguments = ["train.py", "--lr", "-n", "7", "--help", "--", "--name", "x"]
     finished = started(folder, "run", "-n", "2", "--name", "here", *arguments)
     assert finished.returncode == 0
     assert finished.stdout == f"0 {arguments[1:]}\n"

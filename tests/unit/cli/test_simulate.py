@@ -50,7 +50,7 @@ def recorded(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--strategy", "quorom"], 'unknown strategy "quorom"; did you mean "quorum"? Known: '),
+        (["--strategy", "quorom"], 'unknown strategy "quorom"; did you mean "quorum"? See quorate list strategies'),
         (["--strategy", "quorum:wait=1"], 'unknown setting of quorum "wait"; did you mean "wait_for"?'),
         (["--strategy", "quorum:wait_for=9", "-n", "8"], "wait_for is 9, and there are 8 workers"),
         (["--strategy", "sgp", "--strategy", "sgp"], "the strategy sgp is given twice; give each one once"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.cli.options import settings_from, strategy_from
+from quorate.cli.verbs import status_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 
@@ -50,7 +51,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"), [("10Gbit", 1.25e9), ("10Gbit/s", 1.25e9), ("1.25GB", 1.25e9), ("100Mbit", 12.5e6), ("5", 5.0)]
+    ("text", "rate"), [("10Gbit", 1.25e9), ("10Gbit/s", 1.25e9), ("1.25GB", 1.25e9), ("100Mbit", 12.5e6), ("0", 0.0)]
 )
 def test_bandwidths(text: str, rate: float) -> None:
     assert bytes_per_second_from(text) == pytest.approx(rate)
@@ -84,3 +85,22 @@ def test_a_strategy_with_its_settings(text: str, name: str, settings: dict[str, 
 def test_settings_of_a_strategy_that_are_none() -> None:
     with pytest.raises(ConfigurationError, match='--strategy "local-sgd:8": settings are written key=value, not "8"'):
         strategy_from("local-sgd:8")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["plan", "-n", "2", "--memory", "24", "--bandwidth", "10Gbit", "x.py"], '"24" has no unit: 24GB or 24GiB?'),
+        (["plan", "-n", "2", "--memory", "1GB", "--bandwidth", "10", "x.py"], '"10" has no unit: 10Gbit or 10GB?'),
+        (["doctor", "--memory", "--fits", "24", "x.py"], '"24" has no unit: 24GB or 24GiB?'),
+        (["run", "--virtual", "2", "--bandwidth", "10", "x.py"], '"10" has no unit: 10Gbit or 10GB?'),
+        (["run", "--virtual", "2", "--latency", "3", "x.py"], '"3" has no unit: 3ms or 3s?'),
+        (["simulate", "--network", "50us:10"], '"10" has no unit: 10Gbit or 10GB?'),
+        (["join", "x", "--timeout", "3"], '"3" in "--timeout 3" has no unit: 3ms or 3s?'),
+    ],
+)
+def test_a_number_without_a_unit_is_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(words) == 2
+    assert capsys.readouterr().err == f"quorate: {sentence}\n"

@@ -15,7 +15,7 @@ from quorate.simulation.links import links_from
 from quorate.simulation.models import known, times_of
 from quorate.simulation.played import Case, Played
 
-FREE = "0:1e30"
+FREE = "0:1e30B"
 """A network that costs nothing."""
 
 

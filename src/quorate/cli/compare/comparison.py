@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quorate.cli.choices import check_overrides, check_strategy, check_virtual
 from quorate.cli.listing import registry
+from quorate.cli.names import known_as, unknown_name
 from quorate.cli.options import settings_from, strategy_from
 from quorate.cli.scripts import check_script, is_file
 from quorate.compare.plan import Arm, Comparison, Metric, Subject
@@ -23,6 +24,7 @@ _MOST_SEEDS = 10_000
 def subject_from(name: str, arguments: Sequence[str], settings: Sequence[str]) -> Subject:
     """Return the workload of that name, with `settings` as written, or else the script at that path."""
     workloads = registry("workloads")
+    name = name if is_file(name) else known_as(name, "workloads")
     if name in workloads:
         if arguments:
             raise ConfigurationError(
@@ -80,7 +82,7 @@ def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...
     against = _arm(baseline)
     names = {arm.name for arm in arms} | {*registry("strategies"), *registry("baselines")}
     if against.name not in names and against.strategy not in names:
-        raise unknown("baseline", baseline, names)
+        raise unknown_name("baseline", baseline, names, "strategies")
     others = [arm for arm in arms if arm.name != against.name]
     marked = Arm.of(against.strategy or "", against.settings, is_baseline=True)
     if len(others) == len(arms):
@@ -116,7 +118,7 @@ def check_plan(plan: Comparison) -> None:
     """Raise `ConfigurationError` for unknown names and settings, and for those that exclude each other."""
     is_virtual = plan.world == "virtual"
     for arm in plan.arms:
-        check_strategy(arm.strategy, {}, is_virtual=is_virtual)
+        check_strategy(arm.strategy, {}, plan.workers, is_virtual=is_virtual)
     if plan.subject.kind == "workload":
         if plan.subject.name not in registry("workloads"):
             raise unknown("workload", plan.subject.name, registry("workloads"))
@@ -126,7 +128,8 @@ def check_plan(plan: Comparison) -> None:
         check_overrides(plan.overrides(), workers, is_virtual=is_virtual)
     check_virtual(plan.virtual(seed=0))
     for arm in plan.arms:
-        check_strategy(arm.strategy, arm.settings, is_virtual=is_virtual)
+        for workers in plan.scale or (plan.workers,):
+            check_strategy(arm.strategy, arm.settings, workers, is_virtual=is_virtual)
     if plan.subject.settings:
         from quorate.core.settings import settings_for
 

@@ -29,6 +29,7 @@ from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
+from quorate.cli.names import known_as
 from quorate.cli.options import argument, command, flags_given, option, same_named
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -52,10 +53,10 @@ class CompareCommand(ConfiguredCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; `--tune-lr` without a list of numbers gets the default factors."""
         place = self._subject(args)
-        if place is not None and args[place] in registry("workloads"):
+        if place is not None and known_as(args[place], "workloads") in registry("workloads"):
             args = [*args[:place], *args[place + 1 :], args[place]]
         several = _SEVERAL.search(" ".join(args[: self._subject(args)]))
-        if several is not None:
+        if several is not None and not ctx.resilient_parsing:
             raise ConfigurationError(f"{several[0]}: give one number; --scale {several[1]} compares several")
         for number, word in enumerate(args):
             if word == TUNE and not (number + 1 < len(args) and _FACTORS.fullmatch(args[number + 1])):
@@ -68,7 +69,7 @@ class CompareCommand(ConfiguredCommand):
         flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help")
+            has_value = "=" not in args[place] and args[place] not in (*flags, "--lower", "--help", "-h")
             if args[place] == TUNE:
                 has_value = place + 1 < len(args) and _FACTORS.fullmatch(args[place + 1]) is not None
             place += 1 + has_value
@@ -106,7 +107,7 @@ class CompareOptions(WorkerOptions):
         metavar="STRATEGY",
     )
     baseline: str | None = option(
-        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="NAME"
+        "What the others are compared with: ddp, or a strategy (default: the first one).", metavar="STRATEGY"
     )
     seeds: tuple[int, ...] | None = option(
         "How many seeds (default: 3), or which: 1,2,5.", reads=seeds_from, metavar="N or N,N,…"

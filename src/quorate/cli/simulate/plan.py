@@ -12,6 +12,7 @@ from quorate.cli.choices import MOST_VIRTUAL, check_seed
 from quorate.cli.compare.comparison import arms_from, check_plan, metric_from, subject_from
 from quorate.cli.config import read_config
 from quorate.cli.listing import registry
+from quorate.cli.names import known_as
 from quorate.cli.options import CONFIG, DELAYS, NUMBER, PAIR, PRINT_CONFIG, TIME, N, flags_given, option
 from quorate.compare.plan import Arm, Comparison
 from quorate.core.errors import ConfigurationError, unknown
@@ -268,7 +269,7 @@ def _check(asked: SimulateOptions) -> None:
     of_times = flags_given(asked, "steps", "parameters")
     if of_times and asked.real is not None:
         raise ConfigurationError(f"with --real the workload sets the amount of work; leave out {listed(of_times)}")
-    if asked.real is not None and asked.real not in registry("workloads"):
+    if asked.real is not None and known_as(asked.real, "workloads") not in registry("workloads"):
         raise unknown("workload", asked.real, registry("workloads"))
 
 
