@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -44,12 +44,20 @@ SHARES = (DYNAMIC, STATIC)
 """The divisions of an epoch among workers."""
 
 
+class Indexed(Protocol):
+    """A list, an array, a tensor, or any other object with a length and an index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
 @one_sentence(
     dict.fromkeys(("sampler", "batch_sampler"), "loader deals out the data itself, and shuffles by seed")
     | {"batch_size": "it is the number of examples per batch and per worker"}
 )
 def loader(
-    dataset: Dataset[Any],
+    dataset: Dataset[Any] | Indexed,
     batch_size: int,
     *,
     batch: Literal["fixed", "auto"] = "fixed",
@@ -153,7 +161,15 @@ def loader(
     grows = growing(place, number, batch, max_batch_size, own_share, batch_size, number_of_examples(dataset))
     rests = own_share.kind in (DYNAMIC, BY_ROUND)
     batches = Loader(
-        dataset, batch_size, own_share, loading, place, rests=rests, device=there, growing=grows, meets=meets
+        cast("Dataset[Any]", dataset),
+        batch_size,
+        own_share,
+        loading,
+        place,
+        rests=rests,
+        device=there,
+        growing=grows,
+        meets=meets,
     )
     add(place, number, batches)
     return batches

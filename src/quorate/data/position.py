@@ -138,9 +138,7 @@ class Position:
             position._check_bounds()
             return position
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"this is not the state of a loader ({type(error).__name__}: {error})"
-            ) from error
+            raise ConfigurationError(f"this is not the state of a loader ({type(error).__name__}: {error})") from error
 
     def _check_bounds(self) -> None:
         """Raise `ValueError` for more batches than examples: reading a state must not cost more than its data."""

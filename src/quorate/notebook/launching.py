@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO, Unpack
 
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.core.errors import ConfigurationError, WorkerFailed
@@ -26,6 +26,9 @@ from quorate.notebook import function as functions
 from quorate.notebook.progress import display_of_notebook, progress_of
 from quorate.report.closing import closing_line
 from quorate.wire import current
+
+if TYPE_CHECKING:
+    from quorate.train.names import Settings, StrategyName
 
 _INTERRUPTED, _WRONG_INPUT, _LACKING = 130, 2, 3
 _SECONDARY = "PeerFailed"
@@ -46,7 +49,7 @@ def launch(
     n: int | None = None,
     virtual: int | None = None,
     args: Sequence[Any] = (),
-    strategy: str | None = None,
+    strategy: StrategyName | Literal["ddp"] | None = None,
     name: str | None = None,
     seed: int | None = None,
     imbalance: str | None = None,
@@ -58,7 +61,7 @@ def launch(
     latency: str | float | None = None,
     bandwidth: str | float | None = None,
     progress: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Launched:
     """Call `function(*args)` in `n` worker processes, or in `virtual` workers of this process, and wait for their end.
 
@@ -101,7 +104,7 @@ def launch(
     size = n or virtual or 1
     overrides = Overrides(
         strategy=strategy,
-        settings=settings,
+        settings=dict(settings),
         seed=seed,
         imbalance=imbalance,
         pace=min_step_time,

@@ -28,6 +28,7 @@ from quorate.sharding.mesh import Coordinates, Meshes, coordinates_in, deal_to, 
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.sharding.stages.choice import StageChoice, check_stages
+from quorate.sharding.stages.orders import ScheduleName
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.wire import current
@@ -77,7 +78,7 @@ def parallelize(
     tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
     stages: Literal["auto", "memory"] | Sequence[str] = "auto",
-    schedule: str = "1f1b",
+    schedule: ScheduleName | Literal["auto"] = "1f1b",
     microbatches: int | None = None,
     example: Any = None,
 ) -> M:

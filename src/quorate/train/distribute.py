@@ -1,7 +1,7 @@
 """`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers.
 
 It also makes steps on the host for models whose optimizer is offloaded, and has data dealt out alike under strategies
-that compute the same batches on several workers. `OptionsBesideAStrategy` lets editors complete its options.
+that compute the same batches on several workers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NoReturn, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, Unpack, cast
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -37,7 +37,6 @@ from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
-from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
@@ -47,6 +46,7 @@ from quorate.train.gains import measure_gains
 from quorate.train.leaving import leaving_of
 from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
+from quorate.train.names import Settings, StrategyName
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
@@ -117,34 +117,11 @@ def _kept(optimizer: Any, name: str) -> Any:
     return own[name] if name in own else _kept(optimizer.optimizer, name)
 
 
-@overload
-def distribute(
-    optimizer: Optimizer,
-    model: Module,
-    strategy: Strategy,
-    *,
-    name: str | None = None,
-    **options: Unpack[OptionsBesideAStrategy],
-) -> DistributedOptimizer: ...
-@overload
-def distribute(
-    optimizer: Optimizer,
-    model: Module,
-    strategy: StrategyName | str = "all-reduce",
-    *,
-    name: str | None = None,
-    with_one_worker: Literal["bypass", "algorithm"] = "bypass",
-    on_nonfinite: OnNonfinite = "warn",
-    compare_every: int = COMPARE_EVERY,
-    weight: Weight = "equal",
-    shard_by: ShardBy | None = None,
-    **settings: Any,
-) -> DistributedOptimizer: ...
 @one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
 def distribute(
     optimizer: Optimizer,
     model: Module,
-    strategy: str | Strategy = "all-reduce",
+    strategy: Strategy | StrategyName = "all-reduce",
     *,
     name: str | None = None,
     with_one_worker: Literal["bypass", "algorithm"] = "bypass",
@@ -152,7 +129,7 @@ def distribute(
     compare_every: int = COMPARE_EVERY,
     weight: Weight = "equal",
     shard_by: ShardBy | None = None,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> DistributedOptimizer:
     """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
 
@@ -202,7 +179,7 @@ def distribute(
     baseline = None if override.strategy_name is None else override.baselines.get(override.strategy_name)
     label, chosen, reduction = override.strategy_name, None, Reduction()
     if baseline is None:
-        label, chosen, reduction = _chosen(strategy, settings, override, has_own_servers=has_own_servers)
+        label, chosen, reduction = _chosen(strategy, dict(settings), override, has_own_servers=has_own_servers)
     watching = observe_backward(place)
     plain: Any = type(optimizer)
     own_step = own_step_of(optimizer)
@@ -355,24 +332,6 @@ def _chosen(
     kind: Any = strategies.get(label) if made is None else type(made)
     check(Combination(label=label, strategy=kind, has_own_servers=has_own_servers), "servers")
     return label, *with_reduction(kind, raw, label, made)
-
-
-class OptionsBesideAStrategy(TypedDict, total=False):
-    """Options of `distribute`, and how means are formed; settings of a codec stand in its text."""
-
-    with_one_worker: Literal["bypass", "algorithm"]
-    on_nonfinite: OnNonfinite
-    compare_every: int
-    weight: Weight
-    shard_by: ShardBy | None
-    compress: str
-    reduce: str
-    error_feedback: bool | None
-    error_decay: float
-    dense: tuple[str, ...] | list[str]
-    dense_below: int
-    attack: str
-    on_anomaly: Literal["ignore", "warn", "skip"]
 
 
 def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostStep | None:

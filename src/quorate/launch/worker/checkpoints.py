@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from quorate.checkpoint.exports import adopt, export
+from quorate.checkpoint.folder import KEPT
 from quorate.checkpoint.loading import load as load_here
 from quorate.checkpoint.participants import Trained, checkpoint_context, trained
 from quorate.checkpoint.saving import CHECKPOINTS, saving
@@ -18,7 +23,9 @@ from quorate.wire import current
 from quorate.wire.current import Place
 
 
-def save(to: str | Path | None = None, /, **extra: Any) -> None:
+def save(
+    to: str | Path | None = None, /, *, keep: int = KEPT, best: float | Tensor | None = None, **extra: Any
+) -> None:
     """Keep the training as it is now, in `checkpoints/` of the run's folder; the two newest ones stay.
 
     Kept are what was given to `distribute` (model, optimizer, the strategy's state, gradients that are pending), the
@@ -42,15 +49,29 @@ def save(to: str | Path | None = None, /, **extra: Any) -> None:
     Raises `ConfigurationError` before `quorate.distribute()`, for an extra without state, and for state that is not
     numbers, text, tensors, and lists, tuples and dicts of these.
     """
-    place = current.here()
+    place, value = current.here(), _checked(keep, best)
     if to is not None:
+        if keep != KEPT or best is not None:
+            raise ConfigurationError("keep and best concern checkpoints of the run; leave them out beside a path")
         export(place, _distributed(place, "quorate.save() keeps"), extra, Path(to))
         return
     _prepare(place, is_needed=True)
-    saving(place).save(extra)
+    saving(place).save(extra, keep, value)
 
 
-def load(source: str | Path | None = None, /, **extra: Any) -> int | None:
+def _checked(keep: object, best: object) -> float | None:
+    """Return `best` as a number, None for NaN. Raises `ConfigurationError` for other values, and a wrong `keep`."""
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise ConfigurationError(f"keep is a number of checkpoints (at least 1), not {keep!r}")
+    number = best.item() if isinstance(best, Tensor) and best.numel() == 1 else best
+    if number is None:
+        return None
+    if not isinstance(number, Real):
+        raise ConfigurationError(f"best is a number, the larger the better, not {best!r}")
+    return float(number) if math.isfinite(number) else None
+
+
+def load(source: str | Path | None = None, /, *, best: bool = False, **extra: Any) -> int | None:
     """Go on from the newest checkpoint of this run's folder; returns how many steps this worker had made.
 
     None where there is nothing to go on from. Every worker calls it, once, before training and after `distribute` and
@@ -68,9 +89,11 @@ def load(source: str | Path | None = None, /, **extra: Any) -> int | None:
     """
     place = current.here()
     if source is not None:
+        if best:
+            raise ConfigurationError("best concerns checkpoints of the run; leave it out beside a path")
         return adopt(place, _distributed(place, "quorate.load() fills"), extra, Path(source))
     _prepare(place, is_needed=False)
-    done = load_here(place, extra)
+    done = load_here(place, extra, best=best)
     if place.wire.rank == 0:
         if done.step is not None:
             _tell(f"resumed after step {done.step}")

@@ -104,10 +104,11 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: 
     joined = place.context(_Joined)
     if joined.world is None:
         prepare_servers(place)
-        device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
+        is_real = isinstance(place.wire, RealWire)
+        device = _device() if is_real else torch.device("cpu")
         prepare(place, overrides_here())
         start_records(place, str(device), overrides_here(), wanted=records, log=log)
-        joined.world = World(place, device)
+        joined.world = World(place, device, _number("LOCAL_RANK") if is_real else None)
     return joined.world
 
 
