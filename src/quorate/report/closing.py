@@ -60,7 +60,8 @@ def closing_line(folder: Path) -> str | None:
     parts += _bubbles(measured.steps)
     parts += _left_out(run) if is_all else []
     parts += [
-        f"rank {death.rank} died after update {death.round}, and {death.left} went on" for death in run.deaths[:_NAMED]
+        f"rank {death.rank} died after update {death.round}, and {death.left} continued"
+        for death in run.deaths[:_NAMED]
     ]
     parts += [joined_in_words(*replacement) for replacement in run.replacements[:_NAMED]]
     if is_all and has_failed(run):
@@ -158,4 +159,4 @@ def joined_in_words(joining: Joined, replaced: Gone | None) -> str:
     after = ""
     if replaced is not None:
         after = f", {seconds_in_words(max(0.0, joining.time - replaced.time))} after rank {replaced.rank} had died"
-    return f"rank {joining.rank} joined with round {joining.round}{after}, and {joining.live} went on"
+    return f"rank {joining.rank} joined in round {joining.round}{after}; {joining.live} workers train since"

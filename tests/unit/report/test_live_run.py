@@ -133,7 +133,7 @@ def test_deaths_joins_and_a_failure(tmp_path: Path) -> None:
     run = LiveRun(folder)
     run.look()
     assert view_of(run).events == [
-        "rank 1 was killed by signal 9 (SIGKILL) after update 17; 3 went on",
+        "rank 1 was killed by signal 9 (SIGKILL) after update 17; 3 continued",
         "rank 4 joined at update 20; 4 train since",
     ]
     assert [rank.rank for rank in run.workers] == [0, 2, 3]

@@ -147,7 +147,7 @@ def _sent(run: LiveRun) -> str | None:
 
 def _events(run: LiveRun) -> list[str]:
     died = [
-        (death.time, f"rank {death.rank} {death.reason} after update {death.round}; {death.left} went on")
+        (death.time, f"rank {death.rank} {death.reason} after update {death.round}; {death.left} continued")
         for death in run.deaths.values()
     ]
     joined = [

@@ -16,15 +16,15 @@ from quorate.report.topic import Arms, Row, Topic, by_arm
 from quorate.report.wording import seconds_alike, seconds_in_words, share_in_words, shares_alike
 
 LEAD = (
-    "Lateness is the time after the first rank came to the meeting point. Where everybody waits for everybody, all "
-    "ranks have the same step time; only this shows who is slow."
+    "Lateness is the time between the first rank's arrival at the meeting point and this rank's. If every rank waits "
+    "for every other, all have the same step time, and only lateness shows which one is slow."
 )
 APART = (
-    "The workers did not all wait for each other, so none was late. The chart shows how much longer each rank worked "
-    "on its step than the fastest rank on the step of the same number: how late it would have been if all had begun "
-    "the step together."
+    "The workers did not all wait for each other, so there was no meeting point. The chart shows how much longer each "
+    "rank needed for a step than the fastest rank needed for the step of the same number: how late it would have been "
+    "if all had waited."
 )
-MISSING = "No arm has a run that ended well with two ranks or more, so nobody's lateness is known."
+MISSING = "No run with two or more ranks ended well, so lateness is unknown."
 MANY_ARMS = 4
 """With more arms than this, heat maps are coarser, so that the page stays small."""
 LATEST = 16
@@ -165,10 +165,10 @@ def _arm(view: View, name: str, arrival: Arrival, heat: Heat, longest: float, da
     chart = f"Bars of lateness by rank, and a heat map of rank by step, for {name}."
     explained = "" if arrival.is_together else f"{APART} "
     label = f"{chart} {explained}{sentence(arrival.sentence)} {_in_words(arrival)}"
-    title = view.time(f"{'lateness' if arrival.is_together else 'longer at work'}; bar: mean, line: to p95")
+    title = view.time(f"{'lateness' if arrival.is_together else 'longer per step'}; bar: mean, line: to p95")
     note = f"{explained}Seed {arrival.seed}."
     if len(rows) < len(arrival.ranks):
-        note += " A row is several ranks: the latest of them."
+        note += " Each row stands for several ranks and shows the latest of them."
     return figure(
         view, name, lambda width: arrival_chart(lateness, title=title, width=width, label=label),
         finding=arrival.sentence, note=note, numbers=_numbers(arrival),
@@ -200,14 +200,14 @@ def rows_of(arrival: Arrival) -> list[arrivals.Row]:
 def _in_words(arrival: Arrival) -> str:
     latest = sorted(arrival.ranks, key=lambda rank: -rank.lateness_mean)[:_NAMED]
     return " ".join(
-        f"Rank {rank.rank}: {seconds_in_words(rank.lateness_mean)} in the mean, "
+        f"Rank {rank.rank}: mean {seconds_in_words(rank.lateness_mean)}, "
         f"p95 {seconds_in_words(rank.lateness_p95)}, {_last(arrival)} in {share_in_words(rank.last_share)}."
         for rank in latest
     )
 
 
 def _last(arrival: Arrival) -> str:
-    return "last" if arrival.is_together else "longest"
+    return "last" if arrival.is_together else "slowest"
 
 
 def _numbers(arrival: Arrival) -> Markup:
@@ -220,10 +220,10 @@ def _numbers(arrival: Arrival) -> Markup:
         alike([rank.last_share for rank in shown], shares_alike),
         alike([rank.step_mean for rank in shown], seconds_alike),
     )
-    heads = ["rank", "lateness, mean", "lateness, p95", "came last", "its mean step"]
+    heads = ["rank", "lateness, mean", "lateness, p95", "arrived last", "mean step"]
     if not arrival.is_together:
-        heads[1:4] = ["longer at work, mean", "longer at work, p95", "was longest"]
-    more = f"The {LATEST} latest of {len(ranks)} ranks; all of them are in the data." if len(shown) < len(ranks) else ""
+        heads[1:4] = ["longer per step, mean", "longer per step, p95", "slowest in"]
+    more = f"The {LATEST} latest of {len(ranks)} ranks; the data have all of them." if len(shown) < len(ranks) else ""
     return joined([table(heads, list(zip(*columns, strict=True))), paragraphs(more)])
 
 
@@ -242,7 +242,7 @@ TOPIC = Topic(
     body=_body,
     missing=MISSING,
     markdown=lambda view, arms: by_arm(
-        "Who is slow", arms, lambda arrival: arrival.sentence, "No two workers met, so no lateness is known."
+        "Slow ranks", arms, lambda arrival: arrival.sentence, "No two workers met, so lateness is unknown."
     ),
     data={
         "arrival": (
