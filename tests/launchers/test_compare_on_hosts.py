@@ -96,7 +96,7 @@ def test_an_interrupt_ends_it_everywhere_and_it_goes_on_there(two: NamedHosts, t
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60.0)
     assert child.returncode == 130, said
-    assert "quorate: interrupted; go on with: quorate compare --continue runs/x\n" in said
+    assert "quorate: interrupted; continue with: quorate compare --continue runs/x\n" in said
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids(tmp_path))
     assert left_on(two) == []
     (tmp_path / "go").touch()

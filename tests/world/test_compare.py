@@ -116,7 +116,7 @@ def test_an_interrupted_comparison_can_be_gone_on_with(
     comparing.send_signal(signum)
     _, said = comparing.communicate(timeout=LIMIT)
     assert comparing.returncode == (75 if signum == signal.SIGUSR1 else 130)
-    assert said.endswith("quorate: interrupted; go on with: quorate compare --continue runs/x\n")
+    assert said.endswith("quorate: interrupted; continue with: quorate compare --continue runs/x\n")
     assert not any(is_running(pid) for pid in pids)
     made = tmp_path / "runs" / "x"
     assert (made / "report.html").is_file()
@@ -153,5 +153,5 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     done = quorate(tmp_path, "compare", "--continue", "x")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "quorate: No space left on device (runs/x); fix this, then go on with: quorate compare --continue runs/x"
+        "quorate: No space left on device (runs/x); fix this, then continue with: quorate compare --continue runs/x"
     )

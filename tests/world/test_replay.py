@@ -68,7 +68,7 @@ def test_one_that_was_started_in_the_place_of_another_joins_again(tmp_path: Path
         tmp_path, "run", "-n", "3", "--restart", "1", "--seed", "5", "--name", "odd", "--strategy", chosen, "train.py"
     )
     assert ran.returncode == 0, ran.stderr
-    assert "rank 3 joined with round" in ran.stderr
+    assert "rank 3 joined in round" in ran.stderr
     refused = quorate(tmp_path, "replay", "odd")
     assert refused.returncode == 2 and "workers joined" in refused.stderr and "--virtual" in refused.stderr
     replayed = quorate(tmp_path, "replay", "odd", "--virtual")

@@ -329,12 +329,12 @@ def shown_beside(plan: RunPlan) -> Iterator[Callable[[], None]]:
     Raises `ConfigurationError` where a page is asked for and nothing can listen.
     """
     from quorate.report.live.display import progress_shown
-    from quorate.report.live.server import LiveServer
 
     with ExitStack() as stack:
         if plan.is_watched:
-            server = stack.enter_context(LiveServer(plan.request.folder))
-            tell(f"quorate: live page: {server.address}\n")
+            from quorate.report.live.server import LiveServer
+
+            tell(f"quorate: live page: {stack.enter_context(LiveServer(plan.request.folder)).address}\n")
         if plan.shows_progress:
             can_draw = os.environ.get("TERM", "") not in ("", "dumb")
             yield stack.enter_context(progress_shown(plan.request.folder, can_draw=can_draw))

@@ -61,21 +61,21 @@ def _serve(folder: Path, port: int) -> None:
 def _follow(folder: Path) -> None:
     """Print the state of the run: on a terminal every second until its end, elsewhere once."""
     from quorate.report.live.run import LiveRun
-    from quorate.report.live.words import run_in_words
+    from quorate.report.live.view import view_of
 
     live = LiveRun(folder)
     live.look()
     while live.has_more:
         live.look()
     if not sys.stdout.isatty():
-        typer.echo("\n".join(run_in_words(live)))
+        typer.echo("\n".join(view_of(live).lines))
         return
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False) as shown:
         while True:
-            shown.update(Text("\n".join(run_in_words(live))), refresh=True)
+            shown.update(Text("\n".join(view_of(live).lines)), refresh=True)
             if live.has_ended:
                 return
             time.sleep(_EVERY)

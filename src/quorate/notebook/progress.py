@@ -1,4 +1,4 @@
-"""Progress of a run in a notebook: the live page's state, in the cell's output; elsewhere as `quorate run` shows it."""
+"""Progress of a run in a notebook: the live page, in the output of the cell; elsewhere as `quorate run` shows it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from quorate.report.live.display import progress_shown, repeated
-from quorate.report.live.page import live_document
-from quorate.report.live.run import LiveRun
+from quorate.report.live.page import LivePage
 
-_EVERY = 1.0
-"""Seconds between two states."""
+_EVERY = 2.0
+"""Seconds between two pages."""
 _MOST_BYTES = 1 << 20
 _TALL = 620
 
@@ -57,12 +56,13 @@ def progress_of(folder: Path, *, is_wanted: bool = True) -> Iterator[None]:
             can_draw = os.environ.get("TERM", "") not in ("", "dumb")
             stack.enter_context(progress_shown(folder, can_draw=can_draw))()
         elif is_wanted and shows is not None:
-            run = LiveRun(folder, most_bytes=_MOST_BYTES)
+            page = LivePage(folder, most_bytes=_MOST_BYTES)
             handle = shows.display(_Shown("<p>starting</p>"), display_id=True)
 
             def update(*, is_last: bool = False) -> None:
-                run.look(lists=is_last)
-                handle.update(_Shown(framed(live_document(run, is_still=True), _TALL)))
+                page.state(lists=is_last)
+                page.sections()
+                handle.update(_Shown(framed(page.document(is_still=True), _TALL)))
 
             stack.callback(update, is_last=True)
             stack.enter_context(repeated(update, _EVERY))()

@@ -35,10 +35,10 @@ def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[s
         seeds = max((len(arm.seeds) for arm in arms), default=0)
         if seeds == 2:
             cautions.append(
-                "two seeds only: their values are shown without an interval, and no difference can be shown"
+                "only two seeds: values are shown without an interval, and no difference can be significant"
             )
         if seeds == 1:
-            cautions.append("one seed only: no difference can be shown, whatever the figures are")
+            cautions.append("only one seed: no difference can be significant")
         unequal = unequal_work(plan, runs)
         if unequal is not None:
             cautions.append(unequal)
@@ -52,9 +52,9 @@ def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:
     failed = []
     status, why = run.outcome.status, run.outcome.why
     left_out = "" if plan.is_single else "; it is left out"
-    if status is None:
-        failed.append(f"{which} has no outcome: it was not watched to its end, or is still under way{left_out}")
-    elif status != 0:
+    if status is None and not (plan.is_single and plan.is_under_way):
+        failed.append(f"{which} has no outcome: its end was not observed, or it is still running{left_out}")
+    elif status:
         because = f": {why}" if why else ""
         failed.append(f"{which} failed with status {status}{because}{left_out}")
     elif not run.is_used and not run.is_apart:
@@ -86,7 +86,7 @@ def _of_clocks(runs: Sequence[RunFigures]) -> list[str]:
     wrong = max(run.clock_uncertainty for run in several)
     how = f"clocks that were compared to within {seconds_in_words(wrong)}" if math.isfinite(wrong) else "times of day"
     worst = f", at worst in {counted(len(several), 'run')}" if len(several) > 1 else ""
-    return [f"arrivals on {max(run.hosts for run in several)} hosts are held side by side by {how}{worst}"]
+    return [f"arrivals on {max(run.hosts for run in several)} hosts are compared by {how}{worst}"]
 
 
 def _of_machine(plan: Planned) -> list[str]:
@@ -100,7 +100,7 @@ def _of_machine(plan: Planned) -> list[str]:
         cautions.append(f"{who} shared {counted(cores, 'core')}: they slowed each other down")
     git = plan.about.get("git") or {}
     if git.get("dirty"):
-        cautions.append("the working tree had changes that are in no commit")
+        cautions.append("the working tree had uncommitted changes")
     return cautions
 
 
@@ -123,10 +123,10 @@ def unfinished(plan: Planned, runs: Runs) -> str | None:
         states.append(f"{counted(len(failed), 'run')} failed ({'; '.join(failed)})")
     used = sorted({run.seed for _, run in pairs if run.is_used})
     apart = any(run.is_apart for _, run in pairs)
-    states += [f"figures are of {seeds_in_words(used)}, which every arm has had"] if apart and used else []
+    states += [f"figures are of {seeds_in_words(used)}, which every arm has completed"] if apart and used else []
     if is_going_on:
         return f"the comparison is under way: {', '.join(states)}"
-    return f"the comparison was stopped: {', '.join(states)}; go on with: quorate compare --continue {_folder(plan)}"
+    return f"the comparison was stopped: {', '.join(states)}; continue with: quorate compare --continue {_folder(plan)}"
 
 
 def _folder(plan: Planned) -> str:
@@ -168,7 +168,7 @@ def notes_of(run: RunRecords, plan: Planned, *, is_measured: bool) -> list[str]:
         notes.append(wrong)
     missing = set(range(run.size)) - {rank.rank for rank in run.ranks if rank.steps}
     if missing and run.has_steps:
-        left = "left no steps" if len(missing) < run.size else "left nothing"
+        left = "left no steps" if len(missing) < run.size else "left no records"
         notes.append(f"{ranks_in_words(missing)} {left}")
     if run.has_steps and not is_measured:
         notes.append(f"it is too short to measure after a warm-up of {plan.warm_up_steps} steps")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,14 +15,8 @@ from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.throughput import Window, training_seconds
 from quorate.report.figures.time_use import Spent, bubble_share, waiting_share
 from quorate.report.reading.run import RunRecords, left_out_of, read_run
-from quorate.report.wording import (
-    counted,
-    number_in_words,
-    range_in_words,
-    ranks_named,
-    seconds_in_words,
-    share_in_words,
-)
+from quorate.report.slow_ranks import slow_ranks_in_words
+from quorate.report.wording import counted, number_in_words, range_in_words, seconds_in_words, share_in_words
 
 MOST_BYTES = 4 << 20
 """The most bytes read of all ranks together, in a fraction of a second. Of longer runs, the end is read."""
@@ -41,8 +34,8 @@ def closing_line(folder: Path) -> str | None:
     `120 steps in 14.2 s (8.40 steps/s, 270 examples/s); rank 3 arrived last in 97% of the steps, 182 ms after the
     first; 61% of the others' time was waiting; records in runs/x`. Two workers or more have a part about arrivals.
     Under a quorum, its cost and gain: `412 rounds, 2.3 of 4 workers in each, 61% fresh, effective batch 74; 14% of the
-    time was waiting (in step it would have been 43%)`, and the later quorums where it changed. After failures, the
-    goodput. Of a run with long records, all but the numbers of steps and rounds are of its last steps.
+    time was waiting, 43% if all had waited`, and the later quorums where it changed. After failures, the goodput. Of a
+    run with long records, all but the numbers of steps and rounds are of its last steps.
     """
     ranks = max(1, len(ranks_in(folder)))
     run = read_run(folder, most_bytes=max(LEAST_BYTES, MOST_BYTES // ranks))
@@ -67,7 +60,8 @@ def closing_line(folder: Path) -> str | None:
     parts += _bubbles(measured.steps)
     parts += _left_out(run) if is_all else []
     parts += [
-        f"rank {death.rank} died after update {death.round}, and {death.left} went on" for death in run.deaths[:_NAMED]
+        f"rank {death.rank} died after update {death.round}, and {death.left} continued"
+        for death in run.deaths[:_NAMED]
     ]
     parts += [joined_in_words(*replacement) for replacement in run.replacements[:_NAMED]]
     if is_all and has_failed(run):
@@ -120,7 +114,7 @@ def _gained(rounds: RoundFigures) -> list[str]:
     waited = f"{share_in_words(rounds.waiting)} of the time was waiting"
     if rounds.waiting_in_step is None:
         return [waited]
-    return [f"{waited} (in step it would have been {share_in_words(rounds.waiting_in_step)})"]
+    return [f"{waited}, {share_in_words(rounds.waiting_in_step)} if all had waited"]
 
 
 def _goodput(run: RunRecords) -> list[str]:
@@ -152,28 +146,12 @@ def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:
 def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:
     slow = [rank.rank for rank in skew.slow]
     share = waiting_share(time for time in spent if time.rank not in slow)
-    waited = "" if share is None else share_in_words(share)
     if not skew.is_together:
-        return [_pace(skew)] if slow else []
-    if not slow:
-        return [
-            "no rank was significantly slower",
-            *([f"{waited} of the time was waiting for others"] if waited else []),
-        ]
-    often = share_in_words(max(rank.last_share for rank in skew.slow))
-    late = seconds_in_words(statistics.median(rank.median for rank in skew.slow))
-    last = "arrived last" if len(slow) == 1 else "were late, the last ones"
-    who = f"{ranks_named(slow, len(skew.ranks))} {last} in {often} of the steps, {late} after the first"
-    return [who, f"{waited} of the others' time was waiting"] if waited else [who]
-
-
-def _pace(skew: Skew) -> str:
-    slow = [rank.rank for rank in skew.slow]
-    slow_median = statistics.median(rank.busy_median for rank in skew.slow)
-    others_median = statistics.median(rank.busy_median for rank in skew.others)
-    who = f"{ranks_named(slow, len(skew.ranks))} {'was' if len(slow) == 1 else 'were'}"
-    ratio = f"{slow_median / others_median:.2f} times as long as the others"
-    return f"{who} at work on a step for {seconds_in_words(slow_median)}, {ratio}"
+        return [slow_ranks_in_words(skew)] if slow else []
+    if share is None:
+        return [slow_ranks_in_words(skew)]
+    waited = "of the others' time was waiting" if slow else "of the time was waiting for others"
+    return [slow_ranks_in_words(skew), f"{share_in_words(share)} {waited}"]
 
 
 def joined_in_words(joining: Joined, replaced: Gone | None) -> str:
@@ -181,4 +159,4 @@ def joined_in_words(joining: Joined, replaced: Gone | None) -> str:
     after = ""
     if replaced is not None:
         after = f", {seconds_in_words(max(0.0, joining.time - replaced.time))} after rank {replaced.rank} had died"
-    return f"rank {joining.rank} joined with round {joining.round}{after}, and {joining.live} went on"
+    return f"rank {joining.rank} joined in round {joining.round}{after}; {joining.live} workers train since"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -21,31 +23,46 @@ def page(summary: Summary) -> str:
     """
     names = [name for topic in topics.TOPICS for name in topic.data]
     view = View(summary, ("summary.json", *(f"data/{name}.csv" for name in names)))
-    shown = [topic.section(view) for topic in topics.TOPICS]
-    return document(summary.title, _header(view), shown, _footer(view), is_virtual=view.is_virtual)
+    main = element("main", *sections(view))
+    return document(summary.title, _header(view), main, _footer(view), is_virtual=view.is_virtual)
 
 
-def document(title: str, header: Markup, sections: Sequence[Markup], footer: Markup, *, is_virtual: bool) -> str:
-    """Return a whole file."""
-    body = element(
+def sections(view: View) -> list[Markup]:
+    """Return the sections of all topics."""
+    return [topic.section(view) for topic in topics.TOPICS]
+
+
+def document(title: str, *body: Markup, is_virtual: bool, script: str = "") -> str:
+    """Return a whole file; its `script`, if any, is the only one that it may run."""
+    whole = element(
         "body",
         patterns(),
-        element("div", header, element("main", *sections), footer, class_="page"),
+        element("div", *body, class_="page"),
+        *([element("script", Markup(script))] if script else []),
         class_="virtual" if is_virtual else "measured",
     )
-    return "<!doctype html>\n" + element("html", _head(title), body, lang="en") + "\n"
+    return "<!doctype html>\n" + element("html", _head(title, script), whole, lang="en") + "\n"
 
 
-def _head(title: str) -> Markup:
-    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+def policy(script: str) -> str:
+    """Return the policy of a page: it may load nothing; with a script, only what its own server answers to that."""
+    allowed = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    if not script:
+        return allowed
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"{allowed}; connect-src 'self'; script-src 'sha256-{digest}'"
+
+
+def _head(title: str, script: str) -> Markup:
+    styles = ["page.css", "charts.css", *(["live.css"] if script else [])]
     return element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", http_equiv="Content-Security-Policy", content=policy(script)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", Markup(asset("page.css")), Markup(asset("charts.css"))),
+        element("style", *(Markup(asset(name)) for name in styles)),
     )
 
 

@@ -143,14 +143,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
 
 def long_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     """Return a table of the first `LISTED` rows; all are in the data."""
-    more = f"The first {LISTED} of {len(rows):,} rows; all of them are in the data." if len(rows) > LISTED else ""
+    more = f"The first {LISTED} of {len(rows):,} rows; the data have all of them." if len(rows) > LISTED else ""
     return joined([table(heads, rows[:LISTED]), paragraphs(more)])
 
 
 def further(noun: str, beyond: Iterable[int]) -> str:
     """Return a sentence about the rows of all arms that are not listed, by how many each has `beyond` the listed."""
     hidden = sum(max(0, count) for count in beyond)
-    return f"Further {noun}: {hidden:,}; all of them are in the data." if hidden else ""
+    return f"Further {noun}: {hidden:,}; the data have all of them." if hidden else ""
 
 
 def alike(values: Sequence[float | None], form: Alike, missing: str | None = None) -> list[str]:

@@ -51,13 +51,15 @@ def _types(listed: tuple[Topic[Any, Any], ...]) -> tuple[type[ArmSummary], type[
     return arm, create_model("Summary", __base__=Summary, __doc__=Summary.__doc__, arms=arms)
 
 
-def summarize(folder: Path, *, relevant: float | None = None) -> Summary:
+def summarize(folder: Path, *, relevant: float | None = None, is_live: bool = False) -> Summary:
     """Summarize the comparison or the run in `folder`. Raises `ConfigurationError` if there is neither.
 
-    `relevant` is the smallest difference that counts, as a share; by default that of the comparison.
+    `relevant` is the smallest difference that counts, as a share; by default that of the comparison. A run that
+    `is_live` is not expected to have ended.
     Runs are read one after the other; of each only its figures are kept. Cost: some 30 µs a row.
     """
     plan = planned_in(folder)
+    plan = replace(plan, is_under_way=plan.is_under_way or is_live)
     if relevant is not None:
         plan = replace(plan, relevant=relevant)
     by_arm = {arm.name: [figures_of(place, seed, plan) for seed, place in arm.runs.items()] for arm in plan.arms}
@@ -90,7 +92,7 @@ def summarize(folder: Path, *, relevant: float | None = None) -> Summary:
 
 def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
     """Read one run of the plan and measure it."""
-    records = read_run(folder)
+    records = read_run(folder) if plan.records is None else plan.records
     metric = None if plan.metric is None else plan.metric.name
     run = MeasuredRun(records, plan.warm_up_steps, merged=records.merged(), seed=seed, metric=metric)
     window = run.window
@@ -117,7 +119,7 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
 
 
 def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:
-    begun = {} if plan.is_single else {"why": UNDER_WAY if plan.is_under_way else STOPPED}
+    begun = {} if plan.is_single and not plan.is_under_way else {"why": UNDER_WAY if plan.is_under_way else STOPPED}
     outcome = run.outcome or (begun if run.folder.exists() else {"why": NOT_BEGUN})
     seconds = outcome.get("seconds")
     return Outcome(

@@ -33,6 +33,12 @@ def seconds_in_words(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def whole_seconds_in_words(seconds: float) -> str:
+    """`4 s`, `12 min 5 s`, `3 h 20 min`: a time that is only estimated."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else seconds_in_words(whole)
+
+
 def number_in_words(number: float) -> str:
     """`0.620`, `8.40`, `270`, `12,300`: three digits, or all before the point."""
     return _three_digits(number)

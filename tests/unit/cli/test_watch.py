@@ -26,7 +26,7 @@ def test_a_run_of_yesterday_as_text(tmp_path: Path, capsys: pytest.CaptureFixtur
         and shown[1].startswith("all-reduce, step 60, 2")
         and shown[-1].startswith("ended well")
     )
-    assert any(line.startswith("rank 3 is ") for line in shown)
+    assert any(line.startswith("rank 3 arrived last ") for line in shown)
 
 
 def test_a_run_that_has_only_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

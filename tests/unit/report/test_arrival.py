@@ -52,8 +52,8 @@ def test_step_times_would_not_have_found_the_slow_rank(tmp_path: Path) -> None:
     assert arrival.ranks[2].last_share > 0.95
     assert arrival.ranks[2].lateness_mean == pytest.approx(0.015, abs=0.003)
     assert arrival.ranks[2].step_mean == pytest.approx(arrival.ranks[0].step_mean, abs=1e-6)
-    assert arrival.sentence.startswith("rank 2 arrives last in 100% of the steps, 1")
-    assert arrival.sentence.endswith("is like everyone's")
+    assert arrival.sentence.startswith("rank 2 arrived last in 100% of the steps, 1")
+    assert arrival.sentence.endswith("is as long as that of the others")
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
@@ -61,7 +61,7 @@ def test_step_times_would_not_have_found_the_slow_rank(tmp_path: Path) -> None:
 def test_a_delay_that_hits_anyone_names_nobody(tmp_path: Path, ranks: int, seed: int) -> None:
     skew = skew_in(tmp_path, ranks=ranks, steps=200, slow_rank=None, one_of=0.030, seed=seed)
     assert skew.slow == ()
-    assert sentence_of(skew).startswith("no rank is significantly slower; the last one to arrive is 3")
+    assert sentence_of(skew).startswith("no rank is significantly slower than the others; the last one arrives 3")
     assert skew.last_median == pytest.approx(0.030, abs=0.004)
 
 
@@ -82,14 +82,14 @@ def test_a_rank_that_is_late_now_and_then_is_told_of() -> None:
     now_and_then = [0.5 if number % 20 < 9 else 0.0 for number in range(100)]
     skew = skew_by({0: [0.01, 0.0] * 50, 1: [0.0, 0.01] * 50, 2: [0.0, 0.005] * 50, 3: now_and_then})
     assert skew.slow == ()
-    assert "rank 3 is last in 45% of them (25% by chance), 0.500 s after the first at worst" in sentence_of(skew)
+    assert "rank 3 is last in 45% of them (25% by chance), up to 0.500 s after the first" in sentence_of(skew)
 
 
 def test_several_slow_ranks_are_named_together() -> None:
     first, second = [0.30, 0.31] * 30, [0.31, 0.30] * 30
     skew = skew_by({0: [0.0] * 60, 1: first, 2: [0.01] * 60, 3: second, 4: [0.0] * 60})
     assert {rank.rank for rank in skew.slow} == {1, 3}
-    assert sentence_of(skew).startswith("ranks 1 and 3 arrive last, or among the last, each in up to 50% of the steps")
+    assert sentence_of(skew).startswith("ranks 1 and 3 arrived last, or among the last, in up to 50% of the steps")
     assert [rank.rank for rank in skew.others] == [0, 2, 4]
 
 
@@ -98,15 +98,14 @@ def test_ranks_that_are_equally_late_are_both_last() -> None:
     skew = skew_by({rank: [0.3 * (rank >= 3)] * 30 for rank in range(8)})
     assert [rank.rank for rank in skew.slow] == [3, 4, 5, 6, 7]
     assert [rank.last_share for rank in skew.ranks] == [0.0] * 3 + [1.0] * 5
-    assert sentence_of(skew).startswith("5 of 8 ranks arrive last")
+    assert sentence_of(skew).startswith("5 of 8 ranks arrived last, or among the last, in up to 100% of the steps")
 
 
 def test_nobody_is_last_where_all_come_at_once() -> None:
     skew = skew_by({0: [0.2] * 30, 1: [0.2] * 30})
     assert [rank.last_share for rank in skew.ranks] == [0.0, 0.0]
-    assert (
-        sentence_of(skew) == "no rank is significantly slower; the last one to arrive is 0 µs after the first (median)"
-    )
+    finding = "no rank is significantly slower than the others; the last one arrives 0 µs after the first (median)"
+    assert sentence_of(skew) == finding
 
 
 def test_a_step_time_that_differs_is_not_called_like_everyones() -> None:
@@ -116,14 +115,14 @@ def test_a_step_time_that_differs_is_not_called_like_everyones() -> None:
     }
     skew = skew_of(meetings_of(steps), steps)
     assert skew is not None
-    assert sentence_of(skew).endswith("its own step time, 1.50 s, is not that of the others, 1.00 s")
+    assert sentence_of(skew).endswith("its mean step, 1.50 s, differs from that of the others, 1.00 s")
 
 
 def test_where_nobody_waits_a_rank_is_slow_by_its_own_pace(tmp_path: Path) -> None:
     skew = skew_in(tmp_path / "slow", waits=False, steps=120)
     assert not skew.is_together and [rank.rank for rank in skew.slow] == [3]
-    assert sentence_of(skew).startswith("the workers do not all wait for each other: rank 3 works on a step for 3")
-    assert sentence_of(skew).endswith("1.69 times as long as the others")
+    assert sentence_of(skew).startswith("the workers do not all wait for each other: rank 3 needs 3")
+    assert sentence_of(skew).endswith(" per step, 1.7x the others")
 
 
 def apart(steps: Mapping[int, Sequence[Step]], every: Mapping[int, Sequence[Step]] | None = None) -> Skew:
@@ -145,7 +144,7 @@ def test_where_nobody_waits_lateness_is_what_it_would_have_been(tmp_path: Path) 
     assert [rank.rank for rank in skew.slow] == [1]
     arrival = arrival_of(skew, seed=0)
     assert not arrival.is_together and arrival.heat[1] == pytest.approx((0.5,) * 20)
-    assert arrival.sentence.endswith("rank 1 works on a step for 0.700 s (median), 3.50 times as long as the others")
+    assert arrival.sentence.endswith("rank 1 needs 0.700 s per step, 3.5x the others")
 
 
 def test_who_waits_long_is_not_slow() -> None:
@@ -156,7 +155,9 @@ def test_who_waits_long_is_not_slow() -> None:
     }
     skew = apart(steps)
     assert skew.slow == ()
-    assert sentence_of(skew).endswith("the last would have arrived 10.0 ms after the first (median)")
+    assert sentence_of(skew).endswith(
+        "if all had waited, the last one would have arrived 10.0 ms after the first (median)"
+    )
 
 
 def test_steps_after_an_evaluation_are_work_as_any_other() -> None:

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_they_are_read_and_said(folder: Path) -> None:
     assert read_run(folder).deaths == [DEATH]
-    assert "rank 1 died after update 7, and 2 went on" in (closing_line(folder) or "")
+    assert "rank 1 died after update 7, and 2 continued" in (closing_line(folder) or "")
     (arm,) = summarize(folder).arms
     (fault,) = arm.faults
     assert (fault.rank, fault.why, fault.round, fault.left, fault.standstill) == (1, "was killed", 7, 2, 1.5)

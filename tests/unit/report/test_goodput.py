@@ -166,4 +166,4 @@ def test_the_page_says_it_where_workers_failed(tmp_path: Path) -> None:
     assert arm.goodput.share.values == (0.8,)
     assert (arm.goodput.useful.mean, arm.goodput.lost.mean, arm.goodput.possible.mean) == (16.0, 0.0, 20.0)
     shown = page(summary)
-    assert "What failures have left" in shown and ">80%<" in shown
+    assert "Goodput" in shown and ">80%<" in shown

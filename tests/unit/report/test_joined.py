@@ -77,7 +77,7 @@ def test_they_are_read_and_said(folder: Path) -> None:
     assert (run.joinings, run.newcomers) == ([JOINING], {2})
     assert [(joining, death and death.rank) for joining, death in run.replacements] == [(JOINING, 1)]
     line = closing_line(folder) or ""
-    assert "rank 2 joined with round 10, 5.00 s after rank 1 had died, and 2 went on" in line
+    assert "rank 2 joined in round 10, 5.00 s after rank 1 had died; 2 workers train since" in line
     assert "1.7 of 1 to 2 workers in each" in line
     assert "rank 0 arrived last" in line, "rank 2 is held against the others by its rounds, not by its steps"
     (joining,) = summarize(folder).arms[0].joined
@@ -131,7 +131,7 @@ def test_what_was_evaluated_before_is_no_training_time_of_theirs(folder: Path) -
 
 def test_the_page_and_the_timeline_tell_of_them(folder: Path) -> None:
     shown = page(summarize(folder))
-    assert "Workers that joined" in shown and "5.00 s, from that death on" in shown
+    assert "Workers that joined" in shown and "5.00 s, after that death" in shown
     write_trace(folder, folder / "trace.json")
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert [(e["name"], e["ts"]) for e in events if e["name"].startswith("rank ") and e["ph"] == "i"] == [
@@ -158,7 +158,7 @@ def test_whose_place_it_has_and_since_when() -> None:
     assert seconds_to_join(JOINING, DEATH, starts[2]) == 5.0
     assert seconds_to_join(JOINING, None, starts[2]) == 2.0
     assert seconds_to_join(JOINING, None, {}) is None
-    assert joined_in_words(JOINING, None) == "rank 2 joined with round 10, and 2 went on"
+    assert joined_in_words(JOINING, None) == "rank 2 joined in round 10; 2 workers train since"
     assert is_newcomer(starts[2]) and not is_newcomer({"rank": 1, "size": 2}) and not is_newcomer({})
 
 
@@ -190,4 +190,4 @@ def test_so_the_closing_line_blames_nobody_for_it(tmp_path: Path) -> None:
         rows.insert(1, {"kind": "distribute", "optimizer": "1", "strategy": "local-sgd", "replicas_differ": True})
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = closing_line(tmp_path)
-    assert line is not None and "no rank was significantly slower" in line
+    assert line is not None and "no rank is significantly slower" in line

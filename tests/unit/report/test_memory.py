@@ -68,7 +68,7 @@ def test_it_is_on_the_page_in_the_summary_and_in_the_data(tmp_path: Path) -> Non
     for words in ("3 over 2", "4.00 MB", "8.00 MB", "16.0 MB", "90 B", "500 B", "8 B"):
         assert words in section.text
     text = markdown(changed)
-    assert "rank 0 took 90 B live, 500 B resident, 8 B on the GPU at most" in text
+    assert "rank 0 peaked at 90 B live, 500 B resident, 8 B on the GPU" in text
     assert "ZeRO 3 over 2 workers; predicted between steps: parameters 4.00 MB" in text
     assert tables(changed)["memory"].splitlines()[1].endswith(",0,4000000,4000000,8000000,50,90,200,500,8")
     assert "## Memory" not in markdown(summary)
@@ -84,7 +84,7 @@ def test_an_arm_has_one_row_and_no_column_of_what_says_nothing() -> None:
     arms = tuple(arm.model_copy(update={"memory": memory}) for arm in made_summary().arms)
     table = parsed(page(made_summary(arms=arms))).one("section", id="memory").one("table")
     assert [head.text for head in table.one("thead").all("th")] == [
-        "strategy", "ranks", "predicted", "resident at most",
+        "strategy", "ranks", "predicted", "resident, peak",
     ]  # fmt: skip
     rows = table.one("tbody").all("tr")
     assert [cell.text for cell in rows[0].all("td")] == ["3", "163 kB", "305 MB – 311 MB"] and len(rows) == len(arms)

@@ -33,7 +33,7 @@ def test_the_end_of_all_runs_together_counts() -> None:
     assert (noise.count, noise.gradients, noise.examples, noise.scale) == (6, 4.0, 32.0, 4.0)
     assert (noise.step_factor, noise.example_factor, noise.gain) == (2.0, 2.0, pytest.approx(2 / 1.5))
     assert noise.diversity == 10 / (4 * 4)
-    assert noise.advice.startswith("6 measurements are too few to say whether the batch of ")
+    assert noise.advice.startswith("6 measurements are too few to judge the batch of ")
     many = noise_summary([first, other, other, other, other])
     assert many is not None and many.count == 9 and "; the batch of 128 examples takes" in many.advice
     many = noise_summary([first, first])
@@ -44,10 +44,10 @@ def test_the_end_of_all_runs_together_counts() -> None:
     ("scale", "words"),
     [
         (None, "no signal is seen"),
-        (100.0, "twice the workers would save 48% of the steps: more workers are worth having"),
-        (4.0, "twice the workers would save 25% of the steps: more workers bring less and less"),
-        (0.4, "twice the workers would save 4.5% of the steps: more workers bring next to nothing"),
-        (0.0, "about 0 gradients; the batch of 4.00 gradients takes 1.00 times the fewest steps possible; twice the"),
+        (100.0, "doubling the workers would save 48% of the steps: more workers are worth having"),
+        (4.0, "doubling the workers would save 25% of the steps: more workers bring diminishing returns"),
+        (0.4, "doubling the workers would save 4.5% of the steps: more workers bring almost nothing"),
+        (0.0, "about 0 gradients; the batch of 4.00 gradients takes 1.00 times the minimum number of steps; twice the"),
     ],
 )
 def test_what_follows_in_words(scale: float | None, words: str) -> None:

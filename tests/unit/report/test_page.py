@@ -375,10 +375,10 @@ def test_rounds_are_shown_where_there_are_any() -> None:
     ]  # fmt: skip
     captions = [figure.one("figcaption").text for figure in section.all("figure")]
     assert captions == [
-        "What the quorum cost and gained", "How stale gradients were", "How many workers were in a round",
-        "Whose gradients were applied", "Share of the time that was waiting",
+        "Costs and gains of the quorum", "Staleness of gradients", "Workers in a round",
+        "Applied gradients by rank", "Share of time spent waiting",
     ]  # fmt: skip
-    assert "Not shown: ddp and all-reduce (no rounds with a quorum were recorded)." in section.text
+    assert "Not shown: ddp and all-reduce (no rounds were recorded)." in section.text
     labels = [chart.attributes["aria-label"] for chart in section.all("svg", "wide") or section.all("svg", "chart")]
     assert "quorum, 73% fresh; 0: 73%, 1: 21%" in labels[0]
     assert "1: 11%, 2: 22%, 3: 45%, 4: 22%" in labels[2], "workers are counted from 1"
@@ -393,7 +393,7 @@ def test_what_was_changed_on_the_way_is_told_with_its_reason() -> None:
     root = parsed(page(made_summary(arms=(*arms[:2], arms[2].model_copy(update={"rounds": rounds}))))).one(
         "section", id="rounds"
     )
-    assert "What was changed on the way" in root.text
+    assert "Changes of settings" in root.text
     for words in ("1,234", "wait_for 2", "it brings <more>"):
         assert words in root.text
     assert "What was changed" not in parsed(page(made_summary())).one("section", id="rounds").text
@@ -415,16 +415,16 @@ def test_the_timeline_says_who_was_not_waited_for() -> None:
     ddp, quorum, _ = section.all("figure")
     assert not ddp.all("path", "round") and "late gradient" not in ddp.text
     assert len(quorum.all("path", "round")) == 1 + len(made_summary().arms[2].marks)
-    assert "not waited for" in section.text and "late gradient" in quorum.text
+    assert "did not wait for" in section.text and "late gradient" in quorum.text
     assert re.search(r"Lines mark \d+ rounds, dots \d+ fresh and \d+ late", quorum.one("svg").attributes["aria-label"])
 
 
 def test_lateness_where_nobody_waited_is_called_what_it_is() -> None:
     ddp, _, quorum = read("usual")[1].one("section", id="arrival").all("figure")
-    assert "lateness" in ddp.text and "none was late" not in ddp.text and "first to arrive" in ddp.text
-    assert "none was late" in quorum.text and "longer at work" in quorum.text
+    assert "lateness" in ddp.text and "no meeting point" not in ddp.text and "first to arrive" in ddp.text
+    assert "no meeting point" in quorum.text and "longer per step" in quorum.text
     assert "lateness" not in quorum.text and "first to arrive" not in quorum.text
-    assert "none was late" in quorum.all("svg")[0].attributes["aria-label"]
+    assert "no meeting point" in quorum.all("svg")[0].attributes["aria-label"]
 
 
 def test_tuning_says_what_was_chosen() -> None:
@@ -446,7 +446,7 @@ def test_the_command_can_be_run_as_it_stands() -> None:
     assert "clean" in root.one("section", id="reproduce").text
 
 
-@pytest.mark.parametrize(("dirty", "words"), [(True, "in no commit"), (False, "clean"), (None, "not known")])
+@pytest.mark.parametrize(("dirty", "words"), [(True, "with uncommitted"), (False, "clean"), (None, "is unknown")])
 def test_the_commit_says_whether_the_tree_was_clean(dirty: bool | None, words: str) -> None:
     reproduce = made_summary().reproduce.model_copy(update={"git": {"commit": "abc", "dirty": dirty}})
     assert words in parsed(page(made_summary(reproduce=reproduce))).one("section", id="reproduce").text
@@ -470,14 +470,14 @@ def test_one_run_alone_is_no_comparison() -> None:
     run = made_arm("all-reduce", 0.7, 1.0, seeds=(0,)).model_copy(update={"speedup": None, "differences": {}})
     root = parsed(page(made_summary(arms=(run,), baseline=None, seeds=(0,))))
     assert root.one("p", "brand").text == "Quorate · run"
-    assert "one run alone" in root.one("section", id="fairness").text
+    assert "a single run" in root.one("section", id="fairness").text
     assert "Bold" not in root.one("section", id="verdict").text
     assert read("usual")[1].one("p", "brand").text == "Quorate · comparison"
 
 
 def test_seeds_and_warm_up_are_told() -> None:
-    assert "Seeds 0, 1 and 2; warm-up left out: 5 steps of every rank." in read("usual")[1].text
-    assert "Seed 0; warm-up left out: 5 steps of every rank. One seed shows" in read("one seed")[1].text
+    assert "Seeds 0, 1 and 2; the first 5 steps of every rank are not counted." in read("usual")[1].text
+    assert "Seed 0; the first 5 steps of every rank are not counted. With one seed" in read("one seed")[1].text
 
 
 def test_a_verdict_is_a_headline_and_a_line_for_each_other_arm() -> None:

@@ -96,20 +96,20 @@ def test_the_most_workers_that_bring_half_of_what_they_could(rates: list[float],
 def test_the_sentence_of_a_curve() -> None:
     rows = rows_of(price=36.0)
     assert ScaleCurve("all-reduce", "weak", rows, (), "top1 0.93").sentence() == (
-        "all-reduce, the same batch for each worker: of 1, 2 and 4 workers, 2 are worth having: 1.90 times as fast as "
-        "1 to top1 0.93 (1.90 by the throughput, 1.00 by the examples it takes); 4 come to 2.25 times, where 25% of "
-        "the examples are those that the larger batch takes more; 2 take 63.2 worker-seconds, 5.3% more than 1, which "
+        "all-reduce, the same batch for each worker: of 1, 2 and 4 workers, 2 are worth having: 1.90 times as "
+        "fast as 1 to top1 0.93 (1.90 by the throughput, 1.00 by the examples); 4 are 2.25 times as fast, where 25% of "
+        "the examples are needed only because the batch is larger; 2 take 63.2 worker-seconds, 5.3% more than 1, which "
         "cost 0.632."
     )
     slow = rows_of((made(1, 100.0), made(2, 110.0, step=(0.1, 0.08, 0))))
     assert ScaleCurve("sgp", "strong", slow[:1], slow[1:], None).sentence() == (
-        "sgp, the same batch for all: of 1 and 2 (simulated) workers, more than 1 are not worth having; 2 come "
-        "to 1.10 times, where 45% of the throughput is lost to waiting for others; 1 takes 60.0 worker-seconds, the "
-        "least of all."
+        "sgp, the same batch for all: of 1 and 2 (simulated) workers, more than 1 are not worth having; 2 are "
+        "1.10 times as fast, where 45% of the throughput is lost to waiting for others; 1 takes 60.0 worker-seconds, "
+        "the fewest."
     )
     failed = row_of(Means(workers=3, batch=None, rate=None, examples=None, step={}), MEASURED[0])
     assert "; 3 workers could not be measured; " in ScaleCurve("x", "weak", [rows[0], failed], (), None).sentence()
-    assert "3 workers left nothing to measure" in ScaleCurve("x", "weak", [failed, rows[1]], (), None).sentence()
+    assert "3 workers left no measurement" in ScaleCurve("x", "weak", [failed, rows[1]], (), None).sentence()
 
 
 def scaled_run(

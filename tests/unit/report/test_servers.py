@@ -101,7 +101,7 @@ def test_the_page_says_what_became_of_gradients() -> None:
     section = read().one("section", id="servers")
     table = section.all("table")[0]
     assert [cell.text for cell in table.all("tr")[1].all("td")] == [
-        "5", "10", "0.800", "50%", "20%", "0.400", "rank 3, 100% of its own",
+        "5", "10", "0.800", "50%", "20%", "0.400", "rank 3, 100% of its gradients",
     ]  # fmt: skip
     words = section.text
     assert "rank 1: 25% busy, in 2.00 MB/s, out 3.00 MB/s" in words
@@ -118,7 +118,7 @@ def test_many_servers_are_not_all_drawn() -> None:
 
 def test_a_virtual_world_does_not_say_how_busy() -> None:
     section = read(world="virtual", busy=None).one("section", id="servers")
-    assert "busy," not in section.text and "in virtual time they handle messages at once" in section.text
+    assert "busy," not in section.text and "in virtual time servers handle messages instantly" in section.text
 
 
 def test_without_servers_there_is_no_section() -> None:

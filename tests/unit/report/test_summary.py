@@ -161,8 +161,8 @@ def test_what_differed_is_named_and_nothing_else(summary: Summary) -> None:
         "settings.wait_for": {"ddp": None, "all-reduce": None, "quorum": 2},
         "learning_rate_factor": {"ddp": 1.0, "all-reduce": 1.0, "quorum": 0.5},
     }
-    assert "Every run trained on 1,920 examples, counted over all workers." in fairness.equal
-    assert "Injected lateness: rank:3:15ms, in every arm." in fairness.equal
+    assert "Every run trained on 1,920 examples, over all workers." in fairness.equal
+    assert "Injected delays: rank:3:15ms, in every arm." in fairness.equal
     assert (fairness.warm_up_steps, fairness.seeds) == (5, (0, 1, 2))
 
 
@@ -174,7 +174,9 @@ def test_the_search_for_learning_rates(summary: Summary) -> None:
         ("quorum", 0.5),
     ]
     assert all(trial.quality is not None and 0.5 < trial.quality < 0.75 for trial in summary.tuning)
-    assert any("tried: 0.5, 1 and 2 times the usual one" in sentence for sentence in summary.fairness.equal)
+    assert any(
+        "tried for every arm: 0.5, 1 and 2 times the usual one" in sentence for sentence in summary.fairness.equal
+    )
 
 
 def test_how_to_do_it_again(summary: Summary) -> None:
@@ -187,7 +189,7 @@ def test_how_to_do_it_again(summary: Summary) -> None:
 
 def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
     summary = summarize(make_comparison(tmp_path, seeds=(7,), fails=False, steps=30))
-    assert "one seed only: no difference can be shown, whatever the figures are" in summary.warnings
+    assert "only one seed: no difference can be significant" in summary.warnings
     for side in summary.arms:
         assert set(side.differences.values()) <= {"no significant difference"}
         assert side.quality is not None and side.quality.low is None and len(side.quality.values) == 1
@@ -200,7 +202,7 @@ def test_work_that_was_to_be_equal_and_was_not(tmp_path: Path) -> None:
         make_run(tmp_path / "quorum" / f"seed-{seed}", waits=False, steps=33, seed=seed)
     summary = summarize(tmp_path)
     assert any(
-        warning.startswith("the arms did not train on equally many examples: ddp 960, all")
+        warning.startswith("the arms trained on different numbers of examples: ddp 960, all")
         for warning in summary.warnings
     )
     assert not any("Every run trained on" in sentence for sentence in summary.fairness.equal)
@@ -212,7 +214,7 @@ def test_work_that_is_a_step_apart_is_equal(tmp_path: Path) -> None:
         make_run(tmp_path / "quorum" / f"seed-{seed}", waits=False, steps=31, seed=seed)
     summary = summarize(tmp_path)
     assert not any("equally many" in warning for warning in summary.warnings)
-    assert "Every run trained on 960 to 992 examples, counted over all workers." in summary.fairness.equal
+    assert "Every run trained on 960 to 992 examples, over all workers." in summary.fairness.equal
 
 
 def test_a_target_nobody_met(tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_an_arm_that_always_failed(tmp_path: Path) -> None:
 def test_a_baseline_that_always_failed(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0,), steps=20)
     make_run(tmp_path / "ddp" / "seed-0", fails_at=10)
-    assert summarize(tmp_path).verdict == "No run of the baseline ddp ended well, so nothing can be held against it."
+    assert summarize(tmp_path).verdict == "No run of the baseline ddp ended well, so there is no comparison."
 
 
 def test_a_comparison_that_is_under_way(tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_a_comparison_that_is_under_way(tmp_path: Path) -> None:
     assert summary.arms[0].runs[2].status is None
     assert summary.warnings[0] == (
         "the comparison was stopped: 3 runs not run (seed 2 of ddp, all-reduce and quorum); "
-        f"go on with: quorate compare --continue {tmp_path}"
+        f"continue with: quorate compare --continue {tmp_path}"
     )
     assert "failed" not in " ".join(summary.warnings) and summary.fairness.seeds == (0, 1)
     with held(tmp_path):
@@ -286,8 +288,8 @@ def test_of_a_stopped_comparison_each_run_is_told_once_with_the_command_that_goe
     summary = summarize(tmp_path)
     assert summary.warnings[0] == (
         "the comparison was stopped: 1 run stopped (seed 1 of all-reduce), 1 run not run (seed 1 of quorum), 1 run "
-        f"failed (quorum, seed 0: {KILLED}), figures are of seed 0, which every arm has had; "
-        f"go on with: quorate compare --continue {tmp_path}"
+        f"failed (quorum, seed 0: {KILLED}), figures are of seed 0, which every arm has completed; "
+        f"continue with: quorate compare --continue {tmp_path}"
     )
     others = [warning for warning in summary.warnings[1:] if "seed 1" in warning or "seed 0" in warning]
     assert not others
@@ -333,7 +335,7 @@ def test_of_runs_that_never_began_none_has_failed(tmp_path: Path) -> None:
     assert summary.verdict.endswith("\nquorum: no run has ended yet.")
     assert arm(summary, "quorum").runs[0].why == "it has not begun"
     shown = page(summary)
-    assert "not run" in shown and ">failed<" not in shown and "Runs that did not end well" not in shown
+    assert "not run" in shown and ">failed<" not in shown and "Runs that failed or did not end" not in shown
 
 
 def test_a_training_that_diverged_does_not_make_the_rest_look_good(tmp_path: Path) -> None:
@@ -355,7 +357,7 @@ def test_changes_in_no_commit_and_too_few_cores(tmp_path: Path) -> None:
     summary = summarize(changed(tmp_path, lambda plan: plan.update(git={"commit": "0", "dirty": True}, cores=2)))
     assert summary.warnings[-2:] == (
         "4 workers shared 2 cores: they slowed each other down",
-        "the working tree had changes that are in no commit",
+        "the working tree had uncommitted changes",
     )
 
 
@@ -377,7 +379,7 @@ def test_workers_on_hosts_are_told_of_as_such(tmp_path: Path) -> None:
 def test_clocks_of_hosts_are_told_of_once(tmp_path: Path) -> None:
     make_comparison(tmp_path, seeds=(0, 1), steps=20, clocks=(("a", 1000.0), ("b", 5000.0)))
     warnings = [warning for warning in summarize(tmp_path).warnings if "clocks" in warning or "times of day" in warning]
-    assert warnings == ["arrivals on 2 hosts are held side by side by times of day, at worst in 5 runs"]
+    assert warnings == ["arrivals on 2 hosts are compared by times of day, at worst in 5 runs"]
 
 
 def test_without_a_metric_there_is_speed_alone(tmp_path: Path) -> None:
@@ -400,7 +402,7 @@ def test_a_run_alone(tmp_path: Path) -> None:
     (only,) = summary.arms
     assert (only.name, only.strategy, only.is_baseline, summary.baseline) == ("all-reduce", "all-reduce", False, None)
     assert summary.fairness.warm_up_steps == 6 and summary.warnings == () and only.runs[0].folder == "."
-    assert summary.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrives last in" in summary.verdict
+    assert summary.verdict.startswith("4 workers took steps of 4") and "; rank 3 arrived last in" in summary.verdict
 
 
 def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Path) -> None:
@@ -411,7 +413,7 @@ def test_the_page_of_one_run_of_a_workload_has_its_name_and_metric(tmp_path: Pat
     compared = {"subject": {"name": "mine"}, "metric": {"name": "top1", "higher_is_better": True}, "target": 0.6}
     summary = summarize(make_run(tmp_path / "b", steps=20, about={**by_hand, **compared}))
     assert (summary.title, summary.target) == ("mine on 4 workers", 0.6)
-    assert ", top1 0.6" in summary.verdict and " at the end; rank 3 arrives last in" in summary.verdict
+    assert ", top1 0.6" in summary.verdict and " at the end; rank 3 arrived last in" in summary.verdict
     summary = summarize(make_run(tmp_path / "c", steps=20, about={**by_hand, "arguments": ["no-workload"]}))
     assert (summary.title, summary.metric) == ("train_workload.py on 4 workers", None)
 
@@ -438,7 +440,7 @@ def test_a_run_that_left_nothing_but_its_plan(tmp_path: Path) -> None:
     for rank in range(4):
         records_of(tmp_path, rank).unlink()
     summary = summarize(tmp_path)
-    assert summary.verdict == "No worker left the steps it takes to say anything of this run."
+    assert summary.verdict == "No worker has recorded enough steps to measure this run."
     assert summary_type().model_validate_json(summary.model_dump_json()) == summary
 
 
@@ -515,9 +517,8 @@ def test_the_summary_in_words(summary: Summary, tmp_path: Path) -> None:
     (rounds,) = re.findall(r"## Rounds\n\n(.*)\n\n## Reproduce", text)
     assert re.fullmatch(
         r"- quorum: 7\d\.\d rounds \(\d\d\.\d per second\), 3\.\d\d of 4 workers in each; \d\d% of the gradients "
-        r"fresh, staleness 0\.\d+ in the mean and \d at most; rank 3 has the least of the applied gradients, \d\d%; "
-        r"effective batch 2\d\.\d; 0\.\d% of the time was waiting \(estimate of what it would have been in step: "
-        r"\d\d%\)\.",
+        r"fresh, staleness 0\.\d+ on average and at most \d; rank 3 has the smallest share of the applied "
+        r"gradients, \d\d%; effective batch 2\d\.\d; 0\.\d% of the time was waiting, \d\d% if all had waited\.",
         rounds,
     )
 

@@ -18,7 +18,7 @@ from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.run_server import RunServer
 from quorate.records.live_figures import LiveFigures
 from quorate.records.records import LiveRows, records_of
-from quorate.report.live.words import figures_in_words
+from quorate.report.live.view import figures_in_words
 from quorate.report.wording import number_in_words, seconds_in_words
 
 _RECENT = 50

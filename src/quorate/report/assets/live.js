@@ -1,21 +1,30 @@
 "use strict";
-// Fetches what changes and puts it in place; a page whose server has ended keeps what it shows, and says so.
-const state = document.getElementById("state"), note = document.getElementById("connection");
-let every = 1000;
-async function look() {
+// Replaces each part of the page after the seconds that it names, until it names none; open parts stay open.
+const note = document.getElementById("connection");
+function nodes(part) {
+  const counts = {};
+  return [...part.querySelectorAll("details, input")].map(node => {
+    const section = node.closest("section")?.id ?? "";
+    counts[section] = (counts[section] ?? 0) + 1;
+    return [section + counts[section], node, node.tagName === "INPUT" ? "checked" : "open"];
+  });
+}
+async function refresh(name, seconds) {
+  const part = document.getElementById(name);
+  if (part.dataset.next === undefined) return;
+  await new Promise(done => setTimeout(done, 1000 * (seconds ?? part.dataset.next)));
   try {
-    const answer = await fetch("state", { cache: "no-store" });
-    if (!answer.ok) throw new Error(String(answer.status));
-    const open = [...state.querySelectorAll("details")].map(one => one.open);
-    state.innerHTML = await answer.text();
-    [...state.querySelectorAll("details")].forEach((one, place) => { one.open = open[place] ?? false; });
+    const answer = await fetch(name, { cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.status);
+    const text = await answer.text(), states = Object.fromEntries(nodes(part).map(([key, node, state]) => [key, node[state]]));
+    part.outerHTML = text;
+    nodes(document.getElementById(name)).forEach(([key, node, state]) => { node[state] = states[key] ?? node[state]; });
     note.hidden = true;
-    if (state.querySelector("[data-ended]")) return;
-    every = 1000;
+    refresh(name);
   } catch {
     note.hidden = false;
-    every = Math.min(2 * every, 15000);
+    refresh(name, Math.min(2 * (seconds ?? 1), 15));
   }
-  setTimeout(look, every);
 }
-if (!state.querySelector("[data-ended]")) setTimeout(look, every);
+refresh("state");
+refresh("sections");

@@ -64,7 +64,7 @@ def arrival_chart(lateness: ArrivalRows, *, title: str, width: float, label: str
     height = foot + 42.0
     if has_heat:
         left, above = (names, height + 34.0) if narrow else (right + (30.0 if tall > 20 else 20.0), top)
-        measure = "lateness" if lateness.is_together else "longer at work than the fastest"
+        measure = "lateness" if lateness.is_together else "longer per step than the fastest"
         parts.append(drawing.text(left, above - 14, f"rank by step: {measure}", class_="axis-title"))
         if narrow:
             parts.append(_names(lateness.rows, names, above, tall))

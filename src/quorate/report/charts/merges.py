@@ -58,7 +58,7 @@ def _key() -> Markup:
     parts: list[str] = []
     x = 8.0
     for words, size, is_late in (
-        ("all of the weight", _SIZES[-1], False),
+        ("full weight", _SIZES[-1], False),
         ("little", _SIZES[0], False),
         ("late", 9.0, True),
     ):

@@ -14,7 +14,7 @@ from rich.text import Text
 from quorate.core.telling import tell
 from quorate.report.live.run import LiveRun
 from quorate.report.live.screen import Screen, on_terminal
-from quorate.report.live.words import lateness_in_words, progress_in_words, rounds_in_words
+from quorate.report.live.view import LiveView, view_of
 
 SHOWN_EVERY, SAID_EVERY = 1.0, 60.0
 """Seconds between two states on a terminal, and between two lines elsewhere."""
@@ -66,22 +66,19 @@ class _Lines:
     def show(self) -> None:
         """Read new rows, and show them."""
         self._run.look()
-        self._screen.show(lines_of(self._run))
+        self._screen.show(lines_of(view_of(self._run)))
 
 
-def lines_of(run: LiveRun) -> Group:
+def lines_of(view: LiveView) -> Group:
     """Return the lines of a terminal, each cut where it ends."""
-    skew = run.skew()
-    late, rounds = lateness_in_words(run, skew), rounds_in_words(run)
-    lines = [Text(" · ".join(progress_in_words(run)), "bold")]
-    if rounds:
-        lines.append(Text(" · ".join(rounds)))
-    if late is not None:
-        lines.append(Text(late, "yellow" if skew is not None and skew.slow else "dim"))
+    lines = [Text(" · ".join(view.progress), "bold")]
+    if view.rounds:
+        lines.append(Text(" · ".join(view.rounds)))
+    if view.slow is not None:
+        lines.append(Text(view.slow, "yellow" if view.has_slow else "dim"))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
-    title = f"{run.folder} (virtual time)" if run.is_virtual else str(run.folder)
-    return Group(Rule(title, align="left", style="dim", characters="─"), *lines)
+    return Group(Rule(view.title, align="left", style="dim", characters="─"), *lines)
 
 
 class _Sentences:
@@ -91,6 +88,5 @@ class _Sentences:
     def say(self) -> None:
         """Read new rows, and print them in one line."""
         self._run.look()
-        late = lateness_in_words(self._run, self._run.skew())
-        words = [*progress_in_words(self._run), *rounds_in_words(self._run), *([late] if late else [])]
-        tell(f"quorate: {', '.join(words)}\n")
+        view = view_of(self._run)
+        tell(f"quorate: {', '.join([*view.progress, *view.rounds, *([view.slow] if view.slow else [])])}\n")

@@ -15,16 +15,11 @@ from quorate.records.rows import Distribute, Epoch, Gone, Joined, Step
 from quorate.records.run_files import OutcomeFile, RunFile
 from quorate.report.figures.lateness import Skew, meetings_of, skew_of
 from quorate.report.live.ranks import LiveRank
-from quorate.report.live.series import Series
 from quorate.report.reading.clocks import RunClock, run_clocks
 from quorate.report.reading.sound import read_json, row_of, sound_parts
 
 _LIST_EVERY = 1.0
 """Seconds between two listings of the folder."""
-_ROUND_POINTS = 100
-"""Points of the curve of contributors, which are whole numbers: means of many are smoother."""
-LOGGED = 6
-"""The most names, of those that the script logs, of which a curve is kept."""
 _LEAST_BYTES = 1 << 12
 """The least bytes read of each rank in one look: some 12 steps."""
 _SHOWN_ROUNDS = 200
@@ -79,16 +74,8 @@ class LiveRun:
         self.epoch: EpochProgress | None = None
         """The epoch of the leader; None where no loader of ours says it."""
         self.began: float | None = None
-        self.losses, self.rates, self.sent, self.taken_in = Series(), Series(), Series(), Series(_ROUND_POINTS)
-        """By time since the first step: the leader's loss; its steps per second; the bytes per second that it sends;
-        contributors of each round."""
-        self.curves: dict[str, Series] = {}
-        """By time since the first step: numbers that the leader logs."""
-        self._before: dict[str, tuple[float, int]] = {}
         self._clocks: dict[int, RunClock] = {}
         self._offsets = -1
-        self._base = 0.0
-        """Seconds of earlier sessions, in a run that was continued."""
         if most_bytes is not None:
             self._list()
             for rank in self.ranks.values():
@@ -171,16 +158,31 @@ class LiveRun:
         }
 
     @property
-    def elapsed(self) -> float:
-        """Seconds from the first step to the newest one."""
+    def limit(self) -> float | None:
+        """Seconds after which the run is to end (`--seconds`), if it has such a limit."""
+        limit = self.about.get("seconds_limit")
+        return float(limit) if isinstance(limit, int | float) and limit > 0.0 else None
+
+    @property
+    def share(self) -> float | None:
+        """The share that is done of a run with a limit, else of the epoch; None if neither is known."""
         leader = self.leader
-        return 0.0 if leader is None or self.began is None else max(0.0, leader.recent[-1].end - self.began)
+        if leader is None:
+            return None
+        if self.limit is not None and self.began is not None:
+            return min(1.0, max(0.0, leader.recent[-1].end - self.began) / self.limit)
+        return None if self.epoch is None else self.epoch.share(leader.steps)
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end of a run with a limit (`--seconds`); else None."""
-        seconds = self.about.get("seconds_limit")
-        return max(0.0, float(seconds) - self.elapsed) if isinstance(seconds, int | float) and self.elapsed else None
+        """Seconds until the end of that run or epoch."""
+        share = self.share
+        if share is None or self.has_ended:
+            return None
+        if self.limit is not None:
+            return (1.0 - share) * self.limit
+        rate = None if self.leader is None else self.leader.rate
+        return None if self.epoch is None or rate is None else (1.0 - share) * self.epoch.steps / rate
 
     def skew(self) -> Skew | None:
         """Return the skew of the recent steps of all that train; None if no two ranks can be compared."""
@@ -216,10 +218,10 @@ class LiveRun:
         if rank is not (self.leader or next(iter(self.ranks.values()))):
             return
         self.figures.row(row)
-        if kind == "start" and self.began is not None:
-            self._base, self.began, self._before = max((x for x, _ in self.rates.points), default=0.0), None, {}
-        elif kind == "step" and rank.recent and rank.recent[-1].step == row.get("step"):
-            self._step(rank)
+        if kind == "start":
+            self.began = None
+        elif kind == "step" and rank.recent:
+            self.began = rank.recent[-1].begin if self.began is None else self.began
         elif kind == "distribute" and self.strategy is None:
             self.strategy = sound_parts(row, Distribute).get("strategy")
         elif kind == "epoch" and (begun := row_of(Epoch, row)) is not None:
@@ -227,40 +229,10 @@ class LiveRun:
             if before is not None and before.number + 1 == begun.epoch and rank.steps > before.begun_at:
                 self.epoch.steps = rank.steps - before.begun_at
         elif kind == "log" and isinstance(row.get("values"), dict):
-            self._logged(row)
-
-    def _step(self, rank: LiveRank) -> None:
-        step = rank.recent[-1]
-        self.began = step.begin if self.began is None else min(self.began, step.begin)
-        at = self._since(step.end)
-        if step.loss is not None and abs(step.loss) < float("inf"):
-            self.losses.add(at, step.loss)
-        for name, series, count in (("steps", self.rates, step.step), ("bytes", self.sent, rank.bytes_out)):
-            since, counted = self._before.setdefault(name, (at, count))
-            if at - since >= 0.25 or step.step == 1:
-                if at > since and count > counted:
-                    series.add(at, (count - counted) / (at - since))
-                self._before[name] = at, count
+            self.logged |= row["values"]
 
     def _round(self, row: dict[str, Any]) -> None:
-        number, taken, at = row.get("number"), row.get("contributors"), row.get("time")
-        if not (isinstance(number, int) and isinstance(taken, dict) and isinstance(at, int | float)):
-            return
-        if number > self.rounds:
+        number, contributors = row.get("number"), row.get("contributors")
+        if isinstance(number, int) and isinstance(contributors, dict) and number > self.rounds:
             self.rounds = number
-            self._contributors.append(len(taken))
-            if self.began is not None:
-                self.taken_in.add(self._since(at), float(len(taken)))
-
-    def _logged(self, row: dict[str, Any]) -> None:
-        at = row.get("time")
-        for name, value in row["values"].items():
-            self.logged[name] = value
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-            if not (is_number and isinstance(at, int | float)):
-                continue
-            if name in self.curves or len(self.curves) < LOGGED:
-                self.curves.setdefault(name, Series()).add(self._since(at), float(value))
-
-    def _since(self, at: float) -> float:
-        return self._base + (0.0 if self.began is None else max(0.0, at - self.began))
+            self._contributors.append(len(contributors))

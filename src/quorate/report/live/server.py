@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 
 from quorate.core.errors import ConfigurationError
-from quorate.report.live.page import live_document, live_policy, live_state
-from quorate.report.live.run import LiveRun
+from quorate.report.live.page import SCRIPT, LivePage
+from quorate.report.page import policy
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = frozenset((LOOPBACK, "localhost"))
 _WRONG = "This address does not hold the token of the run; copy the whole line that quorate has printed."
 _LONGEST_SILENCE = 10.0
 """Seconds that a browser may take for its request."""
-_LOOKS = 64
-"""The most pieces of the records read for one answer: of a long run the page fills up answer by answer."""
 
 
 class LiveServer:
@@ -34,7 +33,7 @@ class LiveServer:
 
     def __init__(self, folder: Path, *, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(18)
-        self._run, self._lock = LiveRun(folder), threading.Lock()
+        self.page = LivePage(folder)
         try:
             self._server = _Server((LOOPBACK, port), self)
         except (OSError, OverflowError) as error:
@@ -52,24 +51,6 @@ class LiveServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    def document(self) -> str:
-        """Return the whole page."""
-        with self._lock:
-            self._look()
-            return live_document(self._run)
-
-    def state(self) -> str:
-        """Return the changing part of the page."""
-        with self._lock:
-            self._look()
-            return live_state(self._run)
-
-    def _look(self) -> None:
-        for _ in range(_LOOKS):
-            self._run.look()
-            if not self._run.has_more:
-                break
 
 
 class _Server(ThreadingHTTPServer):
@@ -89,17 +70,20 @@ class _Answers(BaseHTTPRequestHandler):
     server_version, sys_version = "quorate", ""
 
     def do_GET(self) -> None:
-        """Answer with the page, its changing part, or a refusal."""
+        """Answer with the page, one of its changing parts, or a refusal."""
         live = self.server.live
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        token, _, page = self.path.removeprefix("/").partition("?")[0].partition("/")
+        token, _, name = self.path.removeprefix("/").partition("?")[0].partition("/")
         is_known = secrets.compare_digest(token.encode("utf-8", "replace"), live.token.encode())
+        parts: dict[str, Callable[[], str]] = {
+            "": live.page.document,
+            "state": live.page.state,
+            "sections": live.page.sections,
+        }
         if host not in _HOSTS or not is_known:
             self._answer(403, _WRONG, "text/plain")
-        elif page == "":
-            self._answer(200, live.document(), "text/html")
-        elif page == "state":
-            self._answer(200, live.state(), "text/html")
+        elif name in parts:
+            self._answer(200, parts[name](), "text/html")
         else:
             self._answer(404, "There is nothing here.", "text/plain")
 
@@ -108,7 +92,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
-        self.send_header("Content-Security-Policy", live_policy())
+        self.send_header("Content-Security-Policy", f"{policy(SCRIPT)}; frame-ancestors 'none'")
         self.send_header("Cache-Control", "no-store")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")

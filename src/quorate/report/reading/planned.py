@@ -65,6 +65,8 @@ class Planned:
     """Whether a launcher is running it."""
     about: dict[str, Any]
     """All of the file."""
+    records: RunRecords | None = None
+    """The records of a single run, which are read once."""
 
     @property
     def baseline(self) -> PlannedArm | None:
@@ -204,6 +206,7 @@ def _run(folder: Path) -> Planned:
         equal=None,
         warm_up_steps=run.usual_warm_up,
         about=about,
+        records=run,
     )
 
 

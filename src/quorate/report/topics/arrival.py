@@ -8,22 +8,23 @@ from collections.abc import Iterator, Sequence
 from quorate.report.charts import arrivals
 from quorate.report.charts.arrivals import COLUMNS, ROWS, ArrivalRows, Heat, arrival_chart, coarser
 from quorate.report.charts.markup import Markup, joined
-from quorate.report.figures.lateness import Lateness, Skew
+from quorate.report.figures.lateness import Skew
 from quorate.report.parts import View, alike, figure, missing, paragraphs, sentence, table
 from quorate.report.schema import Part
+from quorate.report.slow_ranks import slow_ranks_in_words
 from quorate.report.topic import Arms, Row, Topic, by_arm
-from quorate.report.wording import ranks_named, seconds_alike, seconds_in_words, share_in_words, shares_alike
+from quorate.report.wording import seconds_alike, seconds_in_words, share_in_words, shares_alike
 
 LEAD = (
-    "Lateness is the time after the first rank came to the meeting point. Where everybody waits for everybody, all "
-    "ranks have the same step time; only this shows who is slow."
+    "Lateness is the time between the first rank's arrival at the meeting point and this rank's. If every rank waits "
+    "for every other, all have the same step time, and only lateness shows which one is slow."
 )
 APART = (
-    "The workers did not all wait for each other, so none was late. The chart shows how much longer each rank worked "
-    "on its step than the fastest rank on the step of the same number: how late it would have been if all had begun "
-    "the step together."
+    "The workers did not all wait for each other, so there was no meeting point. The chart shows how much longer each "
+    "rank needed for a step than the fastest rank needed for the step of the same number: how late it would have been "
+    "if all had waited."
 )
-MISSING = "No arm has a run that ended well with two ranks or more, so nobody's lateness is known."
+MISSING = "No run with two or more ranks ended well, so lateness is unknown."
 MANY_ARMS = 4
 """With more arms than this, heat maps are coarser, so that the page stays small."""
 LATEST = 16
@@ -96,23 +97,17 @@ def sentence_of(skew: Skew) -> str:
 
 
 def _of_the_late(skew: Skew) -> str:
-    """Write `rank 3 arrives last in 97% of the steps, 182 ms after the first (median); its own step time ...`"""
-    slow, many = skew.slow, len(skew.slow) > 1
-    share = share_in_words(max(rank.last_share for rank in slow))
-    late = seconds_in_words(statistics.median(rank.median for rank in slow))
-    verb = "arrive last, or among the last, each in up to" if many else "arrives last in"
-    return (
-        f"{_names(slow, skew)} {verb} {share} of the steps, {late} after the first (median); "
-        f"{'their' if many else 'its'} own step time, {_compared(skew)}"
-    )
+    """Write `rank 3 arrived last in 97% of the steps, 182 ms after the first; its mean step, 311 ms, is as long ...`"""
+    steps = "their mean steps" if len(skew.slow) > 1 else "its mean step"
+    return f"{slow_ranks_in_words(skew)}; {steps}, {_compared(skew)}"
 
 
 def _compared(skew: Skew) -> str:
     slow_mean = statistics.fmean(rank.step_mean for rank in skew.slow)
     others_mean = statistics.fmean(rank.step_mean for rank in skew.others)
     if abs(slow_mean - others_mean) <= ALIKE * others_mean:
-        return f"{seconds_in_words(slow_mean)}, is like everyone's"
-    return f"{seconds_in_words(slow_mean)}, is not that of the others, {seconds_in_words(others_mean)}"
+        return f"{seconds_in_words(slow_mean)}, is as long as that of the others"
+    return f"{seconds_in_words(slow_mean)}, differs from that of the others, {seconds_in_words(others_mean)}"
 
 
 def _of_nobody(skew: Skew) -> str:
@@ -120,34 +115,22 @@ def _of_nobody(skew: Skew) -> str:
     often = [rank for rank in skew.ranks if rank.is_often_last and rank.mean > least]
     if not often:
         last = seconds_in_words(skew.last_median)
-        return f"no rank is significantly slower; the last one to arrive is {last} after the first (median)"
+        return f"{slow_ranks_in_words(skew)}; the last one arrives {last} after the first (median)"
     worst = max(often, key=lambda worst: worst.mean)
     return (
         f"no rank is late in most steps, but rank {worst.rank} is last in {share_in_words(worst.last_share)} of them "
-        f"({share_in_words(1 / len(skew.ranks))} by chance), {seconds_in_words(worst.p95)} after the first at worst "
-        "(p95)"
+        f"({share_in_words(1 / len(skew.ranks))} by chance), up to {seconds_in_words(worst.p95)} after the first (p95)"
     )
 
 
 def _of_pace(skew: Skew) -> str:
-    if not skew.slow:
-        last = seconds_in_words(skew.last_median)
-        return (
-            "the workers do not all wait for each other, and no rank works significantly longer on a step than the "
-            f"others; if all had begun each step together, the last would have arrived {last} after the first (median)"
-        )
-    slow_median = statistics.median(rank.busy_median for rank in skew.slow)
-    others_median = statistics.median(rank.busy_median for rank in skew.others)
-    verb = "work" if len(skew.slow) > 1 else "works"
-    seconds = seconds_in_words(slow_median)
+    if skew.slow:
+        return f"the workers do not all wait for each other: {slow_ranks_in_words(skew)}"
+    last = seconds_in_words(skew.last_median)
     return (
-        f"the workers do not all wait for each other: {_names(skew.slow, skew)} {verb} on a step for {seconds} "
-        f"(median), {slow_median / others_median:.2f} times as long as the others"
+        f"the workers do not all wait for each other, and {slow_ranks_in_words(skew)}; if all had waited, the last one "
+        f"would have arrived {last} after the first (median)"
     )
-
-
-def _names(ranks: tuple[Lateness, ...], skew: Skew) -> str:
-    return ranks_named([rank.rank for rank in ranks], len(skew.ranks))
 
 
 def _body(view: View, arms: Arms[Arrival]) -> Iterator[Markup]:
@@ -182,10 +165,10 @@ def _arm(view: View, name: str, arrival: Arrival, heat: Heat, longest: float, da
     chart = f"Bars of lateness by rank, and a heat map of rank by step, for {name}."
     explained = "" if arrival.is_together else f"{APART} "
     label = f"{chart} {explained}{sentence(arrival.sentence)} {_in_words(arrival)}"
-    title = view.time(f"{'lateness' if arrival.is_together else 'longer at work'}; bar: mean, line: to p95")
+    title = view.time(f"{'lateness' if arrival.is_together else 'longer per step'}; bar: mean, line: to p95")
     note = f"{explained}Seed {arrival.seed}."
     if len(rows) < len(arrival.ranks):
-        note += " A row is several ranks: the latest of them."
+        note += " Each row stands for several ranks and shows the latest of them."
     return figure(
         view, name, lambda width: arrival_chart(lateness, title=title, width=width, label=label),
         finding=arrival.sentence, note=note, numbers=_numbers(arrival),
@@ -217,14 +200,14 @@ def rows_of(arrival: Arrival) -> list[arrivals.Row]:
 def _in_words(arrival: Arrival) -> str:
     latest = sorted(arrival.ranks, key=lambda rank: -rank.lateness_mean)[:_NAMED]
     return " ".join(
-        f"Rank {rank.rank}: {seconds_in_words(rank.lateness_mean)} in the mean, "
+        f"Rank {rank.rank}: mean {seconds_in_words(rank.lateness_mean)}, "
         f"p95 {seconds_in_words(rank.lateness_p95)}, {_last(arrival)} in {share_in_words(rank.last_share)}."
         for rank in latest
     )
 
 
 def _last(arrival: Arrival) -> str:
-    return "last" if arrival.is_together else "longest"
+    return "last" if arrival.is_together else "slowest"
 
 
 def _numbers(arrival: Arrival) -> Markup:
@@ -237,10 +220,10 @@ def _numbers(arrival: Arrival) -> Markup:
         alike([rank.last_share for rank in shown], shares_alike),
         alike([rank.step_mean for rank in shown], seconds_alike),
     )
-    heads = ["rank", "lateness, mean", "lateness, p95", "came last", "its mean step"]
+    heads = ["rank", "lateness, mean", "lateness, p95", "arrived last", "mean step"]
     if not arrival.is_together:
-        heads[1:4] = ["longer at work, mean", "longer at work, p95", "was longest"]
-    more = f"The {LATEST} latest of {len(ranks)} ranks; all of them are in the data." if len(shown) < len(ranks) else ""
+        heads[1:4] = ["longer per step, mean", "longer per step, p95", "slowest in"]
+    more = f"The {LATEST} latest of {len(ranks)} ranks; the data have all of them." if len(shown) < len(ranks) else ""
     return joined([table(heads, list(zip(*columns, strict=True))), paragraphs(more)])
 
 
@@ -259,7 +242,7 @@ TOPIC = Topic(
     body=_body,
     missing=MISSING,
     markdown=lambda view, arms: by_arm(
-        "Who is slow", arms, lambda arrival: arrival.sentence, "No two workers met, so no lateness is known."
+        "Slow ranks", arms, lambda arrival: arrival.sentence, "No two workers met, so lateness is unknown."
     ),
     data={
         "arrival": (

@@ -14,15 +14,16 @@ from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import seconds_alike, share_in_words, shares_alike
 
 LEAD = (
-    "An aggregation rule forms the mean of gradients that may be wrong, and a code the mean of those that are not. "
-    "What did not count, or hardly, is told here with the worker that sent it."
+    "An aggregation rule computes a mean of gradients of which some may be wrong; a code computes the mean of those "
+    "that are correct. This section lists the gradients that were left out or had hardly any weight, by the worker "
+    "that sent them."
 )
 MEANINGS = (
-    "Not finite: it had infinities, or what is no number. Outvoted: most of its group sent something else, or its code "
-    "does not allow it. No weight: the rule chose others, which Krum does with nearly all. Far: it was more than three "
-    "times as far from the others as they are from each other; a rule for coordinates trims most of it. Absurd: out of "
-    "all proportion to its peers. A worker that is here in nearly every mean is wrong; one that is here now and then "
-    "need not be."
+    "Not finite: the gradient had infinities or NaN. Outvoted: most of its group sent a different one, or it violates "
+    "the code. No weight: the rule chose others, as Krum does with all but a few. Far: it was more than three times as "
+    "far from the others as they are from each other; a rule for coordinates trims most of it. Absurd: its norm is out "
+    "of all proportion to the others. A worker that is listed for nearly every mean is faulty; one that is listed "
+    "occasionally need not be."
 )
 LANES = 24
 SHOWN = 200
@@ -81,7 +82,7 @@ def exclusions_of(run: MeasuredRun) -> ExclusionsSummary | None:
 def _body(view: View, arms: Arms[ExclusionsSummary]) -> Iterator[Markup]:
     yield framed(
         view,
-        "Who was left out",
+        "Excluded gradients",
         arms_table([(arm, row) for arm, summary in arms for row in summary.ranks], _COLUMNS),
         paragraphs(MEANINGS),
     )
@@ -98,15 +99,15 @@ def _chart(view: View, arm: ArmSummary, summary: ExclusionsSummary) -> Markup:
     words = ", ".join(f"rank {row.rank} {row.why} in {share_in_words(row.share)}" for row in most)
     return figure(
         view,
-        f"Left out of {arm.name}",
+        f"Excluded from {arm.name}",
         lambda width: merge_chart(
             [f"rank {rank}" for rank in lanes],
             dots,
             title="training time",
             width=width,
-            label=f"When gradients were left out of the means of {arm.name}. Of all means: {words}.",
+            label=f"Times at which gradients were excluded from means of {arm.name}. Share of all means: {words}.",
         ),
-        note=f"Seed {summary.seed}. A dot is up to ten means; the larger, the more often in all.",
+        note=f"Seed {summary.seed}. Each dot is up to ten means; a larger dot is a more frequent exclusion.",
     )
 
 
@@ -114,13 +115,13 @@ _COLUMNS: TableColumns[Exclusion] = (
     ("rank", lambda row: f"rank {row.rank}", None),
     ("why", lambda row: row.why, None),
     ("means", lambda row: f"{row.count:,}", None),
-    ("of all", lambda row: row.share, shares_alike),
+    ("share of all", lambda row: row.share, shares_alike),
     ("first at", lambda row: row.first, seconds_alike),
     ("last at", lambda row: row.last, seconds_alike),
 )
 TOPIC = Topic(
     name="exclusions",
-    title="Left out",
+    title="Excluded gradients",
     lead=LEAD,
     part=ExclusionsSummary,
     measure=exclusions_of,

@@ -16,7 +16,10 @@ from quorate.report.topic import Arms, Topic
 from quorate.report.topics.quality import final_quality
 from quorate.report.wording import counted, listed, seconds_in_words
 
-LEAD = "A difference counts only where everything else was equal. This is what was, and what was not."
+LEAD = (
+    "A difference is evidence only if all other settings were equal. This section lists the equal and the different "
+    "ones."
+)
 _OF_RUNS = (
     "workers", "hosts", "world", "imbalance", "pace", "share", "seconds_limit", "omp_threads", "compute", "latency",
     "bandwidth", "host", "cores", "system", "python", "interpreter",
@@ -48,16 +51,16 @@ def _equal(plan: Planned, runs: Runs, trials: Sequence[Trial]) -> list[str]:
     seeds = _seeds(plan, runs)
     sentences.append(
         f"Every arm was run with the seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}; "
-        "runs of one seed begin alike, and are compared as a pair."
+        "runs of the same seed start from the same state and are compared as a pair."
     )
-    for key, words in (("imbalance", "Injected lateness"), ("pace", "Injected pace")):
+    for key, words in (("imbalance", "Injected delays"), ("pace", "Injected minimum step time")):
         if plan.text(key) is not None and key not in differed:
             sentences.append(f"{words}: {plan.text(key)}, in every arm.")
     sentences.append(_tuning(plan, trials))
     if plan.warm_up_steps:
         steps = counted(plan.warm_up_steps, "step")
-        sentences.append(f"The first {steps} of every worker are left out of every figure about steps.")
-    sentences.append("Evaluations do not count as training time.")
+        sentences.append(f"The first {steps} of every worker are not part of any figure about steps.")
+    sentences.append("Training time does not include evaluations.")
     return sentences
 
 
@@ -87,7 +90,7 @@ def _work(plan: Planned, runs: Runs) -> str | None:
         return None
     low, high = min(counts), max(counts)
     amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"Every run trained on {amount} examples, counted over all workers."
+    return f"Every run trained on {amount} examples, over all workers."
 
 
 def _examples(runs: Runs) -> list[int]:
@@ -107,20 +110,20 @@ def unequal_work(plan: Planned, runs: Runs) -> str | None:
     if not means or max(means.values()) - min(means.values()) <= batch * plan.workers:
         return None
     amounts = listed([f"{name} {amount:,.0f}" for name, amount in means.items()])
-    return f"the arms did not train on equally many examples: {amounts} (mean per run)"
+    return f"the arms trained on different numbers of examples: {amounts} (mean per run)"
 
 
 def _tuning(plan: Planned, trials: Sequence[Trial]) -> str:
     if not trials:
-        return "No arm was tuned: no learning rates were tried out."
+        return "No arm was tuned: every arm used the learning rate of the script."
     factors = {arm.name: sorted({trial.factor for trial in trials if trial.arm == arm.name}) for arm in plan.arms}
     tried = {
         name: listed([f"{factor:g}" for factor in arm_factors]) for name, arm_factors in factors.items() if arm_factors
     }
     if len(tried) == len(plan.arms) and len(set(tried.values())) == 1:
-        return f"For every arm the same learning rates were tried: {next(iter(tried.values()))} times the usual one."
+        return f"The same learning rates were tried for every arm: {next(iter(tried.values()))} times the usual one."
     return (
-        "Learning rates tried, as factors of the usual one: "
+        "Learning rates that were tried, as multiples of the usual one: "
         + "; ".join(f"{name} {tried.get(name, 'none')}" for name in factors)
         + "."
     )
@@ -179,13 +182,13 @@ def _number(text: str) -> float | None:
 
 def _body(view: View, arms: Arms[Part]) -> Iterator[Markup]:
     if view.is_single:
-        yield missing("This is one run alone: there is nothing to hold it against.")
+        yield missing("This is a single run, so there is no comparison to judge.")
         yield paragraphs(_counted(view))
         return
-    yield element("h3", "What was equal")
+    yield element("h3", "Equal in all arms")
     yield _equal_facts(view)
     yield paragraphs(_counted(view))
-    yield element("h3", "What differed")
+    yield element("h3", "Different between arms")
     yield _differences(view)
     yield element("h3", "Tuning")
     yield _trials_table(view)
@@ -194,22 +197,22 @@ def _body(view: View, arms: Arms[Part]) -> Iterator[Markup]:
 def _equal_facts(view: View) -> Markup:
     sentences = view.summary.fairness.equal
     if not sentences:
-        return missing("Nothing is known of what was equal.")
+        return missing("The records do not say which settings were equal.")
     return element("ul", *(element("li", sentence) for sentence in sentences), class_="facts")
 
 
 def _counted(view: View) -> str:
     fairness = view.summary.fairness
     seeds = f"Seed{'' if len(fairness.seeds) == 1 else 's'} {listed([str(seed) for seed in fairness.seeds])}"
-    warm_up = f"warm-up left out: {counted(fairness.warm_up_steps, 'step')} of every rank"
-    alone = " One seed shows nothing of what chance does." if len(fairness.seeds) == 1 else ""
+    warm_up = f"the first {counted(fairness.warm_up_steps, 'step')} of every rank are not counted"
+    alone = " With one seed, the variation between runs is unknown." if len(fairness.seeds) == 1 else ""
     return f"{seeds if fairness.seeds else 'No seeds'}; {warm_up}.{alone}"
 
 
 def _differences(view: View) -> Markup:
     differed = view.summary.fairness.differed
     if not differed:
-        return missing("Nothing else: no setting has another value in one arm than in another.")
+        return missing("Nothing else: every setting has the same value in all arms.")
     names = [arm.name for arm in view.summary.arms]
     rows = [
         [element("code", key), *(element("code", in_words(values.get(name))) for name in names)]
@@ -222,7 +225,7 @@ def _trials_table(view: View) -> Markup:
     """Return a row for each arm, a column for each factor, and in the cells a line for each seed."""
     trials = view.summary.tuning
     if not trials:
-        return missing("No arm was tuned: each was given its settings as they are.")
+        return missing("No arm was tuned: the settings were used as given.")
     factors = sorted({trial.factor for trial in trials})
     arms = list(dict.fromkeys(trial.arm for trial in trials))
     by_cell: dict[tuple[str, float], list[Trial]] = {}
@@ -231,9 +234,11 @@ def _trials_table(view: View) -> Markup:
     rows = [[arm, *(_cell(by_cell.get((arm, factor), [])) for factor in factors)] for arm in arms]
     quality = view.summary.metric.name if view.summary.metric else "quality"
     seeds = sorted({trial.seed for trial in trials})
-    cells = f"Cells are {quality} at the end of a trial, of {listed([f'seed {seed}' for seed in seeds])}."
+    cells = f"Each cell is the {quality} at the end of a trial with {listed([f'seed {seed}' for seed in seeds])}."
     many = {sum(trial.arm == arm for trial in trials) for arm in arms}
-    counts = "Each side had as many trials." if len(many) == 1 else "The sides had unequal numbers of trials."
+    counts = (
+        "Every arm had the same number of trials." if len(many) == 1 else "The arms had different numbers of trials."
+    )
     heads = ["strategy", *(f"learning rate ×{factor:g}" for factor in factors)]
     return joined([table(heads, rows), element("p", f"{cells} {counts}", class_="note")])
 
@@ -258,7 +263,9 @@ def _in_words(summary: Summary) -> str:
         lines.append(f"- Different: {key}: {listed}.")
     if not lines:
         steps = counted(fairness.warm_up_steps, "step")
-        lines.append(f"One run, compared with nothing; the first {steps} of every worker are left out as warm-up.")
+        lines.append(
+            f"A single run without a comparison; the first {steps} of every worker are warm-up and are not counted."
+        )
     return "\n".join(lines)
 
 

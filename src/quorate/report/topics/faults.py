@@ -16,13 +16,14 @@ from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import numbers_alike, seconds_alike, shares_alike
 
 LEAD = (
-    "Workers that died, and were outlived: the others went on without them, with replicas as equal as ever. What one "
-    "had computed and not yet given is lost. How long the others stood still is the longest time between two steps of "
-    "one of them around the moment when they had noticed; it holds a whole step as well."
+    "Workers that died while the others continued with equal replicas. A gradient that a dead worker had computed but "
+    "not sent is lost. The interruption is the longest time between two consecutive steps of a surviving worker "
+    "around the moment at which the death was noticed; it includes one full step."
 )
 GOODPUT = (
-    "Goodput is useful steps over possible ones, of single workers. Useful is a step whose work is in the model in the "
-    "end. Possible is what the workers of the start could have made in the time, had nothing failed."
+    "Goodput is the number of useful steps divided by the number of possible ones, counted for each worker. A step is "
+    "useful if its result is part of the final model. Possible steps are those that the initial workers could have "
+    "taken in the same time without failures."
 )
 
 
@@ -122,7 +123,7 @@ def _body(view: View, arms: Arms[Faults]) -> Iterator[Markup]:
     left = [(arm, part.goodput) for arm, part in arms if part.goodput is not None]
     died = [(arm, fault) for arm, part in arms for fault in part.faults]
     if left:
-        yield framed(view, "What failures have left", arms_table(left, _LEFT), paragraphs(GOODPUT))
+        yield framed(view, "Goodput", arms_table(left, _LEFT), paragraphs(GOODPUT))
     if died:
         yield framed(view, "Workers that died", arms_table(died, _DIED))
 
@@ -132,7 +133,7 @@ _LEFT: TableColumns[GoodputSummary] = (
     ("useful steps", lambda goodput: goodput.useful.mean, numbers_alike),
     ("lost", lambda goodput: goodput.lost.mean, numbers_alike),
     ("possible", lambda goodput: goodput.possible.mean, numbers_alike),
-    ("an undisturbed step", lambda goodput: goodput.step_seconds.mean, seconds_alike),
+    ("step without faults", lambda goodput: goodput.step_seconds.mean, seconds_alike),
 )
 _DIED: TableColumns[Fault] = (
     ("seed", lambda fault: str(fault.seed), None),
@@ -140,8 +141,8 @@ _DIED: TableColumns[Fault] = (
     ("why", lambda fault: fault.why, None),
     ("noticed at", lambda fault: fault.seconds, seconds_alike),
     ("after update", lambda fault: str(fault.round), None),
-    ("the others stood still", lambda fault: fault.standstill, seconds_alike),
-    ("went on", lambda fault: str(fault.left), None),
+    ("interruption", lambda fault: fault.standstill, seconds_alike),
+    ("workers left", lambda fault: str(fault.left), None),
 )
 TOPIC = Topic(
     name="faults",

@@ -17,10 +17,10 @@ from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import seconds_alike
 
 LEAD = (
-    "Workers that were not there at the start: quorate run --restart starts one in place of one that died, and quorate "
-    "join one more. Each began with a copy of a replica that trained. What they did counts in the throughput from when "
-    "they came. Their step 1 is not that of the others: where not everybody waits for everybody they are left out of "
-    "what holds steps of equal number side by side."
+    "Workers that were not there at the start: quorate run --restart replaces a dead worker, and quorate join adds "
+    "one. Each copied the replica of a training worker. The throughput includes their steps from the time they "
+    "joined. Their step numbers differ from those of the other workers, so figures that compare steps of the same "
+    "number leave them out unless all workers wait for each other."
 )
 
 
@@ -79,15 +79,15 @@ def _body(view: View, arms: Arms[Newcomers]) -> Iterator[Markup]:
     waits = alike([newcomer.waited for _, newcomer in newcomers], seconds_alike)
     rows = [(arm, newcomer, waited) for (arm, newcomer), waited in zip(newcomers, waits, strict=True)]
     if rows:
-        yield framed(view, "Workers that joined", arms_table(rows, _COLUMNS))
+        yield framed(view, "Newcomers", arms_table(rows, _COLUMNS))
 
 
 def _place(newcomer: Joined, waited: str) -> str:
-    return nothing("nobody: it was asked for") if newcomer.replaced is None else f"rank {newcomer.replaced}"
+    return nothing("none: it was added") if newcomer.replaced is None else f"rank {newcomer.replaced}"
 
 
 def _took(newcomer: Joined, waited: str) -> str:
-    since = "from its quorate.join() on" if newcomer.replaced is None else "from that death on"
+    since = "after its quorate.join()" if newcomer.replaced is None else "after that death"
     return waited if newcomer.waited is None else f"{waited}, {since}"
 
 
@@ -95,14 +95,14 @@ _COLUMNS: TableColumns[Joined, str] = (
     ("seed", lambda newcomer, waited: str(newcomer.seed), None),
     ("worker", lambda newcomer, waited: f"rank {newcomer.rank}", None),
     ("in place of", _place, None),
-    ("stepped from", lambda newcomer, waited: newcomer.seconds, seconds_alike),
-    ("from round", lambda newcomer, waited: str(newcomer.round), None),
-    ("it took", _took, None),
-    ("trained then", lambda newcomer, waited: str(newcomer.live), None),
+    ("first step at", lambda newcomer, waited: newcomer.seconds, seconds_alike),
+    ("first round", lambda newcomer, waited: str(newcomer.round), None),
+    ("time to join", _took, None),
+    ("workers then", lambda newcomer, waited: str(newcomer.live), None),
 )
 TOPIC = Topic(
     name="joined",
-    title="Who joined",
+    title="Workers that joined",
     lead=LEAD,
     part=Newcomers,
     is_flat=True,

@@ -11,13 +11,10 @@ from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import bytes_alike, shares_alike
 
-LEAD = (
-    "Where several workers compute layers together, they send each other activations, and the gradients of these, for "
-    "each layer that is cut."
-)
+LEAD = "If several workers compute a layer together, they exchange activations and gradients of activations for it."
 MEANINGS = (
-    "Bytes that one worker sent in one forward and backward pass, in the first run. They grow with the batch and with "
-    "the length of sequences, and not with the size of the model's layers alone; no pass goes on before they have come."
+    "Bytes that one worker sent in one forward and backward pass, in the first run. They grow with the batch and the "
+    "sequence length, not only with the size of the layers; each pass waits for them."
 )
 LAYERS = 48
 """The most layers listed of each arm."""
@@ -63,9 +60,9 @@ def _body(view: View, arms: Arms[LayersSummary]) -> Iterator[Markup]:
 _COLUMNS: TableColumns[LayersSummary, LayerTraffic] = (
     ("layer", lambda summary, layer: layer.name, None),
     ("workers", lambda summary, layer: f"{summary.tensor}", None),
-    ("sent in a pass", lambda summary, layer: layer.bytes_out, bytes_alike),
+    ("sent per pass", lambda summary, layer: layer.bytes_out, bytes_alike),
     (
-        "of all",
+        "share of all",
         lambda summary, layer: layer.bytes_out / max(1, sum(each.bytes_out for each in summary.layers)),
         shares_alike,
     ),

@@ -13,14 +13,14 @@ from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import Words, bytes_alike, bytes_in_words
 
 LEAD = (
-    "The peak memory of the workers, beside the prediction for between steps: parameters with buffers, gradients, and "
-    "the optimizer's state; of a model in shards, the worker's shard."
+    "The peak memory of the workers beside the predicted memory between steps: parameters, buffers, gradients and "
+    "optimizer state; for a model in shards, those of one worker."
 )
 MEANINGS = (
-    "Of the first run, from the rank with the least to the one with the most; the data have each rank. Live memory is "
-    "allocated by programs and not freed, or shared. It is read at the end of forward passes and of steps, so the peak "
-    "of a backward pass may be missing. Resident memory is all that the system gave to the process. The prediction "
-    "does not include activations, gathered parameters and gradients, what strategies keep and exchange, and torch."
+    "The first run, as a range over the ranks; the data have each rank. Live memory is memory that a program has "
+    "allocated and not freed. It is read at the end of forward passes and steps, so the peak of a backward pass may "
+    "be missing. Resident memory is all that the process holds. The prediction does not include activations, gathered "
+    "parameters and gradients, the buffers of strategies, and torch itself."
 )
 
 
@@ -139,9 +139,9 @@ def _in_words(memory: MemorySummary) -> str:
     predicted = ", ".join(f"{name} {bytes_in_words(size)}" for name, size in parts if size is not None)
     seen = (("live", peak.peak_live), ("resident", peak.peak_resident), ("on the GPU", peak.peak_gpu))
     most = ", ".join(f"{bytes_in_words(size)} {name}" for name, size in seen if size is not None)
-    before = "" if peak.live_before is None else f" (live before there was a model: {bytes_in_words(peak.live_before)})"
+    before = "" if peak.live_before is None else f" (live before the model: {bytes_in_words(peak.live_before)})"
     spread = "" if memory.shards == 1 else f", ZeRO {memory.zero} over {memory.shards} workers"
-    return f"rank {peak.rank} took {most} at most{before}{spread}; predicted between steps: {predicted or NOT_MEASURED}"
+    return f"rank {peak.rank} peaked at {most}{before}{spread}; predicted between steps: {predicted or NOT_MEASURED}"
 
 
 _Columns = Sequence[tuple[str, Callable[[RankMemory], float | None]]]
@@ -153,14 +153,14 @@ _PARTS: _Columns = (
 """Figures of models in shards, and of optimizers that are offloaded."""
 _COLUMNS: _Columns = (
     ("predicted", _predicted),
-    ("live before", lambda rank: rank.live_before),
-    ("live at most", lambda rank: rank.peak_live),
-    ("resident before", lambda rank: rank.resident_before),
-    ("resident at most", lambda rank: rank.peak_resident),
-    ("on the GPU at most", lambda rank: rank.peak_gpu),
+    ("live, before the model", lambda rank: rank.live_before),
+    ("live, peak", lambda rank: rank.peak_live),
+    ("resident, before the model", lambda rank: rank.resident_before),
+    ("resident, peak", lambda rank: rank.peak_resident),
+    ("on the GPU, peak", lambda rank: rank.peak_gpu),
     ("predicted on the host", lambda rank: rank.host),
-    ("to the host in a step", lambda rank: rank.to_host),
-    ("to the device in a step", lambda rank: rank.to_device),
+    ("to the host per step", lambda rank: rank.to_host),
+    ("to the device per step", lambda rank: rank.to_device),
 )
 TOPIC = Topic(
     name="memory",

@@ -18,12 +18,13 @@ from quorate.report.topic import Arms, Topic
 from quorate.report.wording import numbers_alike, seconds_alike, share_in_words, shares_alike
 
 LEAD = (
-    "Learners that never wait hand in how far they have gone, and an outer step merges what is there. Each counts by "
-    "what it has done since its last merge; what misses a merge of its fragment is in the next, and that much older."
+    "Learners that never wait contribute their deltas, and each outer step merges those that have arrived. A delta is "
+    "weighted by the steps since its learner was last merged. A learner that misses a merge of a fragment is in the "
+    "next one, with a larger age."
 )
 MEANINGS = (
-    "Weights are shares of each merge, added up over all of them. The age of what was merged is how many rounds of its "
-    "fragment had gone by since it was handed in. The window is what a round waited for more learners than it needed."
+    "Weights are shares of each merge, summed over all merges. The age of a delta is the number of rounds of its "
+    "fragment since it was contributed. The window is the time that a round waited for more learners than it needed."
 )
 LANES = 24
 SHOWN = 400
@@ -63,7 +64,7 @@ class MergeFigures:
     shown: Sequence[Merge]
     count: int
     windows: Sequence[float]
-    """Seconds; empty if rounds have no window."""
+    """Seconds; empty if no window."""
     weights: dict[int, float]
     """By rank: the sum of its shares of merges."""
     ages: dict[int, float]
@@ -131,7 +132,7 @@ def _body(view: View, arms: Arms[MergesSummary]) -> Iterator[Markup]:
 
 
 def _table(view: View, summaries: Arms[MergesSummary]) -> Markup:
-    heads = ["strategy", "rank", "share of the weight", "mean age", "merges", "window, mean", "95% of windows below"]
+    heads = ["strategy", "rank", "share of weight", "mean age", "merges", "window, mean", "window, p95"]
     rows = []
     seconds = seconds_alike(
         seconds_of_window for _, summary in summaries for seconds_of_window in (summary.window_mean, summary.window_p95)
@@ -140,13 +141,13 @@ def _table(view: View, summaries: Arms[MergesSummary]) -> Markup:
     ages = numbers_alike(age for _, summary in summaries for _, _, age in summary.shares)
     for arm, summary in summaries:
         windows = [
-            nothing("rounds have no window") if window is None else seconds(window)
+            nothing("no window") if window is None else seconds(window)
             for window in (summary.window_mean, summary.window_p95)
         ]
         for place, (rank, share, age) in enumerate(summary.shares):
             once = [arm.name, f"{summary.count:,}", *windows] if place == 0 else ["", "", "", ""]
             rows.append([once[0], f"rank {rank}", shares(share), ages(age), *once[1:]])
-    return framed(view, "Who was merged", table(heads, rows), paragraphs(MEANINGS))
+    return framed(view, "Merges by learner", table(heads, rows), paragraphs(MEANINGS))
 
 
 def _chart(view: View, arm: ArmSummary, summary: MergesSummary) -> Markup:
@@ -168,7 +169,7 @@ def _chart(view: View, arm: ArmSummary, summary: MergesSummary) -> Markup:
             dots,
             title="training time",
             width=width,
-            label=f"Merges of {arm.name} over time. Shares of the weight: {shares}.",
+            label=f"Merges of {arm.name} over time. Shares of weight: {shares}.",
         ),
         note=note.strip(),
     )

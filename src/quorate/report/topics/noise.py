@@ -17,15 +17,15 @@ from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import counted, number_in_words, numbers_alike, ratios_alike, share_in_words, shares_alike
 
 LEAD = (
-    "Gradients of batches differ from the gradient of all data by noise. At the critical batch, the noise scale, noise "
-    "and signal are of equal size: a training takes twice the fewest steps possible and twice the fewest examples. A "
-    "batch far below it gains from more workers; one far above it does not."
+    "Gradients of batches differ from the gradient of all data by noise. At the critical batch (the noise scale), "
+    "noise and signal are equally large: a training needs twice the minimum number of steps and twice the minimum "
+    "number of examples. Batches far below it gain from more workers; batches far above it do not."
 )
 MEANINGS = (
-    "Steps and examples are times the fewest that a training of the same quality could take with batches of any size. "
-    "They hold at a learning rate that is tuned for each batch. The diversity is 1 where gradients of workers are "
-    "orthogonal, and 1 over their number where they are equal. All is at the end of the runs; the critical batch grows "
-    "as training goes on."
+    "Steps and examples are multiples of the minimum that a training of the same quality needs with any batch size. "
+    "They hold if the learning rate is tuned for each batch. The diversity is 1 if the gradients of the workers are "
+    "orthogonal, and 1 over the number of workers if they are equal. All figures are those at the end of the runs; "
+    "the critical batch grows during a training."
 )
 SHOWN = 400
 """The most measurements that are drawn: evenly over the run."""
@@ -144,7 +144,7 @@ def _advice_of(count: int, scale: float | None, gradients: float, examples: floa
     if count >= FEW:
         return advice(scale, gradients, examples)
     measurements = f"{counted(count, 'measurement')} {'is' if count == 1 else 'are'}"
-    return f"{measurements} too few to say whether the batch of {batch_in_words(gradients, examples)} is large"
+    return f"{measurements} too few to judge the batch of {batch_in_words(gradients, examples)}"
 
 
 def batch_in_words(gradients: float, examples: float | None) -> str:
@@ -160,27 +160,27 @@ def advice(scale: float | None, gradients: float, examples: float | None) -> str
     if scale is None:
         return (
             "no signal is seen in the noise of these gradients: the critical batch is well above the batch of "
-            f"{batch}, or the training has come to rest"
+            f"{batch}, or the training has converged"
         )
     saved = 1 - 1 / gain(scale, gradients)
     said = (
         f"the critical batch is about {batch_in_words(scale, examples)}; the batch of {batch} takes "
-        f"{number_in_words(step_factor(scale, gradients))} times the fewest steps possible"
+        f"{number_in_words(step_factor(scale, gradients))} times the minimum number of steps"
     )
     if scale > 0:
-        said += f" and {number_in_words(example_factor(scale, gradients))} times the fewest examples"
-    more = f"twice the workers would save {share_in_words(saved)} of the steps"
+        said += f" and {number_in_words(example_factor(scale, gradients))} times the minimum number of examples"
+    more = f"doubling the workers would save {share_in_words(saved)} of the steps"
     if gain(scale, gradients) >= MUCH:
         return f"{said}; {more}: more workers are worth having"
     if gain(scale, gradients) >= LITTLE:
-        return f"{said}; {more}: more workers bring less and less"
-    return f"{said}; {more}: more workers bring next to nothing"
+        return f"{said}; {more}: more workers bring diminishing returns"
+    return f"{said}; {more}: more workers bring almost nothing"
 
 
 def _body(view: View, arms: Arms[NoiseSummary]) -> Iterator[Markup]:
     names = ["" if view.is_single else f"{arm.name}: " for arm, _ in arms]
     yield paragraphs(*(f"{name}{summary.advice}." for name, (_, summary) in zip(names, arms, strict=True)))
-    yield framed(view, "What the batch costs", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
+    yield framed(view, "Cost of the batch size", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
     yield _chart(view, arms)
 
 
@@ -224,7 +224,7 @@ def _chart(view: View, arms: Arms[NoiseSummary]) -> Markup:
         view,
         "The critical batch over training",
         lambda width: line_chart(lines, axes, width=width, height=300.0, label=label),
-        note="Smoothed over some 20 measurements; measurements in which no signal is seen are left out.",
+        note="Smoothed over about 20 measurements; measurements without a signal are left out.",
     )
 
 
@@ -241,7 +241,7 @@ _COLUMNS: TableColumns[NoiseSummary] = (
     ("batch", lambda noise: batch_in_words(noise.gradients, noise.examples), None),
     ("steps", lambda noise: _if_known(noise, noise.step_factor), ratios_alike),
     ("examples", lambda noise: _if_known(noise, noise.example_factor), ratios_alike),
-    ("steps saved by twice the workers", lambda noise: _if_known(noise, _saved(noise)), shares_alike),
+    ("steps saved by doubling the workers", lambda noise: _if_known(noise, _saved(noise)), shares_alike),
     ("diversity", lambda noise: noise.diversity, numbers_alike),
 )
 TOPIC = Topic(

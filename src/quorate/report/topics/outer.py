@@ -15,13 +15,13 @@ from quorate.report.topic import Arms, Topic
 from quorate.report.wording import number_in_words, numbers_alike
 
 LEAD = (
-    "Under outer steps the mean of how far the workers went is the gradient of an outer optimizer. The correlation is "
-    "the cosine of two of these that follow each other, of one fragment; the gain is how many times the plain step a "
-    "step went along its own; across is how far it went beside it, in plain steps."
+    "With outer steps, the mean delta is the gradient of an outer optimizer. The correlation is the cosine between "
+    "consecutive outer gradients of a fragment. The gain is the length of the step along the outer gradient, as a "
+    "multiple of the plain step; across is its length perpendicular to it."
 )
 MEANINGS = (
-    "Medians over all outer steps. A correlation near or below 0, and more across than along, say that the outer "
-    "momentum overshoots: set outer_momentum lower, or outer_gain to measured."
+    "Medians over all outer steps. A correlation near or below 0, and more movement across than along, indicate that "
+    "the outer momentum overshoots: reduce outer_momentum, or set outer_gain to measured."
 )
 SHOWN = 400
 """The most outer steps that are drawn: evenly over the run."""
@@ -96,9 +96,9 @@ def _body(view: View, arms: Arms[OuterSummary]) -> Iterator[Markup]:
     charts = (
         _chart(view, arms, "Correlation of outer gradients", lambda point: point.rho),
         _chart(view, arms, "Gain of outer steps", lambda point: point.gain),
-        _chart(view, arms, "How far they went across", lambda point: point.transverse),
+        _chart(view, arms, "Outer steps across the gradient", lambda point: point.transverse),
     )
-    yield framed(view, "What outer steps were like", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
+    yield framed(view, "Outer steps", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
     yield element("div", *charts, class_="figures")
 
 

@@ -18,9 +18,9 @@ from quorate.report.reading.run import RunRecords
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Row, Topic
 
-LEAD = "Means over the seeds; bands from the lowest seed to the highest."
-EXPLAINED = "A line that ends early belongs to an arm that was done early. "
-MARKED = "Marks on the axis are the mean times to the target, of runs that reached it. "
+LEAD = "Lines are means over the seeds; bands range from the lowest seed to the highest."
+EXPLAINED = "A line that ends early belongs to an arm that finished early. "
+MARKED = "Marks on the axis are mean times to the target, over the runs that reached it. "
 POINTS = 200
 """The most points of a curve of losses."""
 DIGITS = 8
@@ -193,8 +193,8 @@ def _body(view: View, arms: Arms[Curves]) -> Iterator[Markup]:
 
 def _why_nothing(view: View) -> str:
     if view.summary.metric is None:
-        return "No quality was named, and no training loss was recorded: there is no curve to draw."
-    return f"No run logged {view.summary.metric.name} or a training loss: there is no curve to draw."
+        return "No metric was named and no training loss was recorded, so there is no curve."
+    return f"No run logged {view.summary.metric.name} or a training loss, so there is no curve."
 
 
 def _curves(curves: Curves, against: Against, losses: bool) -> list[Points]:
@@ -221,7 +221,7 @@ def _charts(view: View, arms: Arms[Curves], against: Against) -> list[Markup]:
     title = view.time(against.title) if against.kind == "seconds" else against.title
     charts: list[Markup] = []
     if metric is None:
-        charts.append(missing("No quality was named, so there is only the training loss."))
+        charts.append(missing("No metric was named, so only the training loss is shown."))
     else:
         better = "higher is better" if metric.higher_is_better else "lower is better"
         y = f"{metric.name} ({better})"
@@ -242,7 +242,7 @@ def _chart(view: View, arms: Arms[Curves], against: Against, caption: str, y: st
         is_timed = against.kind == "seconds" and not losses and arm.time_to_target is not None
         reached = arm.time_to_target.mean if is_timed and arm.time_to_target else None
         lines.append(Line(name=arm.name, look=view.looks[arm.name], curves=curves, reached=reached))
-    reason = "no training loss is known" if losses else "no evaluation was logged"
+    reason = "no training loss was recorded" if losses else "no evaluation was logged"
     if against.kind == "count":
         reason += ", or examples were not counted"
     note = view.left_out([line.name for line in lines], reason)

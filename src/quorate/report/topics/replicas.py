@@ -16,9 +16,9 @@ from quorate.report.topic import Arms, Topic
 from quorate.report.topics.quality import Curve, curve_of, curve_through, points_of
 
 LEAD = (
-    "Where workers agree with neighbours only, or only now and then, each has a replica of its own. Quality is that of "
-    "the mean of all replicas, unless it says otherwise; single replicas are as good only as far as they are near to "
-    "it. The distance is the root mean square over the replicas, as a share of the norm of their mean."
+    "If workers agree only with neighbours, or only from time to time, each has a different replica. Quality is that "
+    "of the mean of all replicas unless stated otherwise; a single replica is as good only if it is close to the "
+    "mean. The distance is the root mean square over the replicas, as a share of the norm of their mean."
 )
 
 
@@ -86,12 +86,12 @@ def _summarized(runs: Sequence[ReplicaFigures]) -> Replicas:
 
 
 def _body(view: View, arms: Arms[Replicas]) -> Iterator[Markup]:
-    charts = [_chart(view, arms, "How far replicas were from their mean", "distance / norm", is_distance=True)]
+    charts = [_chart(view, arms, "Distance of replicas from their mean", "distance / norm", is_distance=True)]
     if any(summary.quality for _, summary in arms) and view.summary.metric is not None:
-        charts.append(_chart(view, arms, "How good single replicas were", view.summary.metric.name, is_distance=False))
+        charts.append(_chart(view, arms, "Quality of single replicas", view.summary.metric.name, is_distance=False))
     yield _table(view, arms)
     yield element("div", *charts, class_="figures")
-    yield missing(view.left_out([arm.name for arm, _ in arms], "replicas are equal at every step"))
+    yield missing(view.left_out([arm.name for arm, _ in arms], "replicas are always equal"))
 
 
 def _table(view: View, arms: Arms[Replicas]) -> Markup:

@@ -11,9 +11,7 @@ from quorate.report.reading.planned import Planned
 from quorate.report.schema import Part, Reproduce, Summary
 from quorate.report.topic import Arms, Topic
 
-LEAD = (
-    "The command, the commit it ran on, every setting, and the machine. The data of every chart lies beside this page."
-)
+LEAD = "The command, its commit, all settings, and the machine. The data of every chart are files beside this page."
 
 
 def reproduce_of(plan: Planned) -> Reproduce:
@@ -46,17 +44,17 @@ def _body(view: View, arms: Arms[Part]) -> Iterator[str]:
 
 def _command(command: Sequence[str]) -> Markup:
     if not command:
-        return missing("The command is not known.")
+        return missing("The command is unknown.")
     return element("pre", element("code", shlex.join(command), id="command"), class_="command")
 
 
 def _commit(view: View) -> Markup:
     git = view.summary.reproduce.git
     if git is None:
-        return missing("No commit is known: the code did not lie in a git repository, or git was not there.")
-    state = {True: "with changes that are in no commit", False: "clean: nothing but this commit"}
+        return missing("The commit is unknown: the code was not in a git repository, or git is not installed.")
+    state = {True: "with uncommitted changes", False: "clean"}
     dirty = git.get("dirty")
-    words = state[dirty] if isinstance(dirty, bool) else "whether files were changed is not known"
+    words = state[dirty] if isinstance(dirty, bool) else "whether it had uncommitted changes is unknown"
     return element("p", "Commit ", element("code", str(git.get("commit"))), f", {words}.")
 
 
@@ -75,7 +73,7 @@ def _in_words(summary: Summary) -> Iterator[str]:
     git = again.git or {}
     if git.get("commit"):
         dirty = git.get("dirty")
-        state = "" if dirty is None else ", with changes that are in no commit" if dirty else ", without changes"
+        state = "" if dirty is None else ", with uncommitted changes" if dirty else ", without changes"
         yield f"- Commit: {git['commit']}{state}"
     packages = ", ".join(f"{name} {version}" for name, version in again.packages.items() if version is not None)
     if packages:

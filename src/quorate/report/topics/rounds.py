@@ -30,16 +30,15 @@ from quorate.report.topic import Arms, Row, Topic, by_arm
 from quorate.report.wording import number_in_words, numbers_alike, range_in_words, share_in_words, shares_alike
 
 LEAD = (
-    "Under a quorum an update takes in the gradients that are there. One that comes too late is added to a later "
-    "round; its staleness is the number of rounds it missed. Where everybody waits for everybody, every update has a "
-    "fresh gradient of every worker, and there is nothing to show."
+    "With a quorum, an update uses the gradients that have arrived. A gradient that arrives too late is added to a "
+    "later round; its staleness is the number of rounds that it missed. If every worker waits for every other, every "
+    "update has a fresh gradient of every worker, and this section is empty."
 )
 MEANINGS = (
-    "Counts of all seeds together, of the rounds that were formed after the warm-up and before the first worker ended; "
-    "ranges are 95% intervals over seeds. Fresh is what was computed on the newest parameters there were. The "
-    "effective batch is the examples in a round. The last column estimates what waiting would have been had everybody "
-    "waited for everybody: steps of equal number are held side by side, and who was at work for less than the longest "
-    "waits for the rest."
+    "Counts are sums over all seeds, of rounds after the warm-up and before the first worker ended; ranges are 95% "
+    "intervals over seeds. A gradient is fresh if it was computed on the newest parameters. The effective batch is "
+    "the number of examples in a round. The last column estimates the waiting if all had waited: of the steps of the "
+    "same number, those that took less time wait for the longest."
 )
 EQUAL = "The dashed line is an equal share."
 _NAMED = 12
@@ -139,12 +138,12 @@ def _body(view: View, arms: Arms[RoundsSummary]) -> Iterator[Markup]:
     yield _table(view, arms)
     yield _changes(view, arms)
     yield element("div", *_counts(view, arms), _gains(view, arms), class_="figures")
-    yield missing(view.left_out([arm.name for arm, _ in arms], "no rounds with a quorum were recorded"))
+    yield missing(view.left_out([arm.name for arm, _ in arms], "no rounds were recorded"))
 
 
 def _table(view: View, arms: Arms[RoundsSummary]) -> Markup:
     heads = ["strategy", "rounds", "rounds/s", "workers in each", "fresh gradients", "staleness",
-             "effective batch", "time waiting", "waiting, if in step"]  # fmt: skip
+             "effective batch", "time waiting", "waiting, if all had waited"]  # fmt: skip
     summaries = [summary for _, summary in arms]
     members = numbers_alike(summary.contributors_mean for summary in summaries)
     stale = numbers_alike(summary.staleness_mean for summary in summaries)
@@ -160,7 +159,7 @@ def _table(view: View, arms: Arms[RoundsSummary]) -> Markup:
         _cells([summary.waiting_in_step for summary in summaries], shares_alike),
     ]
     rows = list(zip(*columns, strict=True))
-    return framed(view, "What the quorum cost and gained", table(heads, rows), paragraphs(MEANINGS))
+    return framed(view, "Costs and gains of the quorum", table(heads, rows), paragraphs(MEANINGS))
 
 
 def _changes(view: View, arms: Arms[RoundsSummary]) -> Markup:
@@ -170,7 +169,7 @@ def _changes(view: View, arms: Arms[RoundsSummary]) -> Markup:
         for change in summary.changes
     ]
     heads = ["strategy", "seed", "from round", "settings", "because"]
-    return framed(view, "What was changed on the way", long_table(heads, rows)) if rows else Markup()
+    return framed(view, "Changes of settings", long_table(heads, rows)) if rows else Markup()
 
 
 def _settings(settings: Mapping[str, object]) -> str:
@@ -199,20 +198,20 @@ def _small(words: str, more: str, value: str | None = None) -> Markup:
 
 def _counts(view: View, arms: Arms[RoundsSummary]) -> Iterator[Markup]:
     yield _figure(
-        view, arms, "How stale gradients were",
+        view, arms, "Staleness of gradients",
         lambda rounds: (rounds.staleness, f"{share_in_words(rounds.fresh_share.mean)} fresh"),
-        title="rounds that had gone by when it was applied", counted="Gradients by staleness in rounds",
+        title="rounds missed before it was applied", counted="Gradients by staleness in rounds",
     )  # fmt: skip
     workers = view.summary.workers
     yield _figure(
-        view, arms, "How many workers were in a round",
+        view, arms, "Workers in a round",
         lambda rounds: (rounds.contributors[1:],
                         f"mean {number_in_words(rounds.contributors_mean)} of {min(workers, rounds.live[1])}"),
-        title="workers whose gradients were in it", counted="Rounds by the number of workers in them", first=1,
+        title="workers with a gradient in the round", counted="Rounds by the number of workers in them", first=1,
         most=workers,
     )  # fmt: skip
     yield _figure(
-        view, arms, "Whose gradients were applied",
+        view, arms, "Applied gradients by rank",
         lambda rounds: (rounds.rank_shares, "least: rank {}, {}".format(*_least(rounds))),
         title="rank", counted="Shares of the applied gradients by rank", note=EQUAL, is_level=True,
     )  # fmt: skip
@@ -238,14 +237,14 @@ def _gains(view: View, arms: Arms[RoundsSummary]) -> Markup:
     ]
     if not rows:
         return Markup()
-    was, would_be = "was", "in step it would be"
+    was, would_be = "measured", "if all had waited"
     ends = " ".join(
         f"{row.name}: {was} {share_in_words(row.was)}, {would_be} {share_in_words(row.would_be)}." for row in rows
     )
     return figure(
-        view, "Share of the time that was waiting",
+        view, "Share of time spent waiting",
         lambda width: gain_chart(rows, was=was, would_be=would_be, width=width, label=f"Bars of waiting. {ends}"),
-        note="Empty bars are an estimate; see above.", wide=HALF,
+        note="Empty bars are estimates; see above.", wide=HALF,
     )  # fmt: skip
 
 
@@ -323,14 +322,14 @@ def _in_words(rounds: RoundsSummary) -> str:
         f"{number_in_words(rounds.count.mean)} rounds{speed}, {number_in_words(rounds.contributors_mean)} of "
         f"{range_in_words(*rounds.live)} workers in each",
         f"{share_in_words(rounds.fresh_share.mean)} of the gradients fresh, staleness "
-        f"{number_in_words(rounds.staleness_mean)} in the mean and {len(rounds.staleness) - 1} at most",
-        f"rank {rank} has the least of the applied gradients, {share}",
+        f"{number_in_words(rounds.staleness_mean)} on average and at most {len(rounds.staleness) - 1}",
+        f"rank {rank} has the smallest share of the applied gradients, {share}",
     ]
     if rounds.effective_batch is not None:
         said.append(f"effective batch {number_in_words(rounds.effective_batch.mean)}")
     if rounds.waiting_share is not None and rounds.waiting_in_step is not None:
         waited, in_step = (share_in_words(share.mean) for share in (rounds.waiting_share, rounds.waiting_in_step))
-        said.append(f"{waited} of the time was waiting (estimate of what it would have been in step: {in_step})")
+        said.append(f"{waited} of the time was waiting, {in_step} if all had waited")
     return "; ".join(said)
 
 

@@ -41,15 +41,19 @@ from quorate.report.wording import (
 )
 
 LEAD = (
-    "The speed-up is over the fewest workers of the same strategy: the ratio of the throughputs times the ratio of the "
-    "examples to the target. More workers are worth having as long as each increase brings at least half of the ideal "
-    "gain."
+    "The speed-up is relative to the smallest number of workers of the same strategy: the ratio of throughputs times "
+    "the ratio of examples to the target. More workers are worth having as long as each increase brings at least "
+    "half of the ideal gain."
 )
 LOSSES = (
-    "Losses are shares: of the throughput, to computing (which takes longer for each example), to waiting for others "
-    "and to the wire; of the examples, to the batch. Worker-seconds are those until the target, or else for equal work."
+    "Losses are shares of the throughput (computing, which takes longer for each example; waiting for others; the "
+    "wire) and of the examples (the batch). Worker-seconds are counted until the target, or for equal work if there "
+    "is none."
 )
-FORESEEN = "Simulated: throughput as in the run of the most workers, examples to the target by the noise of gradients."
+FORESEEN = (
+    "Simulated: the throughput is that of the run with the most workers; the examples to the target follow from the "
+    "gradient noise."
+)
 Regime = Literal["weak", "strong"]
 """The constant as workers are added: `weak`, the batch of each worker; `strong`, the batch of all together."""
 REGIMES: dict[Regime, str] = {"weak": "the same batch for each worker", "strong": "the same batch for all"}
@@ -58,8 +62,8 @@ Limit = Literal["computing", "waiting", "wire", "batch"]
 LIMITS: dict[Limit, str] = {
     "computing": "of the throughput is lost to computing, which takes longer for each example",
     "waiting": "of the throughput is lost to waiting for others",
-    "wire": "of the throughput is lost to bytes that move",
-    "batch": "of the examples are those that the larger batch takes more",
+    "wire": "of the throughput is lost to the wire",
+    "batch": "of the examples are needed only because the batch is larger",
 }
 NAMED, WORTH = 0.1, 0.5
 """The least loss that is said to limit the speed-up; the least gain worth more workers, as a share of the ideal."""
@@ -324,7 +328,7 @@ class ScaleCurve:
         first, best = self.rows[0], worth_having(self.rows)
         words = f"{self.strategy}, {REGIMES[self.regime]}: "
         if best.speedup is None or best.rate_speedup is None:
-            return f"{words}{counted(first.workers, 'worker')} left nothing to measure, so that nothing can be said."
+            return f"{words}{counted(first.workers, 'worker')} left no measurement, so there is no answer."
         words += f"of {listed([self.name(row) for row in self.rows])} workers, "
         if best is first:
             words += f"more than {best.workers} are not worth having"
@@ -335,7 +339,7 @@ class ScaleCurve:
                 words += " in throughput"
             else:
                 words += f" to {self.target} ({number_in_words(best.rate_speedup)} by the throughput, "
-                words += f"{number_in_words(best.example_speedup)} by the examples it takes)"
+                words += f"{number_in_words(best.example_speedup)} by the examples)"
         following = next((row for row in self.rows if row.workers > best.workers), None)
         return f"{words}{'' if following is None else _following(following)}{self._cost(best)}."
 
@@ -344,7 +348,7 @@ class ScaleCurve:
         if best.workers not in costs:
             return ""
         spent, cheapest = costs[best.workers], min(costs, key=lambda workers: costs[workers])
-        more = "the least of all"
+        more = "the fewest"
         if cheapest != best.workers:
             more = f"{share_in_words(spent / costs[cheapest] - 1)} more than {cheapest}"
         money = "" if best.cost is None else f", which cost {number_in_words(best.cost)}"
@@ -361,7 +365,7 @@ class ScaleCurve:
 def _following(row: ScaleRow) -> str:
     if row.speedup is None:
         return f"; {counted(row.workers, 'worker')} could not be measured"
-    words = f"; {row.workers} come to {number_in_words(row.speedup)} times"
+    words = f"; {row.workers} are {number_in_words(row.speedup)} times as fast"
     return words if row.limit is None else f"{words}, where {share_in_words(row.losses[row.limit])} {LIMITS[row.limit]}"
 
 
@@ -374,7 +378,7 @@ COLUMNS: TableColumns[ScaleRow] = (
     ("by throughput", lambda row: row.rate_speedup, numbers_alike),
     ("by examples", lambda row: row.example_speedup, numbers_alike),
     ("efficiency", lambda row: row.efficiency, shares_alike),
-    ("loses most to", lambda row: f"{row.limit} {share_in_words(row.losses[row.limit])}" if row.limit else "–", None),
+    ("largest loss", lambda row: f"{row.limit} {share_in_words(row.losses[row.limit])}" if row.limit else "–", None),
     ("worker-seconds", lambda row: row.worker_seconds, numbers_alike),
     ("cost", lambda row: row.cost, numbers_alike),
 )
@@ -382,7 +386,7 @@ CHARTS = (
     ("Throughput", "examples per second", "examples_per_second"),
     ("Time to the target", "seconds", "target_seconds"),
     ("Speed-up", "times as fast as the fewest workers", "speedup"),
-    ("Efficiency", "speed-up over times the workers", "efficiency"),
+    ("Efficiency", "speed-up divided by the ratio of workers", "efficiency"),
 )
 
 
@@ -427,7 +431,7 @@ def _body(view: View, arms: Arms[Scale]) -> Iterator[Markup]:
         heads, *rows = curve.cells()
         note = FORESEEN if curve.simulated else ""
         caption = f"{curve.strategy}, {curve.regime} scaling: {REGIMES[curve.regime]}"
-        target = f"The target is {curve.target}." if curve.target else "Runs left no quality, so there is no target."
+        target = f"The target is {curve.target}." if curve.target else "No quality was recorded, so there is no target."
         finding = element("p", sentence(curve.sentence()), class_="finding")
         yield framed(view, caption, finding, table(heads, rows), paragraphs(note, target))
     if curves:

@@ -28,13 +28,13 @@ from quorate.report.topic import Arms, Topic, data_of
 from quorate.report.wording import bytes_in_words, number_in_words, numbers_alike, share_in_words, shares_alike
 
 LEAD = (
-    "Parameters lie on servers, which step as gradients come. The staleness of a gradient is the number of steps that "
-    "they had made since the parameters that it is of."
+    "Servers hold the parameters and step as gradients arrive. The staleness of a gradient is the number of server "
+    "steps since the parameters on which it was computed."
 )
 MEANINGS = (
-    "Counts of all seeds together, over the whole run. What a gradient counts is in equal shares: 1 is what each "
-    "counts in a step of all workers; one that is dropped counts nothing. Under staleness_scaling=gap numbers are "
-    "scaled one by one, which is not in it."
+    "Counts are sums over all seeds and the full runs. The weight of a gradient is a multiple of an equal share: in a "
+    "step of all workers each has 1; a dropped gradient has 0. Under staleness_scaling=gap single elements are "
+    "scaled, which the weight does not include."
 )
 SERVERS = 16
 """The most servers drawn of each arm."""
@@ -185,7 +185,7 @@ def _server(rank: int, load: Load) -> Server:
 
 
 def _body(view: View, arms: Arms[ServersSummary]) -> Iterator[Markup]:
-    yield framed(view, "What became of gradients", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
+    yield framed(view, "Gradients at the servers", arms_table(arms, _COLUMNS), paragraphs(MEANINGS))
     yield element("div", _staleness(view, arms), _loads(view, arms), class_="figures")
 
 
@@ -198,11 +198,13 @@ def _counts(summary: ServersSummary) -> float:
 
 def _most_dropped(summary: ServersSummary) -> str:
     rank, taken, dropped = max(summary.ranks, key=lambda counts: counts[2], default=(0, 0, 0))
-    return f"rank {rank}, {share_in_words(dropped / (taken + dropped))} of its own" if dropped else nothing("none")
+    return (
+        f"rank {rank}, {share_in_words(dropped / (taken + dropped))} of its gradients" if dropped else nothing("none")
+    )
 
 
 def _staleness(view: View, arms: Arms[ServersSummary]) -> Markup:
-    title = "steps that had been made since"
+    title = "server steps since its parameters"
     rows, lines, numbers = [], [], []
     for arm, summary in arms:
         total = sum(summary.staleness)
@@ -218,9 +220,9 @@ def _staleness(view: View, arms: Arms[ServersSummary]) -> Markup:
             for age, (count, weight) in enumerate(zip(summary.staleness, summary.weights, strict=True))
             if count
         ]
-    listed = long_table(["strategy", "staleness", "share", "each counts"], numbers)
+    listed = long_table(["strategy", "staleness", "share", "weight of each"], numbers)
     return figure(
-        view, "How stale gradients were",
+        view, "Staleness of gradients",
         lambda width: column_chart(
             rows, title=title, width=width, label=f"Gradients by staleness in steps. {'. '.join(lines)}."
         ),
@@ -233,12 +235,12 @@ def _loads(view: View, arms: Arms[ServersSummary]) -> Markup:
     label = f"Loads. {' '.join(f'{name}, rank {server.rank}: {_load(server)}.' for name, server in rows)}"
     notes = [
         further("servers", (len(summary.servers) - SERVERS for _, summary in arms)),
-        "How busy servers were is not told: in virtual time they handle messages at once." if view.is_virtual else "",
-        "Bytes are those of other workers.",
+        "The busy share is unknown: in virtual time servers handle messages instantly." if view.is_virtual else "",
+        "Bytes are those exchanged with other workers.",
     ]
     return figure(
         view, "Load of each server",
-        lambda width: load_chart(rows, view.looks, title="share of the time busy", width=width, label=label),
+        lambda width: load_chart(rows, view.looks, title="share of time busy", width=width, label=label),
         note=" ".join(filter(None, notes)), wide=HALF,
     )  # fmt: skip
 
@@ -278,7 +280,7 @@ _COLUMNS: TableColumns[ServersSummary] = (
     ("mean staleness", lambda servers: servers.staleness_mean, numbers_alike),
     ("dropped", lambda servers: servers.dropped_share, shares_alike),
     ("scaled down", lambda servers: servers.scaled_share, shares_alike),
-    ("a gradient counts", _counts, numbers_alike),
+    ("mean weight", _counts, numbers_alike),
     ("most dropped", _most_dropped, None),
 )
 TOPIC = Topic(

@@ -17,13 +17,13 @@ from quorate.report.wording import bytes_alike, share_in_words, shares_alike
 from quorate.sharding.stages.clock import bubble_by_formula
 
 LEAD = (
-    "Where a model is computed in stages, each worker waits for what the others make: at the beginning of a step for "
-    "the first activations, at its end for the last gradients, and in between for the slowest stage."
+    "In a pipeline each worker waits for the output of other stages: at the beginning of a step for the first "
+    "activations, at its end for the last gradients, and in between for the slowest stage."
 )
 MEANINGS = (
-    "Of the first run. The bubble is the share of a step in which a worker waited for other stages, messages included; "
-    "by formula it is that of equally long stages whose messages take no time. More than that says that stages are not "
-    "equally long, that messages take long, or that processes take turns on too few cores."
+    "The first run. The bubble is the share of a step in which a worker waited for other stages, messages included; "
+    "the formula gives it for stages of equal length and messages without cost. A larger measured bubble means that "
+    "stages are not equally long, that messages take time, or that processes share too few cores."
 )
 RANKS = 64
 """The most ranks listed of each arm."""
@@ -114,7 +114,7 @@ def _formula(about: dict[str, Any]) -> float | None:
 def _body(view: View, arms: Arms[StagesSummary]) -> Iterator[Markup]:
     rows = [(arm, summary, rank) for arm, summary in arms for rank in summary.ranks[:RANKS]]
     note = further("ranks", (len(summary.ranks) - RANKS for _, summary in arms))
-    yield framed(view, "Stages of each rank", arms_table(rows, _COLUMNS), paragraphs(MEANINGS, note))
+    yield framed(view, "Stages by rank", arms_table(rows, _COLUMNS), paragraphs(MEANINGS, note))
 
 
 def _schedule(stages: StagesSummary, rank: RankStages) -> str:
@@ -136,8 +136,8 @@ _COLUMNS: TableColumns[StagesSummary, RankStages] = (
     ("schedule", _schedule, None),
     ("bubble", lambda stages, rank: rank.bubble, shares_alike),
     ("by formula", lambda stages, rank: stages.formula, shares_alike),
-    ("to other stages in a step", lambda stages, rank: round(rank.bytes_out), bytes_alike),
-    ("from other stages in a step", lambda stages, rank: round(rank.bytes_in), bytes_alike),
+    ("to other stages per step", lambda stages, rank: round(rank.bytes_out), bytes_alike),
+    ("from other stages per step", lambda stages, rank: round(rank.bytes_in), bytes_alike),
 )
 TOPIC = Topic(
     name="stages",

@@ -20,11 +20,11 @@ from quorate.report.topic import Arms, Topic
 from quorate.report.wording import seconds_alike, seconds_in_words, share_in_words
 
 LEAD = (
-    "All ranks and seeds together, warm-up left out. Waiting is what a rank lost to others that came later; "
-    "communication is what it lost to bytes that moved after the last one had come. A pace stands for compute; "
-    "lateness was injected on top of it."
+    "All ranks and seeds together, without the warm-up. Waiting is the time lost to ranks that arrived later; "
+    "communication is the time lost to the exchange after the last arrival. A minimum step time stands for compute; "
+    "delays were injected in addition to it."
 )
-HEIGHTS = "Heights are shares of an arm's steps, on one scale; the last bin also holds what took longer."
+HEIGHTS = "Heights are shares of the steps of an arm, on one scale; the last bin includes all longer steps."
 BINS = 40
 TAIL = 1.25
 """The histogram ends at so many times the 99th percentile, unless the longest step is shorter."""
@@ -118,7 +118,7 @@ def step_times(runs: Sequence[StepLengths]) -> StepTimes | None:
 
 
 def _body(view: View, arms: Arms[StepTimes]) -> Iterator[Markup]:
-    absent = view.left_out([arm.name for arm, _ in arms], "no step after the warm-up is known")
+    absent = view.left_out([arm.name for arm, _ in arms], "no step after the warm-up was recorded")
     yield _shares(view, arms, absent)
     yield _histograms(view, arms, absent)
 
@@ -173,7 +173,7 @@ def _histograms(view: View, arms: Arms[StepTimes], absent: str) -> Markup:
     )
     return figure(
         view,
-        "How long steps took",
+        "Step times",
         lambda width: histograms(
             arms, view.looks, title=title, width=width, label=f"Histograms of step times. {described}"
         ),
@@ -262,7 +262,7 @@ TOPIC = Topic(
     align=_align,
     summarize=step_times,
     body=_body,
-    missing="No arm has steps after its warm-up, so there are none to show.",
+    missing="No arm has steps after the warm-up.",
     data={
         "step_times": ("from to count", lambda times: zip(times.edges, times.edges[1:], times.counts, strict=False)),
         "shares": ("activity seconds", lambda times: times.shares.items()),

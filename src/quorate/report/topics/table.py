@@ -66,11 +66,10 @@ COLUMNS = (
     Column("quality", "final quality", lambda values: numbers_alike(values, QUALITY_DIGITS),
            "At a run's last evaluation: mean over the seeds.", "final quality"),
     Column("time_to_target", "time to target", seconds_alike, "Training time until an evaluation first "
-           "reached the target, over the runs that did; evaluations themselves do not count.", "time to target"),
-    Column("examples_per_second", "examples/s", numbers_alike, "Of all workers together, without "
-           "evaluations.", "examples/s"),
-    Column("no_wait_share", "share of no-wait ideal", shares_alike, "Examples per second, as a share of what the "
-           "workers would do if nobody ever waited and exchanges cost nothing.", "of the no-wait ideal"),
+           "reached the target, over the runs that did; evaluations are not included.", "time to target"),
+    Column("examples_per_second", "examples/s", numbers_alike, "Over all workers, without evaluations.", "examples/s"),
+    Column("no_wait_share", "share of no-wait ideal", shares_alike, "Examples per second, as a share of the "
+           "rate without any waiting and with free exchanges.", "of the no-wait ideal"),
     Column("bytes_per_step", "sent per step and rank", bytes_alike, "Bytes that one rank sends in one step.",
            "bytes per step and rank"),
     Column("peak_bytes", "peak memory", bytes_alike, "Resident memory of the rank that used most.",
@@ -88,7 +87,7 @@ AGAINST_BASELINE = {"target_speedup", "speedup"}
 
 def _body(view: View, arms: Arms[Part]) -> Iterator[Markup]:
     if not view.summary.arms:
-        yield missing("There are no arms in this comparison: none of its runs has left records.")
+        yield missing("This comparison has no arms: none of its runs has left records.")
         return
     columns = columns_of(view)
     has_target = any(column.field == "target_speedup" for column in columns)
@@ -105,7 +104,7 @@ def _failures(view: View) -> Markup:
     items = []
     for arm in view.summary.arms:
         for run in arm.runs:
-            if run.status == 0 or run.why == NOT_BEGUN:
+            if run.status == 0 or run.why in (NOT_BEGUN, UNDER_WAY):
                 continue
             end = "did not end" if run.status is None else f"ended with status {run.status}"
             why = f": {run.why}" if run.why else ""
@@ -113,15 +112,15 @@ def _failures(view: View) -> Markup:
             items.append(element("li", element("strong", arm.name), details, link(run.folder, run.folder), ")"))
     if not items:
         return Markup()
-    return element("div", element("h3", "Runs that did not end well"), element("ul", *items), class_="failures")
+    return element("div", element("h3", "Runs that failed or did not end"), element("ul", *items), class_="failures")
 
 
 def _meanings(view: View) -> Markup:
     shown, summary = columns_of(view), view.summary
     terms = [joined((element("dt", head(view, column)), element("dd", column.meaning))) for column in shown]
     rule = (
-        "Ranges are 95% intervals of the mean over three seeds or more; where there is none beside such a mean, it is "
-        "narrower than the digits shown. Bold: significantly better than the baseline, by "
+        "Ranges are 95% intervals of the mean over three seeds or more; an interval narrower than the digits "
+        "shown is left out. Bold: significantly better than the baseline, by "
         f"{summary.relevant * 100:g}% or more; worse likewise."
     )
     unmeasured = [
@@ -131,7 +130,7 @@ def _meanings(view: View) -> Markup:
     if unmeasured:
         notes.append(element("p", f"Not measured: {', '.join(unmeasured)}.", class_="note"))
     if summary.target is None:
-        notes.append(element("p", "No target was set, so there is no time to one.", class_="note"))
+        notes.append(element("p", "No target was set, so there is no time to target.", class_="note"))
     return joined([*notes, element("dl", *terms)])
 
 
@@ -183,7 +182,7 @@ def _table(view: View, columns: Sequence[Column], *, is_first: bool) -> Markup:
     heads = [element("th", head(view, column), scope="col", title=column.meaning) for column in columns]
     has_reached = not is_first and summary.target is not None
     if has_reached:
-        heads.append(element("th", "target reached", scope="col", title="In so many runs of so many."))
+        heads.append(element("th", "target reached", scope="col", title="Runs that reached it, of all runs."))
     words = {column.field: column.alike(column.means(summary.arms)) for column in columns}
     rows = []
     for arm in summary.arms:
@@ -296,7 +295,7 @@ def _nothing(arm: ArmSummary, column: Column) -> tuple[str, str]:
     if column.field == "time_to_target" and arm.target_reached is not None and arm.target_reached[0] == 0:
         return "missed", "No run reached the target."
     if column.field in AGAINST_BASELINE and arm.is_baseline:
-        return "baseline", "What the others are held against."
+        return "baseline", "The baseline of the comparison."
     return NOT_MEASURED, "Not measured."
 
 

@@ -21,12 +21,12 @@ from quorate.report.topics.arrival import TOPIC as ARRIVAL
 from quorate.report.topics.verdict import ranked_arms
 from quorate.report.wording import counted, listed, seconds_in_words
 
-LEAD = "Where a rank waits, look for the one that still computes."
+LEAD = "Where a rank waits, look for the rank that still computes."
 _ALIKE = 4.0
 """Arms share one scale, unless one shows this many times the seconds of another."""
 EXPLAINED = (
-    "Some consecutive steps that took a typical time. Spans show what each rank was doing; a gap in all lanes is an "
-    "evaluation. The gradient of a rank that was not waited for goes into a later round."
+    "Consecutive steps of typical length. Spans show what each rank was doing; a gap in all lanes is an evaluation. "
+    "The gradient of a rank that the round did not wait for goes into a later round."
 )
 STEPS = 20
 ROUNDS = 40
@@ -160,7 +160,7 @@ def _spans(steps: Sequence[Spent], begin: float, end: float) -> tuple[tuple[str,
 def _body(view: View, arms: Arms[Timeline]) -> Iterator[Markup]:
     shown = [(arm, part) for arm, part in arms if any(lane.spans for lane in part.timeline)]
     if not shown:
-        yield missing("No arm has a run with steps after the warm-up, so there are no typical ones to show.")
+        yield missing("No arm has a run with steps after the warm-up, so there is no timeline.")
         return
     lengths = [max(end for lane in part.timeline for _, _, end in lane.spans) for _, part in shown]
     are_alike = max(lengths) <= _ALIKE * min(lengths)
@@ -171,10 +171,10 @@ def _body(view: View, arms: Arms[Timeline]) -> Iterator[Markup]:
     best = [arm.name for arm in ranked_arms(view.summary.arms) if arm.name in charts][:1]
     first = [arm.name for arm, _ in shown if arm.is_baseline or arm.name in best]
     scale = "All arms are on one scale." if are_alike else "Each arm has a scale of its own."
-    absent = view.left_out(charts, "no steps are known")
+    absent = view.left_out(charts, "no steps were recorded")
     note = element(
-        "p", f"{EXPLAINED} {scale} {absent} The whole of a run, for a viewer that zooms: ",
-        element("code", "quorate trace RUN"), ", where RUN is the folder of one, such as ",
+        "p", f"{EXPLAINED} {scale} {absent} For a zoomable timeline of a full run, use ",
+        element("code", "quorate trace RUN"), ", where RUN is the folder of a run, such as ",
         element("code", _a_run(shown[0][0])), " here.", class_="note",
     )  # fmt: skip
     yield joined(charts[name] for name in first)

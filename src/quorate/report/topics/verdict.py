@@ -37,7 +37,7 @@ def verdict_of(plan: Planned, arms: Sequence[ArmSummary], qualities: Qualities) 
         return "\n".join(f"{_alone(arm, plan)}." for arm in arms)
     if not _is_measured(baseline):
         ended = "has ended yet" if _is_awaited(baseline) else "ended well"
-        return f"No run of the baseline {baseline.name} {ended}, so nothing can be held against it."
+        return f"No run of the baseline {baseline.name} {ended}, so there is no comparison."
     ranked = ranked_arms(arms)
     lines = [f"{_against(arm, baseline, plan, qualities)}." for arm in ranked]
     if len(arms) > MOST:
@@ -83,7 +83,7 @@ def _against(arm: ArmSummary, baseline: ArmSummary, plan: Planned, qualities: Qu
         None if plan.world == "virtual" else _coding(arm, baseline),
     ]
     said = [part for part in parts if part]
-    return f"{arm.name}: {'. '.join(said) or f'nothing was measured of it and of {baseline.name}'}"
+    return f"{arm.name}: {'. '.join(said) or f'it was not measured together with {baseline.name}'}"
 
 
 def has_target_speedup(arm: ArmSummary) -> bool:
@@ -171,14 +171,14 @@ def _alone(arm: ArmSummary, plan: Planned) -> str:
     if plan.metric is not None and arm.quality is not None:
         said.append(f"reaches {plan.metric.name} {number_in_words(arm.quality.mean)}")
     if arm.examples_per_second is not None:
-        said.append(f"does {number_in_words(arm.examples_per_second.mean)} examples per second")
+        said.append(f"processes {number_in_words(arm.examples_per_second.mean)} examples per second")
     return f"{arm.name} {' and '.join(said or ['took ' + counted(steps.count, 'step')])}"
 
 
 def _of_one(plan: Planned, arm: ArmSummary) -> str:
     steps, arrival = STEPS.of(arm), ARRIVAL.of(arm)
     if steps is None:
-        return "No worker left the steps it takes to say anything of this run."
+        return "No worker has recorded enough steps to measure this run."
     per_rank = f"steps of {seconds_in_words(steps.p50)} (median)"
     rate = "" if arm.examples_per_second is None else f", {number_in_words(arm.examples_per_second.mean)} examples/s"
     ideal = "" if arm.no_wait_share is None else f", {share_in_words(arm.no_wait_share.mean)} of the no-wait ideal"
