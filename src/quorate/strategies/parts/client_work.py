@@ -47,7 +47,7 @@ class FederatedSettings(Strategy):
     """The share of drawn clients that leave before their round ends, by a draw; their steps are lost. For
     experiments."""
     clip: float = 0.0
-    """The greatest length of a client's way: a longer one is shortened to it. 0: none is."""
+    """Maximum norm of a client's update; longer updates are clipped. 0: no limit."""
     noise: float = 0.0
     """z: the deviation of the noise in the sum of a round's ways, in units of `clip` (differential privacy of clients);
     they are drawn independently then."""
