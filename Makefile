@@ -17,6 +17,11 @@
 #                     HEAD~1 by the fewest steps. A minute, before every commit; `make test` runs the rest
 #   make coverage     which lines of each file `make test` runs, in all its processes: a table, and pages in build/coverage
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
+#   make wheel        the wheel of this version in dist
+#   make newcomer     what a newcomer does, in an empty home: installs in each documented way, types the commands of README and
+#                     of the tutorial, and follows the links of the site. A line for each check: five minutes.
+#                     `make newcomer NEWCOMER=--full` downloads torch again, too
+#   make release      check that this commit can be released as the version in pyproject.toml, build its wheel, and tag it
 #   make size         the lines of each package beside its ceiling (tests/architecture/ceilings.toml)
 #   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
 #   make clean        remove what the commands above have made, .venv too
@@ -31,7 +36,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop check size docs soak searches clean
+.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop check size docs soak searches wheel newcomer release clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -125,6 +130,26 @@ $(VENV)/.docs-installed: $(STAMP)
 soak: venv
 	@PYTHONPATH=src $(BIN)/python -m tests.soak --kills $(KILLS)
 	@$(MAKE) --no-print-directory searches
+
+wheel: venv
+	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .
+	@ls -t dist/*.whl | head -n 1
+
+newcomer: $(VENV)/.docs-installed
+	@$(BIN)/python -m tests.newcomer $(NEWCOMER)
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+
+release: venv
+	@refuse() { echo "make release: $$*" >&2; exit 1; }; \
+	  [ -z "$$(git status --porcelain)" ] || refuse "there are changes that are not committed"; \
+	  grep -q '^## \[$(VERSION)\] - ....-..-..$$' CHANGELOG.md || refuse "CHANGELOG.md has no section of $(VERSION) with a date"; \
+	  sed -n '/^## \[Unreleased\]/,/^## \[$(VERSION)\]/p' CHANGELOG.md | grep -q '^- ' && \
+	    refuse "CHANGELOG.md has unreleased lines; move them to the section of $(VERSION)"; \
+	  grep -q '^version: $(VERSION)$$' CITATION.cff || refuse "CITATION.cff has another version than $(VERSION)"; \
+	  ! git rev-parse -q --verify 'refs/tags/v$(VERSION)' >/dev/null || refuse "there is a tag v$(VERSION) already"
+	@$(MAKE) --no-print-directory wheel
+	@git tag -a 'v$(VERSION)' -m 'Quorate $(VERSION)' && echo "tagged v$(VERSION)"
 
 # As long as they find nothing: the first failure ends them.
 searches: venv

@@ -26,6 +26,7 @@ BUDGETS = {
     "gpu": 400,
     "interop": 400,
     "launchers": 640,
+    "newcomer": 4,
     "soak": 33,
     "unit/aggregation": 20,
     "unit/buckets": 8,

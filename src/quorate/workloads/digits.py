@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 from quorate.workloads.drawing import drawn
 from quorate.workloads.labelled_images import ImageWorkload
 from quorate.workloads.residual import ResidualNetwork
@@ -85,7 +86,7 @@ class DigitImages(NamedTuple):
 def check_installed() -> None:
     """Raises `MissingExtra` without scikit-learn."""
     if find_spec("sklearn") is None:
-        raise MissingExtra("digits needs scikit-learn; install it with: pip install scikit-learn")
+        raise missing_extra("digits needs scikit-learn", extra="digits", package="scikit-learn")
 
 
 def read_images() -> DigitImages:
