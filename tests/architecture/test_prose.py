@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.prose import CODE, FENCE, sentences, word_count
-from tests.architecture.test_documents import WRITTEN
+from tests.architecture.test_documents import DOCUMENTS
 from tests.architecture.tree import ROOT
 
 LONGEST_SENTENCE = 30
 WORDS = ROOT / "docs" / "explanation" / "words.md"
+PAGES = [page for page in DOCUMENTS if page.name != "CHANGELOG.md"]
 # To be lowered whenever a page has fewer, never raised; a page that is not listed has none.
 LONG_SENTENCES: dict[str, int] = {
+    "CONTRIBUTING.md": 2,
     "docs/reference/api.md": 10,
 }
 
-each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
 def banned_phrases() -> list[str]:
