@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import torch
 import torch.distributed as dist
@@ -18,7 +16,7 @@ from quorate.core.axes import Axes, axes_from_text, offload_of, stage_of
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout, unknown
-from quorate.core.telling import flush, tell
+from quorate.core.script_errors import OneSentence
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
@@ -38,7 +36,7 @@ from quorate.launch.worker.between_hosts import (
     limits_here,
     token_here,
 )
-from quorate.launch.worker.ending import end_well, status_after_error
+from quorate.launch.worker.ending import end_well
 from quorate.launch.worker.gangs import board_in
 from quorate.launch.worker.other_launchers import launched_rank, meet_on_this_host
 from quorate.launch.worker.recording import start_records
@@ -99,7 +97,7 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: 
             watch_launcher()
             place = _enter(timeout)
         except (QuorateError, KeyboardInterrupt):
-            sys.excepthook = _came_to_nothing
+            sys.excepthook = OneSentence(names_line=False)
             raise
     joined = place.context(_Joined)
     if joined.world is None:
@@ -178,19 +176,6 @@ def _enter(timeout: float) -> current.Place:
         waits.start()
         place.leaving.append(waits.close)
     return place
-
-
-def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """End with one sentence and a status after an error before the worker has joined, as after later ones."""
-    if issubclass(kind, KeyboardInterrupt):
-        tell("quorate: interrupted\n")
-    elif issubclass(kind, QuorateError):
-        tell(f"quorate: {error}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-        return
-    flush()
-    atexit.register(os._exit, status_after_error(kind))
 
 
 def _meet(timeout: float) -> tuple[dist.Store, int, int]:
