@@ -78,18 +78,32 @@ class _Joined:
 
 
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: str | None = None) -> World:
-    """Join the workers this process was started with, and return the `World`; calling it again returns the same.
+    """Join the workers this process was started with, and return the `World`; a second call returns the same.
 
-    Works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group is
-    already there (used, never re-created), and in a process on its own (a world of one). Where torch's default process
-    group is not there, it is made, so that samplers, meshes and the user's own collectives work.
+    It works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group
+    exists already (it is used), and in a process on its own, a world of one worker. Otherwise it creates torch's
+    default process group, so that samplers, meshes and your own collectives work.
 
-    `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
-    a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. `log` names, with
-    commas, where rank 0's losses and what it gives to `quorate.log` go beside the records: tensorboard, wandb, mlflow,
-    or none; None: tensorboard where it is installed. `quorate run --log` overrides it. Raises
-    `MissingExtra` for a logger that is not installed, `ConfigurationError` where the launcher's environment is
-    incomplete, and `WireTimeout` naming the workers that did not come.
+    Args:
+        timeout: The limit of every wait, in seconds.
+        records: Whether records are kept in a folder below `runs`; None: if a launcher started several workers, and
+            always under `quorate run`.
+        log: The loggers that receive losses and logged values of rank 0 beside the records: "tensorboard", "wandb" or
+            "mlflow", several separated by commas, or "none"; None: tensorboard if it is installed. `quorate run --log`
+            takes precedence.
+
+    Returns:
+        The workers, seen from this one.
+
+    Raises:
+        MissingExtra: A logger is not installed.
+        ConfigurationError: The environment of the launcher is incomplete.
+        WireTimeout: Some workers did not join in time; the error names them.
+
+    Example:
+        >>> world = quorate.join(timeout=60)
+        >>> world.rank, world.size
+        (0, 1)
     """
     place = current.place()
     if place is None:

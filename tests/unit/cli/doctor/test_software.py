@@ -93,7 +93,9 @@ def environment(gpus: tuple[str, ...] = (), driver: str | None = None, build: st
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("names", "level"), [(["quorate", "torch-quorate"], "WARN"), (["torch-quorate"], "OK")])
+@pytest.mark.parametrize(
+    ("names", "level"), [(["quorate", "torch-quorate"], "WARN"), (["torch-quorate"], "OK"), (["quorate"], "OK")]
+)
 def test_another_program_of_that_name_is_a_warning(
     names: list[str], level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
