@@ -81,12 +81,12 @@ def loader(
     persistent_workers: bool = False,
     in_order: bool = True,
 ) -> Loader:
-    """Return this worker's share of `dataset`, in batches of `batch_size` *per worker*; a new order every epoch.
+    """Return this worker's share of `dataset`, in batches; each epoch has a new order.
 
     Args:
-        dataset: A map-style dataset. It and all other arguments must be equal on every worker: the length, a few items
-            and the order of epochs are compared with those of the first worker that calls (except items that differ
-            when read twice).
+        dataset: A map-style dataset, list, array or tensor. It and all other arguments must be equal on every worker:
+            the length, a few items and the order of epochs are compared with those of the first worker that calls
+            (except items that differ when read twice).
         batch_size: Examples per batch and per worker.
         batch: "auto" doubles batches between two epochs while the batch of all workers is then no larger than the
             critical batch, by the measured noise of gradients, up to `max_batch_size`.
@@ -111,10 +111,19 @@ def loader(
 
     The other arguments are those of torch's DataLoader.
 
+    Returns:
+        A loader with `len()` (batches per epoch), `epoch`, `set_epoch(epoch)` and `state_dict()`. Checkpoints contain
+        its position.
+
     Raises:
         ConfigurationError: `quorate.join()` was not called; `share` or `partition` is unknown; the batch size is below
             1, or larger than the shuffled dataset, or (with `drop_last`) than the share; the dataset is empty or has no
             length; the device does not exist; or another worker passed other data, or another seed.
+
+    Example:
+        >>> loader = quorate.loader(dataset, batch_size=8)
+        >>> for inputs, targets in loader:
+        ...     loss = torch.nn.functional.cross_entropy(model(inputs), targets)
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)

@@ -90,7 +90,7 @@ class Distributes:
         _kept(self, _LOOP).group_came(self.param_groups[-1])  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
+        """Return a context in which backward passes only add to `.grad`; the first one outside averages the sum."""
         loop: Loop = _kept(self, _LOOP)
         return loop.accumulate()
 
@@ -131,38 +131,52 @@ def distribute(
     shard_by: ShardBy | None = None,
     **settings: Unpack[Settings],
 ) -> DistributedOptimizer:
-    """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
+    """Let `optimizer` agree with the optimizers of the other workers; return it, its class swapped for a subclass.
 
-    The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
-    state. `strategy` is a strategy object (`quorate.strategies.EagerSolo(max_staleness=4)`, whose settings a type
-    checker checks), or a strategy's name with its `settings`; `quorate run --strategy` overrides it. All workers
-    distribute several optimizers in the same order; `name` is an optimizer's name in checkpoints. With one worker the
-    optimizer stays as it is, bit for bit; `with_one_worker="algorithm"` runs the strategy all the same, for study.
-    `compress` names the codec that compresses gradients (under `diloco`, the change of the parameters), with the
-    codec's settings beside it; `reduce`, `error_feedback`, `error_decay`, `dense` and `dense_below` say how
-    (docs/howto/compress.md).
+    The model is not wrapped: it provides names and buffers. Every worker gets rank 0's parameters, buffers and
+    optimizer state. All workers distribute several optimizers in the same order. With one worker the optimizer remains
+    as it is, bit for bit.
 
-    `on_nonfinite` says what becomes of a gradient that is NaN or infinite, which all workers learn of together:
-    "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as
-    well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
-    does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
-    `compare_every` rounds and at the end (0: never), the optimizer's options in every step, and samples of the replicas
-    every 16 rounds; `Diverged` names what differs, and where.
+    Args:
+        optimizer: Any `torch.optim.Optimizer`.
+        model: The module that has its parameters, or some of them.
+        strategy: A strategy (`quorate.strategies.EagerSolo(max_staleness=4)`), or the name of one, with its settings
+            beside it. `quorate run --strategy` takes precedence.
+        name: The name of this optimizer in checkpoints, if there are several.
+        with_one_worker: "algorithm" runs the strategy in a world of one worker as well, for study.
+        on_nonfinite: The treatment of a gradient that is NaN or infinite, of which all workers learn together. "warn"
+            names its worker (of large tensors a sample is checked), "skip" skips the update as well, "raise" ends the
+            training with `NotFinite` (both check every number: one pass over the gradient), "ignore" checks nothing.
+            With a GradScaler, the scaler handles it.
+        compare_every: The number of rounds between comparisons of replicas that must be equal, which are also compared
+            at the end; 0: never. Options of the optimizer are compared in every step, and samples of the replicas every
+            16 rounds. `Diverged` names what differs, and where.
+        weight: The weight of a worker in means over all workers: "equal", as in torch DDP; "examples", the number it
+            has loaded from `quorate.loader` for the step; or "tokens", if batches have a number of tokens as an
+            attribute `tokens` (not in rounds of gradients).
+        shard_by: With a model in shards, how the workers of a replica divide the optimizer's state: "rows" of each
+            parameter, for optimizers that treat all numbers alike (AdamW), or whole "tensors", each stepped by its
+            owner (Muon, Adafactor); None: by the class of the optimizer, which is tried on small tensors if it is not
+            one of torch's.
+        settings: Beside a name, the settings of the strategy. Beside either, those of means: `compress` names the codec
+            of gradients (under `diloco`, of changes of the parameters), with the codec's settings beside it; `reduce`,
+            `error_feedback`, `error_decay`, `dense` and `dense_below` (docs/howto/compress.md); `on_anomaly`, the
+            treatment of a gradient far out of proportion to the others, under `all-reduce`: "warn" names its worker,
+            "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md).
 
-    `on_anomaly` "warn" names the worker whose gradient is out of all proportion to those of the others, and "skip"
-    leaves it out of the mean as well, under `all-reduce` (docs/howto/wrong-gradients.md).
+    Returns:
+        The optimizer, which now has `accumulate()` and `finish()`.
 
-    `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
-    loaded from `quorate.loader` for its step, so that a short last batch, or an unequal share, counts by its size; or
-    "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
+    Raises:
+        ConfigurationError: `quorate.join()` was not called, a strategy or setting is unknown, the model has none of the
+            optimizer's parameters or is in torch's DDP or FSDP, or the optimizer is distributed already; on every
+            worker if models, optimizers, their options or strategies differ.
 
-    With a model in shards `shard_by` says what the workers of a replica share out of the optimizer's state: "rows" of
-    each parameter, right where numbers are treated alike (AdamW), or whole "tensors", each stepped by its owner (Muon,
-    Adafactor); None: by the optimizer's class, which is tried on small tensors where it is not torch's own.
-
-    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
-    of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
-    every worker where the workers' models, optimizers, their options or strategies differ.
+    Example:
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = quorate.distribute(optimizer, model, "quorum", wait_for=1)
+        >>> torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        >>> optimizer.step()
     """
     place = current.here()
     if isinstance(optimizer, DistributedOptimizer):

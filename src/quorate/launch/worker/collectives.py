@@ -202,6 +202,9 @@ class Collectives:
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on at least one worker; the same answer on all of them.
 
+        Args:
+            flag: True or False, or a tensor of one number.
+
         Raises:
             ConfigurationError: `flag` is neither true nor false.
 
@@ -214,7 +217,9 @@ class Collectives:
         return any(self._flags(flag, "any"))
 
     def all(self, flag: bool) -> bool:
-        """Return whether `flag` is true on every worker; the same answer on all of them. Raises as `any`.
+        """Return whether `flag` is true on every worker; the same answer on all of them.
+
+        Args: As `any`. Raises: As `any`.
 
         Example:
             >>> world.all(True)

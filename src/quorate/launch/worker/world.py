@@ -55,6 +55,7 @@ class World(Collectives):
         >>> device = world.device
         >>> if world.is_first:
         ...     print(f"{world.size} workers")
+        1 workers
     """
 
     def __init__(self, place: Place, device: torch.device, local_rank: int | None = None) -> None:
@@ -118,7 +119,8 @@ class World(Collectives):
             ConfigurationError: The product of the sizes is not the number of workers, or workers are virtual.
 
         Example:
-            >>> mesh = world.mesh(replicas=1)  # doctest: +PROCESSES
+            >>> world.mesh(replicas=1).mesh_dim_names
+            ('replicas', 'shards')
         """
         return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device)
 
