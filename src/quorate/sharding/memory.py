@@ -119,11 +119,25 @@ def held(model: Model, zero: Mode, shards: int, offload: Offload | None = None) 
     cut = 1 if zero == 0 else shards
     trained = [size for size in model.sizes if size.is_trained]
     masters = sum(_piece(4 * size.numbers + size.kept_like, size.rows, cut) for size in trained if _is_small(size))
-    if offload == "all":
-        host = on_device.between_steps - model.buffers + masters
-        return replace(on_device, parameters=model.buffers, gradients=0, optimizer=0, host=host)
     copies = sum(_piece(size.bytes, size.rows, cut) for size in trained)
-    return replace(on_device, optimizer=0, host=on_device.optimizer + copies + on_device.gradients + masters)
+    return offloaded(on_device, offload, buffers=model.buffers, copies=copies, masters=masters)
+
+
+def offloaded(
+    on_device: Held, offload: Offload, *, buffers: int, copies: int, masters: int, delays: bool = False
+) -> Held:
+    """Return the bytes of a worker after offloading, from those without it.
+
+    `copies` are the bytes of the trained pieces, and `masters` those that 32-bit copies of pieces of 16 bits add, with
+    their state; `delays` tells whether the update of "all" is delayed.
+    """
+    moved = on_device.optimizer + masters
+    if offload != "all" or delays:
+        moved += copies + on_device.gradients
+    if offload != "all":
+        return replace(on_device, optimizer=0, host=moved)
+    host = moved + on_device.parameters - buffers + on_device.gradients
+    return replace(on_device, parameters=buffers, gradients=0, optimizer=0, host=host)
 
 
 def held_between_replicas(model: Model, strategy: str) -> int:

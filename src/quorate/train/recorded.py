@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import Distributed
@@ -18,7 +17,7 @@ from quorate.observe.memory_use import memory_use
 from quorate.observe.step_times import timing
 from quorate.records.rows import Distribute as DistributeRow
 from quorate.replica.optimizer_state import keys_like_parameters
-from quorate.sharding.offload import Offloaded
+from quorate.sharding.memory import Held, offloaded
 from quorate.sharding.parallelize import sharded
 from quorate.wire.current import Place
 
@@ -76,38 +75,40 @@ def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
     spread = sharded(model, place, optimizer)
     new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.foreseen}
     use.foreseen |= new.keys()
-    trained = [p for group in optimizer.param_groups for p in group["params"]]
-    bytes_of = {"parameters": _bytes(new.values()), "gradients": _bytes(p for p in trained if p.requires_grad)}
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     kept = _kept(optimizer, type(optimizer).__mro__[2])
-    bytes_of |= {} if kept is None else {"optimizer": kept}
-    offload = None if spread is None else spread.offload
-    return bytes_of if offload is None else _with_host(bytes_of, offload, trained, model)
+    held = Held(
+        parameters=_bytes(new.values()),
+        gradients=_bytes(trained),
+        optimizer=sum(count * _bytes([p]) for p, count in kept or ()),
+    )
+    if spread is not None and spread.offload is not None:
+        held = offloaded(
+            held, spread.offload.where, buffers=_bytes(model.buffers()), copies=_bytes(trained),
+            masters=_masters(kept or [(p, 0) for p in trained]), delays=spread.offload.delays,
+        )  # fmt: skip
+    bytes_of = {"parameters": held.parameters, "gradients": held.gradients}
+    bytes_of |= {} if kept is None else {"optimizer": held.optimizer}
+    return bytes_of if spread is None or spread.offload is None else {**bytes_of, "host": held.host}
 
 
-def _with_host(bytes_of: dict[str, int], how: Offloaded, trained: Sequence[Tensor], model: Module) -> dict[str, int]:
-    """Return the bytes on the device, and `host`; without the optimizer's state if it is unknown."""
-    stepped = [p for p in trained if p.requires_grad]
-    kept = bytes_of.get("optimizer", 0)
-    zeros = {name: 0 for name in ("optimizer",) if name in bytes_of}
-    masters = sum(4 * local(p).numel() for p in stepped if p.element_size() <= 2)
-    if masters:
-        kept *= 2  # the optimizer keeps 32 bits for 16
-    if how.where == "all":
-        buffers = _bytes(model.buffers())
-        copies = _bytes(stepped) + bytes_of["gradients"] if how.delays else 0
-        host = bytes_of["parameters"] - buffers + bytes_of["gradients"] + kept + masters + copies
-        return {"parameters": buffers, "gradients": 0, **zeros, "host": host}
-    return {**bytes_of, **zeros, "host": _bytes(stepped) + bytes_of["gradients"] + kept + masters}
+def _masters(kept: Sequence[tuple[Tensor, int]]) -> int:
+    """Return the bytes of 32-bit copies of tensors of 16 bits, and those that their state takes in 32 bits besides."""
+    return sum(4 * local(p).numel() + count * _bytes([p]) for p, count in kept if p.element_size() <= 2)
 
 
-def _kept(optimizer: Optimizer, plain: type[Optimizer]) -> int | None:
+def _kept(optimizer: Optimizer, plain: type[Optimizer]) -> list[tuple[Tensor, int]] | None:
+    """Return the trained parameters, each with the number of tensors like it in the state; None if it is unknown."""
     if not plain.__module__.startswith("torch.optim."):
         return None
     try:
-        return sum(
-            len(keys_like_parameters(plain, group)) * _bytes(p for p in group["params"] if p.requires_grad)
+        return [
+            (p, count)
             for group in optimizer.param_groups
-        )
+            for count in [len(keys_like_parameters(plain, group))]
+            for p in group["params"]
+            if p.requires_grad
+        ]
     except (ConfigurationError, AssertionError):  # it needs a closure, or a GPU
         return None
 

@@ -2,9 +2,8 @@
 
 `python -m quorate.cli.doctor.connection`, followed by
 
-listen OTHER PORT         listens where others reach this host, and at PORT (0: any) as well
-measure ADDRESS PORT MTU  rows about the way to a host that listens; MTU is that of its interface, or None
-connect ADDRESS PORT      a row about a port
+listen OTHER          listens where others reach this host
+measure ADDRESS PORT  rows about the connection to a host that listens
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import os
 import platform
 import socket
+import statistics
 import struct
 import sys
 import threading
@@ -37,7 +37,7 @@ _MTU, _DISCOVER, _PROBE = 14, 10, 3
 """IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: packets are not fragmented, whatever path MTU is known."""
 
 
-def listen(other: str, port: str) -> dict[str, Any]:
+def listen(other: str) -> dict[str, Any]:
     """Listen at the address from which this host reaches `other`."""
     about: dict[str, Any] = {"python": platform.python_version(), "torch": version_of("torch")}
     try:
@@ -47,21 +47,16 @@ def listen(other: str, port: str) -> dict[str, Any]:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((peer, 9))
-            address, mtu = str(probe.getsockname()[0]), _mtu_of(probe)
-        about |= {"address": address, "mtu": mtu, "port": _serve(address, 0)}
+            address = str(probe.getsockname()[0])
+        about |= {"address": address, "port": _serve(address)}
     except OSError as error:
         return {**about, "error": f"there is no way to {peer}: {error.strerror}"}
-    about["taken"] = None
-    try:
-        _serve(address, int(port))
-    except OSError as error:
-        about["taken"] = error.strerror
     return about
 
 
-def _serve(address: str, port: int) -> int:
+def _serve(address: str) -> int:
     """Answer connections, and datagrams at the same port; return it."""
-    listener = socket.create_server((address, port), backlog=16)
+    listener = socket.create_server((address, 0), backlog=16)
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind(listener.getsockname())
 
@@ -80,11 +75,11 @@ def _serve(address: str, port: int) -> int:
 
 
 def _attend(connection: socket.socket) -> None:
-    """Answer each `?` with the time of day; after `#` count bytes, and send their number and seconds."""
+    """Answer each `?`; after `#` count bytes, and send their number and seconds."""
     with connection, suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while (request := connection.recv(1)) == b"?":
-            connection.sendall(struct.pack("!d", time.time()))
+            connection.sendall(b"!")
         begin, count = time.monotonic(), 0
         connection.settimeout(2 * SECONDS)
         with suppress(OSError):  # what has arrived by then counts
@@ -93,8 +88,8 @@ def _attend(connection: socket.socket) -> None:
         connection.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
 
 
-def connect(address: str, port: str) -> dict[str, Any]:
-    """Judge whether a port is reached."""
+def measure(address: str, port: str) -> dict[str, Any]:
+    """Judge the connection: whether the port is reached, and if so, the round trip, bandwidth and MTU."""
     error = None
     try:
         socket.create_connection((address, int(port)), timeout=_TIMEOUT).close()
@@ -102,24 +97,22 @@ def connect(address: str, port: str) -> dict[str, Any]:
         error = f"dropped on the way to {address}:{port}"
     except OSError as refused:
         error = f"{address}:{port}: {refused.strerror or refused}"
-    fix = f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on"
-    return {"ports": ok("a free port is reached") if error is None else fail(error, fix)}
-
-
-def measure(address: str, port: str, mtu: str) -> dict[str, Any]:
-    """Judge the way, and return by how many seconds the other's clock is ahead, give or take as `clock`."""
-    rows = connect(address, port)
-    if rows["ports"].level != "OK":
-        return rows
+    if error is not None:
+        return {
+            "ports": fail(error, f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on")
+        }
     where = (address, int(port))
-    seconds, *clock = _pings(where)
-    rows |= {"latency": latency(seconds), "bandwidth": bandwidth(_rate(where))}
-    return {**rows, "mtu": mtus(*_sizes_that_arrive(where), int(mtu) if mtu.isdigit() else None), "clock": clock}
+    return {
+        "ports": ok("a free port is reached"),
+        "latency": latency(_round_trip(where)),
+        "bandwidth": bandwidth(_rate(where)),
+        "mtu": largest_packet(*_sizes_that_arrive(where)),
+    }
 
 
 def latency(seconds: float) -> Finding:
     """Judge the round trip of a byte."""
-    fact = f"{1e3 * seconds:.3g} ms to and fro"
+    fact = f"round trip of {1e3 * seconds:.3g} ms"
     return warn(fact, _RARELY) if seconds > FAR_SECONDS else ok(fact)
 
 
@@ -127,35 +120,31 @@ def bandwidth(rate: float) -> Finding:
     """Judge the bandwidth of one connection in one direction, in bytes per second."""
     fact = f"{8e-6 * rate:.3g} Mbit/s" if 8 * rate < 1e9 else f"{8e-9 * rate:.3g} Gbit/s"
     if 8 * rate < 1e4:
-        return fail(f"next to nothing comes through ({fact})", "see the row mtu, and what limits the way")
+        return fail(f"almost nothing arrives ({fact})", "see the row mtu, and what limits the connection")
     return warn(fact, _RARELY) if rate < SLOW_RATE else ok(fact)
 
 
-def mtus(mtu: int | None, small: bool, large: bool, other: int | None) -> Finding:
-    """Judge the MTUs at both ends, and whether a small datagram and the largest arrive."""
+def largest_packet(mtu: int | None, small: bool, large: bool) -> Finding:
+    """Judge whether a small datagram and the largest of the interface arrive."""
     if mtu is None:
         return ok("not known on this system")
     if small and not large:
         fix = f"on both: ip link set dev NAME mtu {min(1500, mtu - 80)}"
         return fail(f"packets of {mtu} bytes are lost on the way, and small ones are not", fix)
-    if other is not None and mtu != other:
-        return warn(f"{mtu} at one end and {other} at the other", "give both interfaces the same MTU")
     return ok(f"packets of {mtu} bytes come through" if small else f"{mtu}; UDP does not come through")
 
 
-def _pings(where: tuple[str, int]) -> tuple[float, float, float]:
-    """Return the median round trip, and by how much the other's clock is ahead, give or take: all in seconds."""
-    pings = []
+def _round_trip(where: tuple[str, int]) -> float:
+    """Return the median seconds of a round trip."""
+    seconds = []
     with socket.create_connection(where, timeout=_TIMEOUT) as connection, connection.makefile("rb") as answers:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(_PINGS):
-            sent, begin = time.time(), time.perf_counter()
+            begin = time.perf_counter()
             connection.sendall(b"?")
-            (theirs,) = struct.unpack("!d", answers.read(8))
-            seconds = time.perf_counter() - begin
-            pings.append((seconds, theirs - sent - seconds / 2))
-    shortest, ahead = min(pings)
-    return sorted(pings)[_PINGS // 2][0], ahead, shortest / 2
+            answers.read(1)
+            seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def _rate(where: tuple[str, int]) -> float:
@@ -175,18 +164,14 @@ def _rate(where: tuple[str, int]) -> float:
         return float(count / seconds)
 
 
-def _mtu_of(connected: socket.socket) -> int | None:
-    return connected.getsockopt(socket.IPPROTO_IP, _MTU) if sys.platform.startswith("linux") else None
-
-
 def _sizes_that_arrive(where: tuple[str, int]) -> tuple[int | None, bool, bool]:
     """Return the MTU, and whether a datagram of one byte and one of this size arrive."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.settimeout(0.3)
         probe.connect(where)
-        mtu = _mtu_of(probe)
-        if mtu is None:
+        if not sys.platform.startswith("linux"):
             return None, False, False
+        mtu = probe.getsockopt(socket.IPPROTO_IP, _MTU)
         probe.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
         return mtu, _arrives(probe, 1), _arrives(probe, min(mtu, 65535) - _HEADERS)
 
@@ -202,7 +187,7 @@ def _arrives(probe: socket.socket, size: int) -> bool:
 
 
 if __name__ == "__main__":
-    does: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in (listen, measure, connect)}
+    does: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in (listen, measure)}
     print(json.dumps(does[sys.argv[1]](*sys.argv[2:])), flush=True)
     if sys.argv[1] == "listen":
         threading.Event().wait()

@@ -16,7 +16,6 @@ from itertools import permutations
 from typing import Any
 
 from quorate.cli.doctor.findings import Checks, Finding, fail, ok, warn
-from quorate.cli.doctor.network import master_port
 from quorate.cli.hosts import ssh_here
 from quorate.core.errors import ConfigurationError
 from quorate.launch.hosts.link import Link
@@ -24,8 +23,6 @@ from quorate.launch.hosts.reach import Layout, Place, layout_from
 
 SECONDS = 15.0
 """Time limit of an answer."""
-OFF_SECONDS = 1.0
-"""A difference between clocks from which on there is a warning."""
 _WITHOUT_SSH = "sh -c " + shlex.quote('for command; do :; done; eval "$command"') + " sh"
 """A command in place of ssh that runs its last argument here."""
 
@@ -95,7 +92,6 @@ def checks(layout: Layout) -> Checks:
         abouts = {host.name: host.about for host in reached if "python" in host.about}
         if abouts:
             yield "versions", partial(versions, abouts)
-        clocks = {located[0].name: (0.0, 0.0)} if located else {}
         for source, target in permutations(located, 2):
             for host in reached:
                 host.link.beat()
@@ -105,12 +101,6 @@ def checks(layout: Layout) -> Checks:
             for name in ("latency", "bandwidth", "mtu"):
                 if name in answer:
                     yield f"{name} {way}", partial(Finding, *answer[name])
-            if source is located[0] and "clock" in answer:
-                clocks[target.name] = answer["clock"]
-        if len(clocks) > 1:
-            yield "clocks of hosts", partial(clocks_of_hosts, clocks)
-        if len(located) > 1 and located[0] is reached[0]:
-            yield "master port", partial(_master_port, *located)
 
 
 def _reach(host: Host, reached: list[Host]) -> Finding:
@@ -126,7 +116,7 @@ def _locate(host: Host, hosts: Sequence[Host], located: list[Host]) -> Finding:
     """Find the address of a host for the others: as in workers, the one from which it reaches the first host."""
     other = hosts[host is hosts[0]]
     name = other.name.rpartition("@")[2]
-    host.about |= host.ask("listen", other.address or name, master_port() if host is hosts[0] else 0)
+    host.about |= host.ask("listen", other.address or name)
     if "error" in host.about:
         return fail(host.about["error"], "see to its /etc/hosts, its interfaces and its routes (ip route)")
     if host.address.startswith("127."):
@@ -137,20 +127,8 @@ def _locate(host: Host, hosts: Sequence[Host], located: list[Host]) -> Finding:
 
 
 def _measure(source: Host, target: Host, answer: dict[str, Any]) -> Finding:
-    answer |= source.ask("measure", target.address, target.about["port"], target.about["mtu"])
+    answer |= source.ask("measure", target.address, target.about["port"])
     return Finding(*answer["ports"])
-
-
-def _master_port(first: Host, *others: Host) -> Finding:
-    port, taken = master_port(), first.about["taken"]
-    if taken is not None:
-        return warn(f"{port} is not free on {first.name}: {taken}", "set MASTER_PORT to another")
-    answers = {host.name: host.ask("connect", first.address, port) for host in others}
-    shut = [name for name, answer in answers.items() if answer["ports"][0] != "OK"]
-    if shut:
-        fix = f"open port {port} of {first.name} to the other hosts, or set MASTER_PORT to one that is open"
-        return fail(f"{' and '.join(shut)} cannot reach port {port} of {first.name}", fix)
-    return ok(f"{port} of {first.name} is reached")
 
 
 def versions(abouts: Mapping[str, Mapping[str, Any]]) -> Finding:
@@ -165,12 +143,3 @@ def versions(abouts: Mapping[str, Mapping[str, Any]]) -> Finding:
             level = fail if package == "torch" else warn
             return level(f"{package} differs: {words}", f"install the same {package} on every host")
     return ok(", ".join(f"{package} {next(iter(by_host.values()))}" for package, by_host in by_package.items()))
-
-
-def clocks_of_hosts(clocks: Mapping[str, tuple[float, float]]) -> Finding:
-    """Judge the times of day, in seconds ahead of the first host and their uncertainty; records use other clocks."""
-    (first, (least, early)), *_, (last, (most, late)) = sorted(clocks.items(), key=lambda clock: clock[1][0])
-    apart, uncertainty = most - least, early + late
-    if apart - uncertainty > OFF_SECONDS:
-        return warn(f"{last} is {apart:.1f} s ahead of {first}", "timedatectl set-ntp true, on all of them")
-    return ok(f"the same to within {1e3 * (apart + uncertainty):.2g} ms")

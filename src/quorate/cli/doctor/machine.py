@@ -1,15 +1,17 @@
-"""The machine: cores and threads, memory, shared memory, open files, folders."""
+"""The machine: cores and threads, memory, shared memory, open files, folders, loopback, the token between hosts."""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
 from quorate.core.cache_folder import cache_folder
+from quorate.wire.real.trust import LEAST_TOKEN
 
 GIB = 2**30
 WORKER_BYTES = 400 * 2**20
@@ -99,6 +101,29 @@ def folders() -> Finding:
         if wrong:
             return level(", ".join(facts), "; ".join(dict.fromkeys(wrong)))
     return ok(", ".join(facts))
+
+
+def ports() -> Finding:
+    """Judge loopback, over which processes meet."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(2)
+            with socket.create_connection(listener.getsockname(), timeout=2):
+                listener.accept()[0].close()
+    except OSError as error:
+        return fail(f"127.0.0.1: {error}", "bring it up: ip link set lo up; check the firewall")
+    return ok("127.0.0.1 listens and connects")
+
+
+def token() -> Finding:
+    """Judge `QUORATE_TOKEN`, the secret that the hosts of a run share."""
+    length = len(os.environ.get("QUORATE_TOKEN", "").strip())
+    if "QUORATE_TOKEN" not in os.environ:
+        return ok("QUORATE_TOKEN is not set; only runs on several hosts need it")
+    if length < LEAST_TOKEN:
+        fix = f"set {LEAST_TOKEN} characters or more, the same on every host: openssl rand -hex 32"
+        return warn(f"QUORATE_TOKEN has {length} characters", fix)
+    return ok(f"QUORATE_TOKEN has {length} characters")
 
 
 def _tried(path: Path) -> tuple[Path, str | None]:

@@ -54,7 +54,7 @@ def quorate_run() -> Finding:
         try:
             answer = tried(words, folder)
         except QuorateError as error:
-            fix = "see the rows ports and host name; is TMPDIR a local folder? GLOO_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO"
+            fix = "see the row ports; is TMPDIR a local folder? GLOO_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO"
             return fail(str(error), fix)
     if not answer["right"]:
         return fail("the workers met, but their mean was wrong", "do not train on this machine")

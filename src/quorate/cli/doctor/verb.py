@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from quorate.cli.doctor import hosts as of_hosts
-from quorate.cli.doctor import machine, network, software, trials
+from quorate.cli.doctor import machine, software, trials
 from quorate.cli.doctor import memory as needs
 from quorate.cli.doctor.findings import Check, Checks, Finding, examined, fail, within
 from quorate.cli.options import N, argument, command, option
@@ -39,9 +39,8 @@ QUICK: dict[str, Check] = {
     "/dev/shm": machine.shared_memory,
     "open files": machine.open_files,
     "folders": machine.folders,
-    "ports": network.ports,
-    "host name": network.host_name,
-    "token": network.token,
+    "ports": machine.ports,
+    "token": machine.token,
 }
 """The checks that start no training."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 
 from quorate.cli.doctor import machine
 from quorate.cli.doctor.machine import GIB
+from quorate.wire.real.trust import LEAST_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -121,3 +123,24 @@ def test_this_machine_is_judged() -> None:
     assert 0 < free <= total and 1 <= machine.usable_cores() <= (os.cpu_count() or 1)
     for check in (machine.cores, machine.memory, machine.shared_memory, machine.open_files, machine.folders):
         assert check().found
+
+
+def test_no_loopback_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.ports().level != "FAIL"
+
+    def unreachable(*address: object, **options: object) -> socket.socket:
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    finding = machine.ports()
+    assert finding.level == "FAIL" and "ip link set lo up" in finding.fix
+    assert "network is unreachable" in finding.found
+
+
+def test_a_token_that_would_be_refused_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUORATE_TOKEN", raising=False)
+    assert machine.token().level == "OK"
+    monkeypatch.setenv("QUORATE_TOKEN", "short")
+    assert machine.token()[:2] == ("WARN", "QUORATE_TOKEN has 5 characters")
+    monkeypatch.setenv("QUORATE_TOKEN", "x" * LEAST_TOKEN)
+    assert machine.token().level == "OK"
