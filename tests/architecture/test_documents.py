@@ -190,7 +190,9 @@ def test_nobody_is_told_to_install_quorate_from_an_index() -> None:
     folders = ("src", "tests", "examples", "benchmarks", "docs", ".github")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     written = [
-        path for path in [*ROOT.iterdir(), *inside] if path.suffix in {"", ".cff", ".md", ".py", ".toml", ".yml"}
+        path
+        for path in [*ROOT.iterdir(), *inside]
+        if path.suffix in {"", ".cff", ".ipynb", ".md", ".py", ".toml", ".yml"}
     ]
     files = [path for path in written if path.is_file() and path != Path(__file__)]
     texts = {path: path.read_text(encoding="utf-8") for path in files}

@@ -89,6 +89,9 @@ class Newcomer:
             if self.types(INSTALL, command, programs, self.clone, seconds=1800.0):
                 self.check("        quorate --version", lambda programs=programs: self._version(programs))
                 self.check("        the command for an extra", lambda programs=programs: self._extra(programs))
+        for command in commands_of(self.clone / INSTALL):
+            if command.startswith(("python -c", "pip show")):
+                self.types(INSTALL, command, environments[0], self.work)
         return environments[0]
 
     def _pretend_installed(self, programs: Path) -> None:
@@ -174,8 +177,9 @@ def main() -> int:
             programs = newcomer.home.environment("way-0")
             newcomer.types(INSTALL, EDITABLE, programs, newcomer.clone, seconds=1800.0)
         if options.full:
-            for extras in ("digits,tls", "docs"):
-                newcomer.types(INSTALL, f"pip install -e '.[{extras}]'", programs, newcomer.clone, seconds=1800.0)
+            newcomer.types(TUTORIAL, "make venv", programs, newcomer.clone, seconds=1800.0)
+            programs = newcomer.clone / ".venv" / "bin"
+            newcomer.types(INSTALL, "pip install -e '.[docs]'", programs, newcomer.clone, seconds=1800.0)
         if "completion" in parts:
             newcomer.check("completion: quorate run --strategy eag<TAB>", lambda: newcomer.completes(programs))
         if "tables" in parts:

@@ -53,7 +53,7 @@ def broken_links(site: Path) -> Iterator[str]:
     """Yield the links within a site that lead to no file, or to no anchor of a page."""
     for path in sorted(site.rglob("*.html")):
         for link in _read(path).links:
-            target, anchor = urldefrag(link)
+            target, anchor = urldefrag(re.sub(r"\?v=\w+", "", link))
             if re.match(r"[a-z]+:", target):
                 continue
             aim = (path.parent / unquote(target)).resolve() if target else path

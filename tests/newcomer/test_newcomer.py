@@ -17,7 +17,9 @@ def test_commands_and_the_script_of_a_page(tmp_path: Path) -> None:
 
 
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text('<a href="b.html#here"></a><a href="b.html#there"></a><a href="c%20d.css"></a>')
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#here"></a><a href="b.html#there"></a><a href="c%20d.css?v=0f"></a>'
+    )
     (tmp_path / "b.html").write_text(
         '<p id="here"></p><a href="#here"></a><a href="https://x.org/"></a><img src="no.svg">'
     )
