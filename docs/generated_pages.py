@@ -83,15 +83,15 @@ def strategies_page(cards: Sequence[Card]) -> str:
         [
             "# Strategy cards",
             "",
-            "Made from the documentation of the strategies themselves; `quorate explain NAME` prints the same.",
+            "Generated from the docstrings of the strategies; `quorate explain NAME` prints the same.",
             "",
             *_table(["name", "kind", "what it is"], summaries),
             "",
-            "## What becomes of a run under a fault",
+            "## What happens under faults",
             "",
             *_table(["strategy", *faults], rows),
             "",
-            "What the words mean is told [with the command](../../reference/command-line.md#quorate-explain).",
+            "[The command line](../../reference/command-line.md#quorate-explain) explains the words.",
             "",
             "```{toctree}",
             ":hidden:",
@@ -123,7 +123,7 @@ def combinations_page() -> str:
     ]
     return "\n".join(
         [
-            "# What goes with what",
+            "# Combinations of features",
             "",
             "Each strategy with its default settings. A number names the reason below the table: the message of the",
             "error, for the first strategy that it concerns. `quorate explain NAME` prints a strategy's row.",
@@ -189,12 +189,12 @@ def api_page() -> str:
     order = sorted(kinds, key=lambda name: kinds[name] == "class")
     return "\n".join(
         [
-            "# From the docstrings",
+            "# API from the docstrings",
             "",
             "Generated from the docstrings: signatures, errors, and what a strategy sees.",
             "[The API](../reference/api.md) explains the same with examples.",
             "",
-            "## What `quorate` gives",
+            "## Names in `quorate`",
             "",
             "```{eval-rst}",
             ".. currentmodule:: quorate",
@@ -205,7 +205,7 @@ def api_page() -> str:
             "```",
             "",
             *_module("Errors", "quorate.core.errors"),
-            *_module("What a strategy is made of", "quorate.core.strategy"),
+            *_module("The interface of strategies", "quorate.core.strategy"),
         ]
     )
 
@@ -236,7 +236,7 @@ def _honesty(card: Card) -> list[str]:
     if not card.honesty:
         return []
     rows = [[row.fault, row.verdict, row.remark] for row in card.honesty]
-    return ["## Honesty", "", *_table(["what befalls it", "what becomes of it", "remark"], rows), ""]
+    return ["## Honesty", "", *_table(["fault", "what happens", "remark"], rows), ""]
 
 
 def _settings(card: Card, marks: str) -> list[str]:
