@@ -37,7 +37,7 @@ default_role = "code"
 def setup(app: Any) -> None:
     """Pages that are made from the code are made anew; docstrings are read as they are written."""
     app.connect("builder-inited", lambda app: generated_pages.write(HERE / "generated"))
-    app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)  # before napoleon makes markup of it
+    app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)  # before napoleon
     app.connect("doctree-read", _note_numbers)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 from contextlib import suppress
 from numbers import Real
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -187,17 +187,19 @@ class Collectives:
                     f"{rank}; every worker names the same source"
                 )
         sent = next(((payload, kind) for payload, (_, rank, kind) in gathered if rank == source), None)
-        if sent is None and len(gathered) == 1:  # a server, or a newcomer before it trains with the others
+        if sent is None and len(gathered) == 1 and (self.wire.is_newcomer or serves_only(self._place)):
             return x
         if sent is None:
             raise PeerFailed(f"rank {source}, the source of world.broadcast(), has ended", (source,))
         payload, kind = sent
+        value: Any
         if kind is None:
-            value: T = value_in(payload)
-            return value
-        dtype, shape = kind
-        tensor: Any = payload.clone().view(getattr(torch, dtype)).reshape(shape)
-        return tensor.to(x.device if isinstance(x, Tensor) else self.device)
+            value = value_in(payload)
+        else:
+            dtype, shape = kind
+            value = payload.clone().view(getattr(torch, dtype)).reshape(shape)
+            value = value.to(x.device if isinstance(x, Tensor) else self.device)
+        return cast("T", value)
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on at least one worker; the same answer on all of them.
