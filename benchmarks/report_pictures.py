@@ -4,8 +4,8 @@
       --min-step-time 60ms --batch 24 --epochs 4 --evaluations 1 --name timeline
     python benchmarks/report_pictures.py timeline runs/timeline docs/pictures/timeline.svg
 
-    quorate compare -n 4 --baseline ddp --strategy eager-solo --metric top1 --target 0.9 --imbalance one-of:80ms \
-      --min-step-time 15ms --name tutorial train.py
+    quorate compare -n 4 --baseline ddp --strategy eager-solo --seeds 5 --metric top1 --target 0.9 \
+      --imbalance one-of:80ms --min-step-time 15ms --name tutorial train.py
     python benchmarks/report_pictures.py quality runs/tutorial docs/pictures/first-training.svg
 
 `train.py` is the script of docs/tutorial/first-training.md. In timelines the shortest step time stands for compute, and

@@ -63,7 +63,7 @@ class Newcomer:
         self.passed, self.failed = self.passed + (not wrong), self.failed + bool(wrong)
         return not wrong
 
-    def types(self, page: str, command: str, programs: Path, cwd: Path, *, seconds: float = 300.0) -> bool:
+    def types(self, page: str, command: str, programs: Path, cwd: Path, *, seconds: float = 600.0) -> bool:
         """Check that a command of a page ends with status 0."""
         return self.check(f"{page}: {command}", lambda: _wrong(self._run(command, programs, cwd, seconds)))
 
