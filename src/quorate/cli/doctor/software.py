@@ -43,8 +43,8 @@ def namesake() -> Finding:
     versions = {about.metadata["Name"]: about.version for about in metadata.distributions()}
     if {"quorate", "torch-quorate"} <= versions.keys():
         return warn(
-            f"quorate {versions['quorate']} is another program, and its files and those of torch-quorate overwrite each "
-            "other",
+            f"quorate {versions['quorate']} is another program, and its files and those of torch-quorate overwrite "
+            "each other",
             "uninstall both (pip uninstall quorate torch-quorate), then install torch-quorate again",
         )
     return ok("no other program is called quorate")
