@@ -21,6 +21,8 @@ from quorate.cli.verbs import app
 from quorate.strategies import strategies
 from quorate.train.compatibility import Rule, features, refused_features
 
+CORE = ("join", "World", "distribute", "loader", "log", "save", "load")
+INHERITS = "   :inherited-members:\n"
 COMBINATIONS = Path(__file__).parents[1] / "src" / "quorate" / "cli" / "combinations.json"
 
 
@@ -186,7 +188,7 @@ def api_page() -> str:
     kinds = {name: "class" if inspect.isclass(one) else "function" for name, one in known.items()}
     called = {name: f"quorate.notebook.{place}" for name, place in CALLED.items()}
     packages = {name: one.__name__ for name, one in known.items() if inspect.ismodule(one) and name not in called}
-    order = sorted(kinds, key=lambda name: kinds[name] == "class")
+    order = [*CORE, *sorted(kinds.keys() - {*CORE, "shard"}, key=lambda name: (kinds[name] == "class", name))]
     return "\n".join(
         [
             "# API from the docstrings",
@@ -196,10 +198,16 @@ def api_page() -> str:
             "",
             "## Names in `quorate`",
             "",
+            "The core first. `shard` is an alias of `loader`.",
+            "",
             "```{eval-rst}",
             ".. currentmodule:: quorate",
             "",
-            *(f".. auto{kinds[name]}:: {name}\n" for name in order if name not in {*called, *packages}),
+            *(
+                f".. auto{kinds[name]}:: {name}\n{INHERITS if name == 'World' else ''}"
+                for name in order
+                if name not in {*called, *packages}
+            ),
             *(f".. autofunction:: {place}\n" for place in called.values()),
             *(f".. automodule:: {place}\n" for place in packages.values()),
             "```",

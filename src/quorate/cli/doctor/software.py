@@ -31,10 +31,11 @@ def namesake() -> Finding:
     """Warn of the other program that is called `quorate` on PyPI, if it is installed beside `torch-quorate`."""
     from importlib import metadata
 
-    found = {about.metadata["Name"]: about.version for about in metadata.distributions()}
-    if {"quorate", "torch-quorate"} <= found.keys():
+    versions = {about.metadata["Name"]: about.version for about in metadata.distributions()}
+    if {"quorate", "torch-quorate"} <= versions.keys():
         return warn(
-            f"quorate {found['quorate']} is another program; its files and those of torch-quorate overwrite each other",
+            f"quorate {versions['quorate']} is another program, and its files and those of torch-quorate overwrite "
+            "each other",
             "uninstall both (pip uninstall quorate torch-quorate), then install torch-quorate again",
         )
     return ok("no other program is called quorate")
