@@ -5,7 +5,7 @@ Three virtual hosts with one worker each train one matrix of 300 by 300 numbers 
 period of 6. Told are the bytes that all workers have sent before the end (where learners give ways whole), over those
 of the same training without a codec; and, under rounds, up to how many hosts 4 bits save anything.
 
-Nothing here is timed; the same seeds give the same figures. The bars are the figures of docs/howto/compress.md.
+Nothing here is timed; the same seeds give the same figures. The bars are the shares in `EXPECTED`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CODES: Mapping[str, dict[str, Any]] = {
     "chunked-top-k": {"compress": "chunked-top-k"},
     "random-k of 10 %": {"compress": "random-k", "density": 0.1},
 }
-TOLD: Mapping[str, Mapping[str, float]] = {
+EXPECTED: Mapping[str, Mapping[str, float]] = {
     "rounds": {
         "sign": 0.10,
         "blocks of 4 bits": 0.24,
@@ -62,7 +62,7 @@ TOLD: Mapping[str, Mapping[str, float]] = {
         "half": 0.77,
     },
 }
-"""What docs/howto/compress.md says."""
+"""The share of the bytes that is left, by codec."""
 
 
 def lived(wire: Wire, steps: int, settings: Mapping[str, Any]) -> int:
@@ -103,8 +103,8 @@ def main() -> int:
         for name, codec in CODES.items():
             share = sent(under, codec) / whole
             report.rows.append(record.figure(f"{under}, {name}: share of the bytes", [share]))
-            if name in TOLD.get(under, {}):
-                told = TOLD[under][name]
+            if name in EXPECTED.get(under, {}):
+                told = EXPECTED[under][name]
                 report.bar(f"{under}, {name}: off from {told:g} by", abs(share - told), at_most=OFF)
     for hosts in (8, 14, 15, 16) if not options.quick else ():
         share = sent("rounds", CODES["blocks of 4 bits"], hosts) / sent("rounds", {}, hosts)

@@ -15,7 +15,7 @@ import generated_pages  # noqa: E402 - it lies here
 project = "Quorate"
 author = "The Quorate authors"
 project_copyright = f"2026 {author}"
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "Quorate"
 html_theme_options = {"source_edit_link": "", "source_view_link": ""}
@@ -23,13 +23,13 @@ html_copy_source = False
 html_show_sourcelink = False
 
 myst_heading_anchors = 4
-# A page that only one reader in a hundred looks for is found by search, not in the list at the side.
+# Names of the API are found by search, not in the list at the side.
 toc_object_entries = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "undoc-members": False}
-smartquotes = False  # a reader may copy them
+smartquotes = False  # readers copy quoted text into terminals
 # In docstrings, `a name` is code.
 default_role = "code"
 
@@ -37,7 +37,7 @@ default_role = "code"
 def setup(app: Any) -> None:
     """Pages that are made from the code are made anew; docstrings are read as they are written."""
     app.connect("builder-inited", lambda app: generated_pages.write(HERE / "generated"))
-    app.connect("autodoc-process-docstring", _as_restructured_text)
+    app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)  # before napoleon
     app.connect("doctree-read", _note_numbers)
 
 

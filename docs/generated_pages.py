@@ -23,6 +23,8 @@ from quorate.strategies import strategies
 from quorate.train.compatibility import Rule, features, refused_features
 
 HEADS = ("setting", "type", "default", "meaning")
+CORE = ("join", "World", "distribute", "loader", "log", "save", "load")
+INHERITS = "   :inherited-members:\n"
 COMBINATIONS = Path(__file__).parents[1] / "src" / "quorate" / "cli" / "combinations.json"
 
 
@@ -85,15 +87,15 @@ def strategies_page(cards: Sequence[Card]) -> str:
         [
             "# Strategy cards",
             "",
-            "Made from the documentation of the strategies themselves; `quorate explain NAME` prints the same.",
+            "Generated from the docstrings of the strategies; `quorate explain NAME` prints the same.",
             "",
             *_table(["name", "kind", "what it is"], summaries),
             "",
-            "## What becomes of a run under a fault",
+            "## What happens under faults",
             "",
             *_table(["strategy", *faults], rows),
             "",
-            "What the words mean is told [with the command](../../reference/command-line.md#quorate-explain).",
+            "[The command line](../../reference/command-line.md#quorate-explain) explains the words.",
             "",
             "```{toctree}",
             ":hidden:",
@@ -125,7 +127,7 @@ def combinations_page() -> str:
     ]
     return "\n".join(
         [
-            "# What goes with what",
+            "# Combinations of features",
             "",
             "Each strategy with its default settings. A number names the reason below the table: the message of the",
             "error, for the first strategy that it concerns. `quorate explain NAME` prints a strategy's row.",
@@ -235,26 +237,32 @@ def api_page() -> str:
     kinds = {name: "class" if inspect.isclass(one) else "function" for name, one in known.items()}
     called = {name: f"quorate.notebook.{place}" for name, place in CALLED.items()}
     packages = {name: one.__name__ for name, one in known.items() if inspect.ismodule(one) and name not in called}
-    order = sorted(kinds, key=lambda name: kinds[name] == "class")
+    order = [*CORE, *sorted(kinds.keys() - {*CORE, "shard"}, key=lambda name: (kinds[name] == "class", name))]
     return "\n".join(
         [
-            "# From the docstrings",
+            "# API from the docstrings",
             "",
             "Generated from the docstrings: signatures, errors, and what a strategy sees.",
             "[The API](../reference/api.md) explains the same with examples.",
             "",
-            "## What `quorate` gives",
+            "## Names in `quorate`",
+            "",
+            "The core first. `shard` is an alias of `loader`.",
             "",
             "```{eval-rst}",
             ".. currentmodule:: quorate",
             "",
-            *(f".. auto{kinds[name]}:: {name}\n" for name in order if name not in {*called, *packages}),
+            *(
+                f".. auto{kinds[name]}:: {name}\n{INHERITS if name == 'World' else ''}"
+                for name in order
+                if name not in {*called, *packages}
+            ),
             *(f".. autofunction:: {place}\n" for place in called.values()),
             *(f".. automodule:: {place}\n" for place in packages.values()),
             "```",
             "",
             *_module("Errors", "quorate.core.errors"),
-            *_module("What a strategy is made of", "quorate.core.strategy"),
+            *_module("The interface of strategies", "quorate.core.strategy"),
         ]
     )
 
@@ -285,7 +293,7 @@ def _honesty(card: Card) -> list[str]:
     if not card.honesty:
         return []
     rows = [[row.fault, row.verdict, row.remark] for row in card.honesty]
-    return ["## Honesty", "", *_table(["what befalls it", "what becomes of it", "remark"], rows), ""]
+    return ["## Honesty", "", *_table(["fault", "what happens", "remark"], rows), ""]
 
 
 def _settings(card: Card) -> list[str]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import quorate
+from quorate.aggregation import rules
+from quorate.codecs import codecs
+from quorate.core.registry import Registry
+from quorate.means import WITHOUT_CODEC
+from quorate.means.power_sgd import PowerSGDSettings
+from quorate.means.reduction import GATHER, HIERARCHICAL, TWO_PHASE, ReductionSettings
+from quorate.sharding.stages.orders import SCHEDULES, ScheduleName
 from quorate.strategies import strategies
-from quorate.strategies.names import StrategyName
+from quorate.train.names import CodecName, ReduceName, Settings, StrategyName
 from tests.architecture.tree import PACKAGE
 
 CALLS = """
@@ -28,15 +37,28 @@ plain = optim.SGD(model.parameters(), lr=0.1)
 quorate.distribute(plain, model, EagerSolo(max_staleness=4), on_nonfinite="skip", compress="half")
 quorate.distribute(plain, model, quorate.strategies.LocalSGD(sync_every=4), with_one_worker="algorithm")
 quorate.distribute(plain, model, "quorum", wait_for=3, name="generator")
-quorate.distribute(plain, model, "a-strategy-of-my-own", its_setting=1)
+quorate.distribute(plain, model, "all-reduce", compress="top-k", density=0.01, reduce="gather")
+quorate.distribute(plain, model, EagerSolo(), compress="top-k", density=0.01)
+quorate.distribute(plain, model, quorate.strategies.get("mine.py")(its_setting=1))
+quorate.distribute(plain, model, "eagr-solo")  # wrong
+quorate.distribute(plain, model, "mine.py")  # wrong
+quorate.distribute(plain, model, "quorum", wait_fr=3)  # wrong
+quorate.distribute(plain, model, "all-reduce", compress="topk")  # wrong
+quorate.distribute(plain, model, EagerSolo(), reduce="krumm")  # wrong
+quorate.launch(print, n=4, strategy="quorum", wait_for=3, seed=1)
+quorate.launch(print, virtual=4, strategy="ddp")
+quorate.launch(print, n=4, stratgy="quorum")  # wrong
+quorate.launch(print, n=4, strategy="qurum")  # wrong
+quorate.parallelize(model, schedule="zbv")
+quorate.parallelize(model, schedule="1f2b")  # wrong
 EagerSolo(max_stalenes=4)  # wrong
 EagerSolo(late="dropped")  # wrong
 EagerSolo(grace="5s")  # wrong
 quorate.strategies.EagerSol()  # wrong
 quorate.distribute(plain, model, EagerSolo(), compres="half")  # wrong
 quorate.distribute(plain, model, "quorum", on_nonfinite="skipp")  # wrong
-quorate.distribute(plain, model, EagerSolo(), wait_for=3)  # wrong
 quorate.loader(model, 3, share="dynamic", shuffle=True, seed=0, drop_last=True)
+quorate.loader([1, 2], 4)
 quorate.loader(model, 3, share="dynamik")  # wrong
 quorate.loader(model, 3, shuffl=True)  # wrong
 """
@@ -102,9 +124,26 @@ def test_mypy_finds_what_is_wrong_with_a_call_or_an_optimizer_and_nothing_else(t
     assert {(name, int(number)) for name, number in refused} == wrong, found.stdout + found.stderr
 
 
-def test_the_type_of_names_is_the_registry() -> None:
-    come_with_it = {name for name, place in strategies.places.items() if place.startswith("quorate.strategies.")}
-    assert set(get_args(StrategyName)) == come_with_it
+def test_types_of_names_are_the_registries() -> None:
+    assert set(get_args(StrategyName)) == with_quorate(strategies)
+    assert set(get_args(CodecName)) == {"none", "power-sgd"} | with_quorate(codecs)
+    assert set(get_args(ReduceName)) == {"auto", GATHER, TWO_PHASE, HIERARCHICAL, *WITHOUT_CODEC} | with_quorate(rules)
+    assert set(get_args(ScheduleName)) == set(SCHEDULES)
+
+
+def test_types_of_settings_are_the_fields_of_the_registered_classes() -> None:
+    others = {field.name for kind in (PowerSGDSettings, ReductionSettings) for field in dataclasses.fields(kind)}
+    assert set(get_type_hints(Settings)) == others.union(*map(fields_in, (codecs, rules, strategies)))
+
+
+def with_quorate(registry: Registry[Any]) -> set[str]:
+    """Names of what comes with Quorate: other tests register objects of their own."""
+    return {name for name, place in registry.places.items() if place.startswith("quorate.")}
+
+
+def fields_in(registry: Registry[Any]) -> Iterator[str]:
+    for name in with_quorate(registry):
+        yield from (field.name for field in dataclasses.fields(registry.get(name)))
 
 
 def test_all_classes_of_strategies_are_found_and_type_checkers_know_them() -> None:

@@ -158,6 +158,16 @@ def layouts_that_change(world: World) -> list[str]:
     return said
 
 
+def calls_of_the_world(world: World) -> list[Any]:
+    last = world.size - 1
+    numbers = (
+        world.sum(torch.tensor([world.rank, 1])),
+        world.max(float(world.rank)),
+        world.broadcast([world.rank], last),
+    )
+    return [world.local_rank, *numbers, world.broadcast(torch.full((2,), float(world.rank)), source=last)]
+
+
 def the_object_stays_the_users(world: World) -> list[str]:
     model = net(8)
     plain = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9))
@@ -250,6 +260,7 @@ def all_of_it(world: World) -> dict[str, object]:
         lbfgs,
         uneven,
         layouts_that_change,
+        calls_of_the_world,
         the_object_stays_the_users,
         tied_and_checkpointed,
         refused,
@@ -283,6 +294,12 @@ class TestTraining:
     def test_parameters_that_thaw_come_late_or_get_gradients_by_hand(self, size: int) -> None:
         for result in results(size):
             assert result["layouts_that_change"] == ["equal True", "by hand True", "still equal True"]
+
+    def test_calls_of_the_world_return_the_same_everywhere(self, size: int) -> None:
+        for rank, result in enumerate(results(size)):
+            local_rank, total, largest, values, tensor = result["calls_of_the_world"]
+            assert (local_rank, total.tolist(), largest) == (rank, [sum(range(size)), size], size - 1)
+            assert (values, tensor.tolist()) == ([size - 1], [size - 1.0] * 2)
 
     def test_a_tied_layer_in_two_reentrant_segments(self, size: int) -> None:
         assert all(result["tied_and_checkpointed"] for result in results(size))

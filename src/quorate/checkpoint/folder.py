@@ -37,6 +37,7 @@ FORMAT = 1
 """The version of the contents of such a folder."""
 MANIFEST = "manifest.json"
 KEPT = 2
+"""How many of the newest checkpoints stay by default."""
 _NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _LARGEST_MANIFEST = 64 << 20
 _WRITING = ".writing-"
@@ -151,12 +152,30 @@ def verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def clean(root: Path, *, refused: frozenset[str] = frozenset()) -> None:
-    """Remove `refused` checkpoints, and all complete ones but the newest two; files that cannot be removed stay."""
+def value_of(folder: Path) -> float | None:
+    """Return the value that `quorate.save(best=...)` gave the checkpoint; None without one."""
+    try:
+        value: float | None = read_manifest(folder).get("best")
+    except CheckpointError:
+        return None
+    return value
+
+
+def best_first(root: Path) -> list[Path]:
+    """Return the complete checkpoints with a value, the one of the largest first; of equal ones the newest."""
+    values = {path: value for path in complete_ones(root) if (value := value_of(path)) is not None}
+    return sorted(values, key=values.__getitem__, reverse=True)
+
+
+def clean(root: Path, *, refused: frozenset[str] = frozenset(), keep: int = KEPT) -> None:
+    """Remove `refused` checkpoints, and all complete ones but the newest `keep` and the best one; files that cannot be
+    removed stay."""
     there = complete_ones(root)
     good = [path for path in there if path.name not in refused]
-    for path in [*(path for path in there if path.name in refused), *good[KEPT:]]:
-        shutil.rmtree(path, ignore_errors=True)
+    best = [path for path in best_first(root) if path in good][:1] if len(good) > keep else []
+    for path in there:
+        if path not in (*good[:keep], *best):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def clean_unfinished(root: Path, *, session: str | None = None, up_to: int = 0) -> None:
@@ -195,6 +214,10 @@ class Part:
     shared: Mapping[str, Any] | None
     """Entries of the manifest, from the worker that writes state that is equal everywhere."""
     refused: frozenset[str] = frozenset()
+    keep: int | None = None
+    """How many checkpoints stay, if this worker has said so."""
+    best: float | None = None
+    """The value of this state, if this worker has given one; the largest is the best."""
     opened: Open = field(default=FileOutput)
 
     @property
@@ -209,6 +232,8 @@ class WrittenPart(Fields):
 
     files: Mapping[str, Any]  # open: what the manifest says of each file, by name
     shared: Mapping[str, Any] | None  # open: see `Part.shared`
+    keep: int | None = None
+    best: float | None = None
 
 
 def claims(board: Board, key: str) -> bool:
@@ -228,7 +253,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         written = {file.name: file.write(folder, part.opened).as_json for file in part.files}
         place = f"checkpoint/{part.key}"
-        board.set(f"{place}/part/{part.rank}", WrittenPart(written, part.shared).to_bytes())
+        board.set(f"{place}/part/{part.rank}", WrittenPart(written, part.shared, part.keep, part.best).to_bytes())
         if board.add(f"{place}/count") == part.size or _only_the_dead_are_missing(part, board):
             _complete(part, board, folder)
     except FileNotFoundError:
@@ -266,7 +291,11 @@ def _complete(part: Part, board: Board, folder: Path) -> None:
         "round": about["round"],
         "files": files,
     }
+    best = next((written.best for written in parts if written.best is not None), None)
+    if best is not None:
+        manifest["best"] = best
     commit(folder, manifest, refused=part.refused, opened=part.opened)
     board.delete(f"{place}/")
-    clean(part.root, refused=part.refused)
+    keep = max((written.keep for written in parts if written.keep is not None), default=KEPT)
+    clean(part.root, refused=part.refused, keep=keep)
     clean_unfinished(part.root, session=part.session, up_to=part.number)

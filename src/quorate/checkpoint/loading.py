@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from quorate.checkpoint.folder import clean_unfinished, complete_ones, verify
+from quorate.checkpoint.folder import best_first, clean_unfinished, complete_ones, verify
 from quorate.checkpoint.participants import Entered, Trained, checkpoint_context, trained
 from quorate.checkpoint.restoring import restore
 from quorate.checkpoint.saving import saving
@@ -38,7 +38,7 @@ class Resumed:
     sentences: list[str]
 
 
-def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
+def load(place: Place, extras: Mapping[str, Any], *, best: bool = False) -> Resumed:
     """Implement `quorate.load`; every worker calls it. The sentences are for the user, on rank 0."""
     everything = trained(place)
     if not everything.optimizers:
@@ -56,7 +56,7 @@ def load(place: Place, extras: Mapping[str, Any]) -> Resumed:
     wire, passed_over = place.wire.channel("checkpoints"), dict[str, str]()
     own = [(entry.optimizer, _options_of(entry.optimizer)) for entry in everything.ordered]
     while True:
-        choice = _agreed(place, root, passed_over)
+        choice = _agreed(place, root, passed_over, best=best)
         if choice.error is not None:
             raise CheckpointError(choice.error)
         saving(place).refused = frozenset(choice.refused)
@@ -99,28 +99,34 @@ def _enter(everything: Trained, entered: Entered, extras: Mapping[str, Any]) -> 
     return entered.step
 
 
-def _agreed(place: Place, root: Path, passed_over: Mapping[str, str]) -> Choice:
+def _agreed(place: Place, root: Path, passed_over: Mapping[str, str], *, best: bool) -> Choice:
     """Return rank 0's choice, through the board; checkpoints in `passed_over` could not be loaded."""
     wire: Wire = place.wire
     context = checkpoint_context(place)
     context.loads += 1
     key = f"checkpoint to load/{context.loads}"
     if wire.rank == 0:
-        choice = choose(root, passed_over)
+        choice = choose(root, passed_over, best=best)
         wire.board.set(key, choice.to_bytes())
         return choice
     wire.board.wait([key])
     return Choice.from_bytes(wire.board.get(key) or b"{}")
 
 
-def choose(root: Path, passed_over: Mapping[str, str] | None = None) -> Choice:
-    """Return the newest intact checkpoint in `root`; incomplete ones are removed. One in `passed_over` is left alone,
-    with the reason for that; it may fit another script."""
+def choose(root: Path, passed_over: Mapping[str, str] | None = None, *, best: bool = False) -> Choice:
+    """Return the newest intact checkpoint in `root`, or the best one; incomplete ones are removed. One in `passed_over`
+    is left alone, with the reason for that; it may fit another script. Newer ones than the best are refused, as the
+    training takes another course from there."""
     clean_unfinished(root)
+    there = complete_ones(root)
+    candidates = best_first(root) if best else there
+    if there and not candidates:
+        sentence = f"no checkpoint in {root} has a value; give one to quorate.save(best=...), or load the newest"
+        return Choice(None, error=sentence)
     reasons: list[tuple[str, str]] = []
     refused: list[str] = []
     chosen: str | None = None
-    for path in complete_ones(root):
+    for path in candidates:
         if passed_over is not None and path.name in passed_over:
             reasons.append((path.name, passed_over[path.name]))
             continue
@@ -131,6 +137,7 @@ def choose(root: Path, passed_over: Mapping[str, str] | None = None) -> Choice:
             refused.append(path.name)
         else:
             chosen = path.name
+            refused += [newer.name for newer in there[: there.index(path)] if best]
             break
     if reasons and chosen is None:
         every = "; ".join(f"{name}: {why}" for name, why in reasons)

@@ -67,12 +67,15 @@ class Saving(StepObserver):
         """From the number of steps or rounds of this session to those of the whole training."""
         self.refused: frozenset[str] = frozenset()
         """Checkpoints that were found damaged."""
+        self._keep: int | None = None
+        self._best: float | None = None
+        """The value of the state that is taken next."""
         self.opened: Open = FileOutput
         data_context(place).boundaries.append(self.boundary)
         observers(place).add(self)
         place.leaving.append(self.flush)
 
-    def save(self, extras: Mapping[str, Any]) -> None:
+    def save(self, extras: Mapping[str, Any], keep: int | None = None, best: float | None = None) -> None:
         """Take a checkpoint: see `quorate.save`."""
         training = self._trained
         if not training.optimizers:
@@ -81,6 +84,7 @@ class Saving(StepObserver):
         check_state(training)
         self._root()
         self.boundary()
+        self._keep, self._best = keep or self._keep, best
         in_rounds = [optimizer for optimizer in training.optimizers.values() if optimizer.is_in_rounds]
         if in_rounds and len(training.optimizers) > 1:
             self._save_at_rest()
@@ -230,6 +234,8 @@ class Saving(StepObserver):
             rank=wire.rank,
             size=wire.size,
             refused=self.refused,
+            keep=self._keep,
+            best=self._best,
             opened=self.opened,
         )
         with ExitStack() as inside:
@@ -238,6 +244,7 @@ class Saving(StepObserver):
                 if optimizer.worker is not None:
                     inside.enter_context(optimizer.worker.as_edited())
             files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
+        self._best = None
         tell = checkpoint_context(self._place).tell or _silently
         own_part = part(files=files, shared=shared)
         self._writing = wire.spawn(lambda channel: write(own_part, channel.board, tell), "checkpoint")

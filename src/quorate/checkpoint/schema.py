@@ -134,6 +134,7 @@ class Manifest(TypedDict):
     ranks: NotRequired[list[Annotated[int, Field(ge=0, lt=MOST_WORKERS)]]]
     optimizers: Annotated[dict[str, _OptimizerAbout], Field(min_length=1)]
     round: NotRequired[Count | None]
+    best: NotRequired[Annotated[float, Field(allow_inf_nan=False)]]
     files: dict[FileName, _FileAbout]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -44,12 +44,20 @@ SHARES = (DYNAMIC, STATIC)
 """The divisions of an epoch among workers."""
 
 
+class Indexed(Protocol):
+    """A list, an array, a tensor, or any other object with a length and an index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
 @one_sentence(
     dict.fromkeys(("sampler", "batch_sampler"), "loader deals out the data itself, and shuffles by seed")
     | {"batch_size": "it is the number of examples per batch and per worker"}
 )
 def loader(
-    dataset: Dataset[Any],
+    dataset: Dataset[Any] | Indexed,
     batch_size: int,
     *,
     batch: Literal["fixed", "auto"] = "fixed",
@@ -73,12 +81,12 @@ def loader(
     persistent_workers: bool = False,
     in_order: bool = True,
 ) -> Loader:
-    """Return this worker's share of `dataset`, in batches of `batch_size` *per worker*; a new order every epoch.
+    """Return this worker's share of `dataset`, in batches; each epoch has a new order.
 
     Args:
-        dataset: A map-style dataset. It and all other arguments must be equal on every worker: the length, a few items
-            and the order of epochs are compared with those of the first worker that calls (except items that differ
-            when read twice).
+        dataset: A map-style dataset, list, array or tensor. It and all other arguments must be equal on every worker:
+            the length, a few items and the order of epochs are compared with those of the first worker that calls
+            (except items that differ when read twice).
         batch_size: Examples per batch and per worker.
         batch: "auto" doubles batches between two epochs while the batch of all workers is then no larger than the
             critical batch, by the measured noise of gradients, up to `max_batch_size`.
@@ -103,10 +111,19 @@ def loader(
 
     The other arguments are those of torch's DataLoader.
 
+    Returns:
+        A loader with `len()` (batches per epoch), `epoch`, `set_epoch(epoch)` and `state_dict()`. Checkpoints contain
+        its position.
+
     Raises:
         ConfigurationError: `quorate.join()` was not called; `share` or `partition` is unknown; the batch size is below
             1, or larger than the shuffled dataset, or (with `drop_last`) than the share; the dataset is empty or has no
             length; the device does not exist; or another worker passed other data, or another seed.
+
+    Example:
+        >>> loader = quorate.loader(dataset, batch_size=8)
+        >>> for inputs, targets in loader:
+        ...     loss = torch.nn.functional.cross_entropy(model(inputs), targets)
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
@@ -153,7 +170,15 @@ def loader(
     grows = growing(place, number, batch, max_batch_size, own_share, batch_size, number_of_examples(dataset))
     rests = own_share.kind in (DYNAMIC, BY_ROUND)
     batches = Loader(
-        dataset, batch_size, own_share, loading, place, rests=rests, device=there, growing=grows, meets=meets
+        cast("Dataset[Any]", dataset),
+        batch_size,
+        own_share,
+        loading,
+        place,
+        rests=rests,
+        device=there,
+        growing=grows,
+        meets=meets,
     )
     add(place, number, batches)
     return batches

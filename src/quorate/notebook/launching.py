@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO, Unpack
 
 from quorate.cli.choices import check_overrides, check_virtual, check_workers
 from quorate.core.errors import ConfigurationError, WorkerFailed
@@ -26,6 +26,9 @@ from quorate.notebook import function as functions
 from quorate.notebook.progress import display_of_notebook, progress_of
 from quorate.report.closing import closing_line
 from quorate.wire import current
+
+if TYPE_CHECKING:
+    from quorate.train.names import Settings, StrategyName
 
 _INTERRUPTED, _WRONG_INPUT, _LACKING = 130, 2, 3
 _SECONDARY = "PeerFailed"
@@ -46,7 +49,7 @@ def launch(
     n: int | None = None,
     virtual: int | None = None,
     args: Sequence[Any] = (),
-    strategy: str | None = None,
+    strategy: StrategyName | Literal["ddp"] | None = None,
     name: str | None = None,
     seed: int | None = None,
     imbalance: str | None = None,
@@ -58,12 +61,12 @@ def launch(
     latency: str | float | None = None,
     bandwidth: str | float | None = None,
     progress: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Launched:
     """Call `function(*args)` in `n` worker processes, or in `virtual` workers of this process, and wait for their end.
 
     Args:
-        function: What a script would be: it calls `quorate.join()`, and trains. Processes receive a copy of it, with
+        function: Calls `quorate.join()` and trains, as a script does. Processes receive a copy of it, with
             the globals that it uses, by cloudpickle (the extra `notebook`). Virtual workers share this process.
         n: Number of worker processes.
         virtual: Number of virtual workers, in place of `n`.
@@ -85,6 +88,13 @@ def launch(
         KeyboardInterrupt: The call was interrupted; all workers have ended.
 
     Cost: each process imports torch; virtual workers start at once.
+
+    Example:
+        >>> def train():
+        ...     world = quorate.join()
+        ...     return world.sum(world.rank)
+        >>> quorate.launch(train, virtual=4, progress=False).results
+        [6, 6, 6, 6]
     """
     if (n is None) == (virtual is None):
         raise ConfigurationError("quorate.launch takes n=, the number of worker processes, or virtual=, and not both")
@@ -101,7 +111,7 @@ def launch(
     size = n or virtual or 1
     overrides = Overrides(
         strategy=strategy,
-        settings=settings,
+        settings=dict(settings),
         seed=seed,
         imbalance=imbalance,
         pace=min_step_time,

@@ -49,6 +49,11 @@ def report(run: Launched | Path | str) -> Report:
         ConfigurationError: There is no such run.
 
     Cost: the records are read once, some 10 µs a row.
+
+    Example:
+        >>> run = quorate.launch(quorate.join, virtual=2, progress=False)
+        >>> quorate.report(run).path.name
+        'report.html'
     """
     from quorate.report.summary import write_report
 

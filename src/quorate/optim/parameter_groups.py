@@ -21,15 +21,24 @@ def parameter_groups(
 
     Args:
         model: The model.
-        weight_decay: The decay of the first group.
+        weight_decay: The weight decay of the first group, at least 0.
         no_decay: Names of parameters without decay, besides those of one dimension or none (biases, weights of norms).
         zero_gammas: Names of norms whose weights become 0 here, such as the last norms of residual blocks: a block then
             begins as its shortcut (Goyal et al. 2017, arXiv 1706.02677, section 5.1).
 
-    Patterns are of full names, with `*` for anything: `*.bn3`. Parameters come with their names, as torch's and our
+    Patterns are of full names, with `*` for anything: `*.bn3`. Parameters have their names, as torch's and our
     optimizers take them; an empty group is left out.
 
-    Raises `ConfigurationError` for patterns that match nothing, a norm without a weight, and a decay below 0.
+    Returns:
+        The groups, for any optimizer of torch.
+
+    Raises:
+        ConfigurationError: A pattern matches nothing, a norm has no weight, or the decay is below 0.
+
+    Example:
+        >>> decayed, plain = quorate.parameter_groups(model, weight_decay=0.01)
+        >>> decayed["weight_decay"], plain["weight_decay"]
+        (0.01, 0.0)
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"parameter_groups takes a torch.nn.Module, not {type(model).__name__}")

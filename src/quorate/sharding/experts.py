@@ -21,24 +21,38 @@ from quorate.sharding.traffic import Traffic
 
 
 class Experts(Module):
-    """`count` experts, made by `expert()`, and a router that sends each token of `dim` numbers to `top_k` of them.
+    """Experts, and a router that sends each token to `top_k` of them.
 
-    Takes (..., dim) and returns (..., out), where `out` is what an expert makes of `dim`: for each token the sum of its
-    experts' outputs, times their gates. An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens
-    of a call; what it does not take adds zeros, so that such a token goes on by the residual connection around the
-    layer alone. `capacity_factor=None` takes all. `route` (`quorate.sharding.experts`) has the exact rules.
+    Tokens of (..., dim) become (..., out), where `out` is the width of an expert's output: for each token the sum of
+    its experts' outputs, times their gates. On one process it is an ordinary module. `quorate.parallelize` distributes
+    the experts over the shards of a replica; every worker routes its own tokens, with a capacity for them alone.
+    Parameters of experts are stacked: `experts.<name>` is (count, *shape), and a worker's piece has fewer rows.
 
-    After each call there are `balance_loss` and `z_loss` (scalars with a graph, without coefficients), to be added to
-    the loss, as in `loss + 0.01 * layer.balance_loss`; and `dropped`, the number of choices that were not taken.
+    Args:
+        expert: A function that creates an expert, a Module that takes (tokens, dim). It is called `count` times; all
+            have the same names and shapes of parameters, and no buffers.
+        count: The number of experts; a multiple of the number of shards.
+        dim: The width of a token.
+        top_k: The number of experts of each token.
+        capacity_factor: An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens of a call; the
+            others add zeros, so that such a token continues by the residual connection around the layer alone. None:
+            no limit. `route` (`quorate.sharding.experts`) has the exact rules.
+        groups: The number of groups of neighbouring tokens, each with its own capacity and losses. One process with
+            `groups=4` and the concatenated batches of four workers computes the same as four workers with `groups=1`.
 
-    On one process it is an ordinary module. `quorate.parallelize` spreads the experts over the shards of a replica;
-    every worker routes its own tokens, with capacity for them alone. `groups` cuts the tokens of a call into so many
-    groups of neighbours that are routed for themselves: one process with `groups=4` and four workers' batches behind
-    one another makes what four workers make with `groups=1`.
+    Attributes:
+        balance_loss, z_loss: After a call, losses without coefficients to be added: `loss + 0.01 * layer.balance_loss`.
+        dropped: After a call, the number of choices that were not taken.
 
-    Parameters of experts are stacked: `experts.<name>` is (count, *shape), as its piece on a worker is of fewer rows.
+    Raises:
+        ConfigurationError: Numbers are out of range, or experts have different parameters or buffers.
+
     Sources: Lepikhin et al. 2020 (GShard, arXiv 2006.16668), Fedus et al. 2021 (Switch Transformer, arXiv 2101.03961).
-    Raises `ConfigurationError` for numbers out of range, and for experts that are not alike or have buffers.
+
+    Example:
+        >>> layer = quorate.Experts(lambda: torch.nn.Linear(4, 4), count=8, dim=4)
+        >>> layer(torch.randn(2, 5, 4)).shape
+        torch.Size([2, 5, 4])
     """
 
     balance_loss: Tensor | None
@@ -81,11 +95,11 @@ class Experts(Module):
         self._exchange: Exchange | None = None
 
     def spread_(self, exchange: Exchange) -> None:
-        """Give each worker from now on the parameters of the count / S experts of its rank only."""
+        """Keep only the parameters of the count / S experts of this worker's rank, from now on."""
         self._exchange = exchange
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs. Raises `ConfigurationError` for other widths, and for tokens that do not divide."""
+        """Return the outputs. Raises `ConfigurationError` for other widths, and tokens that `groups` do not divide."""
         if x.shape[-1] != self.dim:
             raise ConfigurationError(f"Experts takes tokens of {self.dim} numbers, not {x.shape[-1]}")
         flat = x.reshape(-1, self.dim)
@@ -132,7 +146,7 @@ class Experts(Module):
         return {**self.__dict__, "balance_loss": None, "z_loss": None}
 
     def extra_repr(self) -> str:
-        """The settings, for `print`."""
+        """Return the settings, for `print`."""
         return f"count={self.count}, dim={self.dim}, top_k={self.top_k}, capacity_factor={self.capacity_factor}"
 
 

@@ -28,6 +28,7 @@ from quorate.sharding.mesh import Coordinates, Meshes, coordinates_in, deal_to, 
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.sharding.stages.choice import StageChoice, check_stages
+from quorate.sharding.stages.orders import ScheduleName
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
 from quorate.wire import current
@@ -77,14 +78,14 @@ def parallelize(
     tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
     initialize: Initialize | None = None,
     stages: Literal["auto", "memory"] | Sequence[str] = "auto",
-    schedule: str = "1f1b",
+    schedule: ScheduleName | Literal["auto"] = "1f1b",
     microbatches: int | None = None,
     example: Any = None,
 ) -> M:
-    """Divide `model` among the workers of each replica of `mesh`, in place, and return it. Every worker calls it.
+    """Divide `model` among the workers of each replica of `mesh`, in place, and return it.
 
-    Call it before making the optimizer. All workers begin with rank 0's parameters and buffers. Each of the R x S
-    workers trains on batches of its own; gradients are the mean of all.
+    Every worker calls it, before making the optimizer. All workers begin with rank 0's parameters and buffers. Each of
+    the R x S workers trains on batches of its own; gradients are the mean of all.
 
     Args:
         model: The model. If it is on the meta device, each worker makes its pieces only: the tensors of each module by
@@ -121,10 +122,18 @@ def parallelize(
     Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
     (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and the messages of the strategy for 1 / S of the model.
 
+    Returns:
+        `model`.
+
     Raises:
-        ConfigurationError: `quorate.join()` was not called; `model` is no model, or is sharded or distributed already;
-            workers are virtual; the mesh has other workers or axes; workers cannot evenly share heads, widths or
-            experts; or nothing initialises some tensors on the meta device.
+        ConfigurationError: `quorate.join()` was not called; `model` is not a Module, or is sharded or distributed
+            already; workers are virtual; the mesh has other workers or axes; workers cannot evenly share heads, widths
+            or experts; or nothing initializes some tensors on the meta device.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> model = quorate.parallelize(model, zero=2)
+        >>> optimizer = quorate.distribute(torch.optim.AdamW(model.parameters()), model)
     """
     from quorate.sharding.by_experts import by_experts, check_experts, experts_in, outside_experts
     from quorate.sharding.by_fsdp import is_sharded_already, shard

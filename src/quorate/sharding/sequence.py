@@ -92,18 +92,36 @@ def sequence_attention(
 ) -> Tensor:
     """Compute `torch.nn.functional.scaled_dot_product_attention` of sequences that workers hold in pieces.
 
-    In a model divided by `quorate.parallelize(model, mesh, tensor="sequence")` the tensors, (..., heads, positions,
-    head size), and the result have the positions of this worker; elsewhere this is torch's function. Lengths of pieces
-    may differ, in order of rank. `attn_mask` is of the full sequence, (..., S, S), and with a dimension of heads, of
-    all heads. Dropout masks differ between workers, as do their heads.
+    In a model divided by `quorate.parallelize(model, mesh, tensor="sequence")` the tensors and the result have the
+    positions of this worker; lengths of pieces may differ, in order of rank. Elsewhere this is torch's function.
+    Dropout masks differ between workers, as do their heads.
+
+    Args:
+        query, key, value: Tensors of (..., heads, positions, head size).
+        attn_mask: A mask of the full sequence, (..., S, S), and with a dimension of heads, of all heads.
+        dropout_p: The probability of dropout.
+        is_causal: Whether a position attends to earlier ones only.
+        scale: The factor of the scores; None: 1 / sqrt(head size).
+        enable_gqa: Whether several heads of queries share one of keys and values.
+        by: "heads" redistributes heads among the workers; with "ring" keys and values circulate instead (Liu et al.
+            2023, arXiv 2310.01889), for any number of heads, without masks and dropout.
+
+    Returns:
+        The attention, a tensor of the shape of `query` with the head size of `value`.
+
+    Raises:
+        ConfigurationError: The number of heads is no multiple of the workers (except with "ring"), or that of queries
+            no multiple of that of keys; key and value are of another sequence; or there is a mask or dropout with
+            "ring".
 
     Cost: for query, key, value and result of B bytes each and all heads, on T workers, each sends 4 (T - 1) / T^2 B
-    forward, in two all-to-alls, and as much backward. With `by="ring"` keys and values circulate among the workers
-    instead (Liu et al. 2023, arXiv 2310.01889), for any number of heads, without masks and dropout: 2 (T - 1) / T B
-    forward for those of B bytes each, and 2 (2 T - 1) / T B backward, in T steps each.
+    forward, in two all-to-alls, and as much backward. With "ring", for keys and values of B bytes each, 2 (T - 1) / T B
+    forward and 2 (2 T - 1) / T B backward, in T steps each.
 
-    Raises `ConfigurationError` where the number of heads is no multiple of T (except with "ring"), or that of queries
-    none of that of keys, for a key and value of another sequence, and for a mask or dropout with "ring".
+    Example:
+        >>> q = k = v = torch.randn(1, 2, 5, 4)
+        >>> quorate.sequence_attention(q, k, v, is_causal=True).shape
+        torch.Size([1, 2, 5, 4])
     """
     here = _here()
     together, here.has_attended = here.together, True
@@ -167,11 +185,23 @@ def _own_mask(mask: Tensor | None, length: int, heads: int, together: Together) 
 def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
     """Return the positions of `x`, along `dim`, that lie on this worker; lengths of the T pieces differ by one at most.
 
-    Use it for everything indexed by position: tokens, targets, and position numbers. `x` is the same on the T workers,
-    which is checked in calls 1, 2, 4, 8 and so on. Where sequences are full, the result is `x` itself.
+    Use it for everything indexed by position: tokens, targets, and position numbers.
 
-    Raises `ConfigurationError` where there are fewer positions than workers, and for a tensor with a gradient (cut the
-    model's inputs, not intermediate results), and `Mismatch` where workers have different tensors.
+    Args:
+        x: A tensor that is the same on the T workers, which is checked in calls 1, 2, 4, 8 and so on.
+        dim: The dimension of positions.
+
+    Returns:
+        The piece; `x` itself where sequences are full.
+
+    Raises:
+        ConfigurationError: There are fewer positions than workers, or `x` requires a gradient (cut the model's inputs,
+            not intermediate results).
+        Mismatch: Workers have different tensors.
+
+    Example:
+        >>> quorate.sequence_piece(torch.arange(6).view(1, 6)).shape
+        torch.Size([1, 6])
     """
     here = _here()
     together = here.together
@@ -200,11 +230,24 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
 
 
 def sequence_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean of `losses` over all positions, the same on all T workers; each has the losses of its piece.
+    """Return the mean of `losses` over all positions of the sequence, the same on all T workers.
 
-    `weights`, of the shape of `losses`, weight positions (0 for padding); None: all alike. The result is the mean that
-    one process forms. Its backward pass is that of the full loss, provided that it is the only path from pieces to a
-    loss. Raises `ConfigurationError` for weights of another shape.
+    The result is the mean that one process computes. Its backward pass is that of the full loss, provided that it is
+    the only path from pieces to a loss.
+
+    Args:
+        losses: The losses of this worker's positions.
+        weights: The weights of the positions, of the shape of `losses` (0 for padding); None: all equal.
+
+    Returns:
+        The mean, a tensor of one number.
+
+    Raises:
+        ConfigurationError: `weights` have another shape.
+
+    Example:
+        >>> quorate.sequence_mean(torch.tensor([1.0, 3.0]))
+        tensor(2.)
     """
     if weights is not None and weights.shape != losses.shape:
         raise ConfigurationError(f"weights are of the shape {tuple(weights.shape)}, and losses {tuple(losses.shape)}")

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Module)
 
 @contextmanager
 def whole(model: M) -> Iterator[M]:
-    """Give a model in shards whole parameters inside a `with` block: plain tensors, on every worker.
+    """Give a model in shards full parameters inside a `with` block: plain tensors, on every worker.
 
     Inside, the model is called, printed, copied (`copy.deepcopy`) and saved (`state_dict()`) as in one process, and
     workers may call it unequally often, or not at all. Changes of parameters made inside are kept; all workers of a
@@ -40,6 +40,10 @@ def whole(model: M) -> Iterator[M]:
 
     Cost: all workers of a replica enter and leave together. Each sends its piece to the others, Psi (S - 1) / S numbers
     received for Psi parameters and S shards, and holds all parameters inside. Nothing is sent at the end.
+
+    Example:
+        >>> with quorate.whole(model):
+        ...     weights = model.state_dict()
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"quorate.whole takes a torch.nn.Module, not {type(model).__name__}")

@@ -64,7 +64,7 @@ strategies: Registry[type[Strategy]] = Registry(
     },
     takes_files=True,
 )
-register = strategies.register
+register, get = strategies.register, strategies.get
 _CLASSES = {place.rpartition(":")[2]: name for name, place in strategies.places.items()}
 """By class of those that come with Quorate, the strategy's name."""
 

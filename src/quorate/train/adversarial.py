@@ -89,28 +89,39 @@ def adversarial(
     bounds: tuple[float, float] | None = None,
     of: str | int | None = None,
 ) -> Loss:
-    """Return the loss of the worst inputs within `epsilon` of those of a batch, with the signature of `loss`.
+    """Return a loss with the signature of `loss`, computed on the worst inputs within `epsilon` of those of a batch.
 
-    "fgsm" is one step of length `epsilon` along the sign of the input's gradient; the loss is then `clean` times that
-    of the unchanged batch and 1 - `clean` times that of the changed one, 0.5 by default (Goodfellow, Shlens, Szegedy,
-    ICLR 2015, equations 2 and 3 and section 6). "pgd" makes `steps` (7) of `step_size` (2.5 `epsilon` / `steps`) from a
-    random point inside, each projected back; `clean` is by default 0 (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR
-    2018, equation 2.1 and section 2.1).
+    Inner gradients are those of the input alone: no `.grad` changes, no hook of a parameter runs, and workers exchange
+    nothing, so any strategy trains with it. The buffers of the model (BatchNorm's statistics) take in only the inputs
+    of the loss itself.
 
     Args:
         loss: Called as `loss(model, batch, ...)`.
         epsilon: The largest change, in the units of the inputs.
+        attack: "fgsm" makes one step of length `epsilon` along the sign of the input's gradient (Goodfellow, Shlens,
+            Szegedy, ICLR 2015, equations 2 and 3 and section 6). "pgd" makes `steps` steps of `step_size` from a random
+            point inside, each projected back (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR 2018, equation 2.1 and
+            section 2.1).
+        steps: The number of steps of "pgd"; None: 7.
+        step_size: The length of its steps; None: 2.5 `epsilon` / `steps`.
         norm: "inf" bounds the change of each number; "2" its length for each example (dimension 0), along the gradient.
+        clean: The share of the loss of the unchanged batch in the result; None: 0.5 with "fgsm", 0 with "pgd".
         bounds: The least and the greatest number that an input may have.
         of: The input: a field or key of the batch, or its place; None: the first floating-point tensor after the model.
 
-    Inner gradients are those of the input alone: no `.grad` changes, no hook of a parameter runs, and workers exchange
-    nothing, so any strategy trains with it. The buffers of the model (BatchNorm's statistics) take in only the inputs
-    of the loss itself. Cost: `steps` more passes forward and backward per step, and one forward where `clean` is
-    between 0 and 1.
+    Returns:
+        A function with the arguments of `loss`.
 
     Raises:
         ConfigurationError: For invalid settings, and when called: without such an input, and for a model in shards.
+
+    Cost: `steps` more passes forward and backward per step, and one forward where `clean` is between 0 and 1.
+
+    Example:
+        >>> def loss(model, batch):
+        ...     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        >>> worst = quorate.adversarial(loss, epsilon=0.1, attack="fgsm")
+        >>> worst(model, (inputs, targets)).backward()
     """
     search, share = _search(epsilon, attack, steps, step_size, norm, bounds), 0.5 if attack == "fgsm" else 0.0
     share = share if clean is None else clean

@@ -177,18 +177,30 @@ def _norms_in(model: Module, call: str) -> list[Module]:
 
 @one_sentence({"model": "it is the torch.nn.Module whose batch norms are changed"})
 def sync_batch_norm(model: Module, group: int | None = None) -> Module:
-    """Let batch norms of `model` take mean and variance over the batches of all workers; return the model.
+    """Let batch norms of `model` compute mean and variance over the batches of all workers; return the model.
 
-    With `group` they are over so many workers of neighbouring ranks, which has to divide the number of workers. Modules
-    stay what they are (`isinstance`, names, `state_dict`), with their class swapped for a subclass. Outputs and
-    gradients are those of one process with the batches behind one another, up to rounding; batches may have unequal
+    Modules remain what they are (`isinstance`, names, `state_dict`), with their class swapped for a subclass. Outputs
+    and gradients are those of one process with the concatenated batches, up to rounding; batches may have unequal
     sizes. Running statistics are the same on all workers of a group. Every worker calls it, and makes the same forward
-    and backward passes: in each, training waits for the others. A worker that dies ends the others.
+    and backward passes, which wait for the other workers. A worker that dies ends the others.
+
+    Args:
+        model: A model with batch norms.
+        group: The number of workers of neighbouring ranks whose batches count together; None: all.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ConfigurationError: `quorate.join()` was not called, there are no batch norms, `group` does not divide the
+            number of workers, workers join or compute layers together, or, in the first pass, the strategy is one in
+            which workers do not all meet.
 
     Cost for a norm of C channels: forward, 2 C + 1 numbers sent to each other worker; backward, a sum of 2 C numbers.
-    Raises `ConfigurationError` before `quorate.join()`, without batch norms, for a size that does not divide the
-    number of workers, for workers that join or compute layers together, and in the first pass under strategies in which
-    workers do not all meet.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6))
+        >>> model = quorate.sync_batch_norm(model)
     """
     place = current.here()
     norms = _norms_in(model, "sync_batch_norm")
@@ -216,13 +228,26 @@ def sync_batch_norm(model: Module, group: int | None = None) -> Module:
 
 @one_sentence({"examples": "it is how many examples have a mean and a variance of their own"})
 def ghost_batch_norm(model: Module, examples: int) -> Module:
-    """Let batch norms of `model` take mean and variance over parts of the batch of this worker; return the model.
+    """Let batch norms of `model` compute mean and variance over parts of this worker's batch; return the model.
 
-    A batch is divided into as many parts as there are `examples` in it, of at least so many each. Running statistics
-    take in one part after the other. Modules stay what they are, with their class swapped for a subclass.
+    Modules remain what they are, with their class swapped for a subclass. Running statistics take in one part after the
+    other. Source: Hoffer, Hubara, Soudry 2017, arXiv 1705.08741, Algorithm 1.
 
-    Hoffer, Hubara, Soudry 2017, arXiv 1705.08741, Algorithm 1. Nothing is sent; one call of the norm for each part.
-    Raises `ConfigurationError` without batch norms, and for a number below 2.
+    Args:
+        model: A model with batch norms.
+        examples: The least number of examples of a part; a batch is divided into as many parts as possible.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ConfigurationError: There are no batch norms, or `examples` is below 2.
+
+    Cost: one call of the norm for each part; nothing is sent.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6))
+        >>> model = quorate.ghost_batch_norm(model, examples=4)
     """
     norms = _norms_in(model, "ghost_batch_norm")
     count: object = examples

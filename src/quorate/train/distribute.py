@@ -1,7 +1,7 @@
 """`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers.
 
 It also makes steps on the host for models whose optimizer is offloaded, and has data dealt out alike under strategies
-that compute the same batches on several workers. `OptionsBesideAStrategy` lets editors complete its options.
+that compute the same batches on several workers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NoReturn, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, NoReturn, Unpack, cast
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -37,7 +37,6 @@ from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
-from quorate.strategies.names import StrategyName
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
@@ -47,6 +46,7 @@ from quorate.train.gains import measure_gains
 from quorate.train.leaving import leaving_of
 from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
+from quorate.train.names import Settings, StrategyName
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
@@ -90,7 +90,7 @@ class Distributes:
         _kept(self, _LOOP).group_came(self.param_groups[-1])  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
+        """Return a context in which backward passes only add to `.grad`; the first one outside averages the sum."""
         loop: Loop = _kept(self, _LOOP)
         return loop.accumulate()
 
@@ -117,34 +117,11 @@ def _kept(optimizer: Any, name: str) -> Any:
     return own[name] if name in own else _kept(optimizer.optimizer, name)
 
 
-@overload
-def distribute(
-    optimizer: Optimizer,
-    model: Module,
-    strategy: Strategy,
-    *,
-    name: str | None = None,
-    **options: Unpack[OptionsBesideAStrategy],
-) -> DistributedOptimizer: ...
-@overload
-def distribute(
-    optimizer: Optimizer,
-    model: Module,
-    strategy: StrategyName | str = "all-reduce",
-    *,
-    name: str | None = None,
-    with_one_worker: Literal["bypass", "algorithm"] = "bypass",
-    on_nonfinite: OnNonfinite = "warn",
-    compare_every: int = COMPARE_EVERY,
-    weight: Weight = "equal",
-    shard_by: ShardBy | None = None,
-    **settings: Any,
-) -> DistributedOptimizer: ...
 @one_sentence({"model": "it is the torch.nn.Module whose parameters the optimizer has"})
 def distribute(
     optimizer: Optimizer,
     model: Module,
-    strategy: str | Strategy = "all-reduce",
+    strategy: Strategy | StrategyName = "all-reduce",
     *,
     name: str | None = None,
     with_one_worker: Literal["bypass", "algorithm"] = "bypass",
@@ -152,40 +129,54 @@ def distribute(
     compare_every: int = COMPARE_EVERY,
     weight: Weight = "equal",
     shard_by: ShardBy | None = None,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> DistributedOptimizer:
-    """Make `optimizer` agree with the other workers; returns the same object, its class swapped for a subclass.
+    """Let `optimizer` agree with the optimizers of the other workers; return it, its class swapped for a subclass.
 
-    The model is not wrapped: it gives names and buffers. Every worker gets rank 0's parameters, buffers and optimizer
-    state. `strategy` is a strategy object (`quorate.strategies.EagerSolo(max_staleness=4)`, whose settings a type
-    checker checks), or a strategy's name with its `settings`; `quorate run --strategy` overrides it. All workers
-    distribute several optimizers in the same order; `name` is an optimizer's name in checkpoints. With one worker the
-    optimizer stays as it is, bit for bit; `with_one_worker="algorithm"` runs the strategy all the same, for study.
-    `compress` names the codec that compresses gradients (under `diloco`, the change of the parameters), with the
-    codec's settings beside it; `reduce`, `error_feedback`, `error_decay`, `dense` and `dense_below` say how
-    (docs/howto/compress.md).
+    The model is not wrapped: it provides names and buffers. Every worker gets rank 0's parameters, buffers and
+    optimizer state. All workers distribute several optimizers in the same order. With one worker the optimizer remains
+    as it is, bit for bit.
 
-    `on_nonfinite` says what becomes of a gradient that is NaN or infinite, which all workers learn of together:
-    "warn" names the worker that brought it (of large tensors a sample is looked at), "skip" leaves the update out as
-    well, "raise" ends the training with `NotFinite` (both look at every number: a pass over the gradient), "ignore"
-    does not look. Under a GradScaler it is the scaler's to see to. Replicas that have to be equal are compared every
-    `compare_every` rounds and at the end (0: never), the optimizer's options in every step, and samples of the replicas
-    every 16 rounds; `Diverged` names what differs, and where.
+    Args:
+        optimizer: Any `torch.optim.Optimizer`.
+        model: The module that has its parameters, or some of them.
+        strategy: A strategy (`quorate.strategies.EagerSolo(max_staleness=4)`), or the name of one, with its settings
+            beside it. `quorate run --strategy` takes precedence.
+        name: The name of this optimizer in checkpoints, if there are several.
+        with_one_worker: "algorithm" runs the strategy in a world of one worker as well, for study.
+        on_nonfinite: The treatment of a gradient that is NaN or infinite, of which all workers learn together. "warn"
+            names its worker (of large tensors a sample is checked), "skip" skips the update as well, "raise" ends the
+            training with `NotFinite` (both check every number: one pass over the gradient), "ignore" checks nothing.
+            With a GradScaler, the scaler handles it.
+        compare_every: The number of rounds between comparisons of replicas that must be equal, which are also compared
+            at the end; 0: never. Options of the optimizer are compared in every step, and samples of the replicas every
+            16 rounds. `Diverged` names what differs, and where.
+        weight: The weight of a worker in means over all workers: "equal", as in torch DDP; "examples", the number it
+            has loaded from `quorate.loader` for the step; or "tokens", if batches have a number of tokens as an
+            attribute `tokens` (not in rounds of gradients).
+        shard_by: With a model in shards, how the workers of a replica divide the optimizer's state: "rows" of each
+            parameter, for optimizers that treat all numbers alike (AdamW), or whole "tensors", each stepped by its
+            owner (Muon, Adafactor); None: by the class of the optimizer, which is tried on small tensors if it is not
+            one of torch's.
+        settings: Beside a name, the settings of the strategy. Beside either, those of means: `compress` names the codec
+            of gradients (under `diloco`, of changes of the parameters), with the codec's settings beside it; `reduce`,
+            `error_feedback`, `error_decay`, `dense` and `dense_below` (docs/howto/compress.md); `on_anomaly`, the
+            treatment of a gradient far out of proportion to the others, under `all-reduce`: "warn" names its worker,
+            "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md).
 
-    `on_anomaly` "warn" names the worker whose gradient is out of all proportion to those of the others, and "skip"
-    leaves it out of the mean as well, under `all-reduce` (docs/howto/wrong-gradients.md).
+    Returns:
+        The optimizer, which now has `accumulate()` and `finish()`.
 
-    `weight` says what a worker counts in means of all: "equal", as in torch DDP, or "examples", as many as it has
-    loaded from `quorate.loader` for its step, so that a short last batch, or an unequal share, counts by its size; or
-    "tokens", where batches say in an attribute `tokens` how many they hold (not in rounds of gradients).
+    Raises:
+        ConfigurationError: `quorate.join()` was not called, a strategy or setting is unknown, the model has none of the
+            optimizer's parameters or is in torch's DDP or FSDP, or the optimizer is distributed already; on every
+            worker if models, optimizers, their options or strategies differ.
 
-    With a model in shards `shard_by` says what the workers of a replica share out of the optimizer's state: "rows" of
-    each parameter, right where numbers are treated alike (AdamW), or whole "tensors", each stepped by its owner (Muon,
-    Adafactor); None: by the optimizer's class, which is tried on small tensors where it is not torch's own.
-
-    Raises `ConfigurationError` before `quorate.join()`, for unknown strategies and settings, for a model that has none
-    of the optimizer's parameters or is in torch's DDP or FSDP, for an optimizer that is distributed already, and on
-    every worker where the workers' models, optimizers, their options or strategies differ.
+    Example:
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = quorate.distribute(optimizer, model, "quorum", wait_for=1)
+        >>> torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        >>> optimizer.step()
     """
     place = current.here()
     if isinstance(optimizer, DistributedOptimizer):
@@ -202,7 +193,7 @@ def distribute(
     baseline = None if override.strategy_name is None else override.baselines.get(override.strategy_name)
     label, chosen, reduction = override.strategy_name, None, Reduction()
     if baseline is None:
-        label, chosen, reduction = _chosen(strategy, settings, override, has_own_servers=has_own_servers)
+        label, chosen, reduction = _chosen(strategy, dict(settings), override, has_own_servers=has_own_servers)
     watching = observe_backward(place)
     plain: Any = type(optimizer)
     own_step = own_step_of(optimizer)
@@ -355,24 +346,6 @@ def _chosen(
     kind: Any = strategies.get(label) if made is None else type(made)
     check(Combination(label=label, strategy=kind, has_own_servers=has_own_servers), "servers")
     return label, *with_reduction(kind, raw, label, made)
-
-
-class OptionsBesideAStrategy(TypedDict, total=False):
-    """Options of `distribute`, and how means are formed; settings of a codec stand in its text."""
-
-    with_one_worker: Literal["bypass", "algorithm"]
-    on_nonfinite: OnNonfinite
-    compare_every: int
-    weight: Weight
-    shard_by: ShardBy | None
-    compress: str
-    reduce: str
-    error_feedback: bool | None
-    error_decay: float
-    dense: tuple[str, ...] | list[str]
-    dense_below: int
-    attack: str
-    on_anomaly: Literal["ignore", "warn", "skip"]
 
 
 def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostStep | None:

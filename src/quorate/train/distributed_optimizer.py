@@ -19,12 +19,35 @@ else:
 
 
 class DistributedOptimizer(_Plain):
-    """An optimizer that `quorate.distribute` has returned: one of the user's own class that agrees with the others."""
+    """The type of the optimizers that `quorate.distribute` returns: a subclass of the class of your optimizer.
+
+    Example:
+        >>> optimizer = quorate.distribute(optimizer, model)
+        >>> isinstance(optimizer, quorate.DistributedOptimizer), isinstance(optimizer, torch.optim.SGD)
+        (True, True)
+    """
 
     @abstractmethod
     def accumulate(self) -> AbstractContextManager[None]:
-        """Backward passes inside only add to `.grad` (gradient accumulation); the first one outside agrees."""
+        """Return a context in which backward passes only add to `.grad`; the first one outside averages the sum.
+
+        Example:
+            >>> optimizer = quorate.distribute(optimizer, model)
+            >>> with optimizer.accumulate():
+            ...     model(inputs).sum().backward()
+            >>> model(inputs).sum().backward()
+            >>> optimizer.step()
+        """
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all workers have ended and leave equal replicas; the last call of a training."""
+        """Wait until all workers have ended, and leave equal replicas: the last call of a training, or made at exit.
+
+        Raises:
+            ConfigurationError: Parameters were updated, and `step()` was never called.
+            Diverged: Replicas that must be equal differ.
+
+        Example:
+            >>> optimizer = quorate.distribute(optimizer, model)
+            >>> optimizer.finish()
+        """

@@ -212,9 +212,12 @@ def schedule(
     decay_examples: float | None = None,
     momentum_correction: bool = False,
 ) -> ExampleSchedule:
-    """Return a scheduler of torch for `optimizer`, whose rates are those for `base_batch_size` examples a step.
+    """Return a torch scheduler driven by the number of examples that all workers have processed.
+
+    The optimizer's learning rates are those for `base_batch_size` examples per step.
 
     Args:
+        optimizer: The optimizer, before or after `quorate.distribute`.
         total_examples: The number of examples that all workers see in the training, its end.
         batch_size: Examples of one backward pass of each worker.
         accumulation: Backward passes of one step.
@@ -229,9 +232,17 @@ def schedule(
     A step is scheduled by the number of examples before it, so accumulation, a death or a newcomer does not change a
     schedule. Rank 0 prints one line. SGD and LARS scale linearly by default, Adam's kin and LAMB by the square root.
 
+    Returns:
+        The scheduler. Its `examples` is the count; `step()` takes no epoch.
+
     Raises:
-        ConfigurationError: For numbers that do not fit together, an optimizer whose rule is unknown, and a momentum
-            correction that the optimizer does not need, or in rounds.
+        ConfigurationError: Numbers do not fit together, the scaling rule of the optimizer is unknown, or a momentum
+            correction is requested that the optimizer does not need, or in rounds.
+
+    Example:
+        >>> scheduler = quorate.schedule(optimizer, total_examples=4096, batch_size=8)
+        >>> optimizer.step()
+        >>> scheduler.step()
     """
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"schedule takes a torch.optim.Optimizer, not {type(optimizer).__name__}")

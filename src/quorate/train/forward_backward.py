@@ -25,24 +25,37 @@ def forward_backward(
     *,
     scaler: GradScaler | None = None,
 ) -> Tensor:
-    """The forward and backward passes of one batch; returns the mean loss (a number, without a graph) on every worker.
+    """Compute the forward and backward passes of one batch; call `optimizer.step()` afterwards.
 
-    It stands for `value = loss(model(inputs), targets)` and `value.backward()`, and is followed by the optimizer's
-    step. With a model in stages (`quorate.parallelize` on a mesh with `stages`) each worker makes the passes of its
-    stages in the order of the model's `schedule`, and the loss is formed by the last stage alone, so that outputs, such
-    as logits, are not sent. A model that is not in stages is called with the whole batch.
+    It replaces `value = loss(model(inputs), targets)` and `value.backward()`. With a model in stages
+    (`quorate.parallelize` on a mesh with `stages`) each worker computes the passes of its stages in the order of the
+    model's `schedule`; the last stage alone computes the loss, so that outputs, such as logits, are not sent. A model
+    without stages is called with the whole batch.
 
-    `inputs` is what the model is called with: a tensor, a tuple, or a dictionary of keyword arguments. `targets` is
-    given to `loss` as its second argument (a tensor, or several in a tuple, list or dictionary), cut as the inputs are;
-    None: `loss` gets the output alone. `loss` gives the mean over the examples that it is given; micro-batches
-    count by their examples. Without `loss` the model gives it (or has it as `loss` in what it gives). `scaler` scales
-    the loss, and is used for the step as ever.
+    Args:
+        model: The result of `quorate.parallelize`, or any module.
+        inputs: The input of the model: a tensor, a tuple of arguments, or a dictionary of keyword arguments, with
+            examples in dimension 0.
+        targets: The second argument of `loss`: a tensor, or several in tuples, lists and dictionaries, divided as the
+            inputs are; None: `loss` is called with the output alone.
+        loss: Returns one number, the mean over the examples that it is called with; micro-batches count by their
+            examples. None: the model returns it, or has it as `loss` in its output.
+        scaler: Scales the loss before the backward pass, and is used for the step as usual.
+
+    Returns:
+        The mean loss on every worker, a tensor of one number without a graph.
+
+    Raises:
+        ConfigurationError: `quorate.join()` was not called, the loss is not one number, or targets have another length
+            than the inputs.
+        Mismatch: A worker of the pipeline makes another call.
 
     Cost: in a pipeline of p workers and m micro-batches a worker is idle for a share of (p - 1) / (m + p - 1) of the
     step under "gpipe" and "1f1b" (Huang et al. 2019, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473).
 
-    Raises `ConfigurationError` before `quorate.join()`, for a loss that is not one number, and for targets of another
-    length than the inputs.
+    Example:
+        >>> loss = quorate.forward_backward(model, inputs, targets, torch.nn.functional.cross_entropy)
+        >>> optimizer.step()
     """
     place = current.here()
     if not isinstance(model, Module):

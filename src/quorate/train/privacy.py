@@ -26,7 +26,17 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
         noise: The deviation of the Gaussian noise on the sum of deltas, in units of their largest length.
         delta: A probability well below 1 over the number of clients.
 
-    Raises `MissingExtra` without the extra, and `ConfigurationError` for invalid numbers. Cost: tenths of a second.
+    Returns:
+        Epsilon.
+
+    Raises:
+        MissingExtra: The extra `privacy` is not installed.
+        ConfigurationError: A number is invalid.
+
+    Cost: tenths of a second.
+
+    Example:
+        >>> epsilon = quorate.privacy_spent(rounds=100, sampled=0.1, noise=1.0)  # doctest: +SKIP
     """
     is_sound = rounds >= 0 and 0 < sampled <= 1 and noise > 0 and 0 < delta < 1
     if not is_sound:

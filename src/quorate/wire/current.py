@@ -6,12 +6,14 @@ thread, so a thread's own wire takes precedence over the process's.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.script_errors import OneSentence
 
 T = TypeVar("T")
 
@@ -82,5 +84,6 @@ def here() -> Place:
     """Return the place of the worker in which this code runs. Raises `ConfigurationError` before `quorate.join()`."""
     current = place()
     if current is None:
+        sys.excepthook = OneSentence(names_line=True)
         raise ConfigurationError("no world has been joined; call quorate.join() first")
     return current

@@ -188,7 +188,7 @@ def test_data_loaders_and_compile_work(run: Run) -> None:
         ("dist.get_rank()", "world.rank"),
         ("dist.get_world_size()", "world.size"),
         ("dist.all_reduce(x)", "world.mean(x)"),
-        ("dist.broadcast(x, 0)", "world.gather(x)[0]"),
+        ("dist.broadcast(x, 0)", "world.broadcast(x)"),
         ("dist.barrier()", "world.barrier()"),
         ("dist.all_gather([x], x)", "world.gather(x)"),
         ("dist.new_group([0])", "world.wire.group(members)"),

@@ -27,6 +27,20 @@ def packages() -> Finding:
     return ok(", ".join(f"{package} {version}" for package, version, _ in needed))
 
 
+def namesake() -> Finding:
+    """Warn of the other program that is called `quorate` on PyPI, if it is installed beside `torch-quorate`."""
+    from importlib import metadata
+
+    versions = {about.metadata["Name"]: about.version for about in metadata.distributions()}
+    if {"quorate", "torch-quorate"} <= versions.keys():
+        return warn(
+            f"quorate {versions['quorate']} is another program, and its files and those of torch-quorate overwrite "
+            "each other",
+            "uninstall both (pip uninstall quorate torch-quorate), then install torch-quorate again",
+        )
+    return ok("no other program is called quorate")
+
+
 def admits(admitted: str, version: str) -> bool:
     """Return whether the release of `version` is within the clauses `admitted`, such as `<2.14,>=2.10`."""
     bounds = {sign: _numbers(bound) for sign, bound in re.findall(r"(>=|<)([\d.]+)", admitted)}

@@ -32,6 +32,7 @@ SECONDS = 10.0
 QUICK: dict[str, Check] = {
     "packages": software.packages,
     "extras": software.extras,
+    "name": software.namesake,
     "cores": machine.cores,
     "memory": machine.memory,
     "/dev/shm": machine.shared_memory,

@@ -30,8 +30,7 @@ def files(
     read: Literal["each", "one", "own"] = "each",
     **options: Any,
 ) -> Files | OwnFiles | RemoteFiles:
-    """Return the examples of files as one dataset, for `loader`: in order of the files' names, with a length and an
-    index.
+    """Return the examples of many files as one dataset for `loader`, in order of the files' names.
 
     Args:
         where: A file, a folder (all files in and below it), a pattern ("train/*.tar", with "**" at any depth), or a
@@ -59,9 +58,20 @@ def files(
             batches.
         options: The options of the kind.
 
-    Raises `ConfigurationError` for no files, files that are missing or damaged, and unknown options; `MissingExtra`;
-    `BadFile` when an example is read. Cost: one check of each file in all (of archives: of each member), three
-    exchanges of some bytes a file.
+    Returns:
+        A dataset with a length and an index.
+
+    Raises:
+        ConfigurationError: There are no files, some are missing or damaged, or an option is unknown.
+        MissingExtra: The package that reads the kind is not installed.
+        BadFile: While an example is read.
+
+    Cost: one check of each file by one worker (of archives: of each member), three exchanges of some bytes a file.
+
+    Example:
+        >>> numpy.save(folder / "part.npy", numpy.zeros((6, 4), dtype=numpy.float32))
+        >>> len(quorate.files(folder, "npy"))
+        6
     """
     for name, value, choices in (("on_bad_file", on_bad_file, _ON_BAD_FILE), ("read", read, _READ)):
         if value not in choices:

@@ -19,6 +19,7 @@ from typing import TextIO
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
+from quorate.core.script_errors import script_line
 from quorate.core.telling import tell
 from quorate.launch.run.overrides import overrides_here, why_unused
 from quorate.launch.virtual.patched_torch import put_torch
@@ -32,7 +33,6 @@ from quorate.launch.virtual.patching import (
     put_virtual_time,
 )
 from quorate.launch.worker.recording import flush_records
-from quorate.launch.worker.stack_report import script_line
 from quorate.wire import current
 from quorate.wire.virtual import ComputeModel, Network, Outcome, VirtualWorld
 from quorate.wire.virtual.waits import in_words

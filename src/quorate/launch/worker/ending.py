@@ -15,18 +15,18 @@ from quorate.core.errors import (
     ConfigurationError,
     Diverged,
     Mismatch,
-    MissingExtra,
     NotFinite,
     PeerFailed,
     QuorateError,
     WireTimeout,
     ranks_in_words,
 )
+from quorate.core.script_errors import script_line, status_after_error
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
 from quorate.launch.worker.recording import flush_records, leave_records, say_closing_line
 from quorate.launch.worker.signals import LauncherNews, attend
-from quorate.launch.worker.stack_report import report_quietly, script_line
+from quorate.launch.worker.stack_report import report_quietly
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.sharding.torch_errors import in_words
@@ -53,13 +53,6 @@ _TWICE = (
 )
 GRACE = 10.0
 """Seconds a worker that has ended waits for the others before it closes its connections."""
-
-
-def status_after_error(kind: type[BaseException]) -> int:
-    """The exit status of a worker that this has ended."""
-    if issubclass(kind, KeyboardInterrupt):
-        return 130
-    return 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
 
 
 class _Ending:

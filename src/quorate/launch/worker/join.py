@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import torch
 import torch.distributed as dist
@@ -18,7 +16,7 @@ from quorate.core.axes import Axes, axes_from_text, offload_of, stage_of
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout, unknown
-from quorate.core.telling import flush, tell
+from quorate.core.script_errors import OneSentence
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
@@ -38,7 +36,7 @@ from quorate.launch.worker.between_hosts import (
     limits_here,
     token_here,
 )
-from quorate.launch.worker.ending import end_well, status_after_error
+from quorate.launch.worker.ending import end_well
 from quorate.launch.worker.gangs import board_in
 from quorate.launch.worker.other_launchers import launched_rank, meet_on_this_host
 from quorate.launch.worker.recording import start_records
@@ -80,18 +78,32 @@ class _Joined:
 
 
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: str | None = None) -> World:
-    """Join the workers this process was started with, and return the `World`; calling it again returns the same.
+    """Join the workers this process was started with, and return the `World`; a second call returns the same.
 
-    Works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group is
-    already there (used, never re-created), and in a process on its own (a world of one). Where torch's default process
-    group is not there, it is made, so that samplers, meshes and the user's own collectives work.
+    It works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group
+    exists already (it is used), and in a process on its own, a world of one worker. Otherwise it creates torch's
+    default process group, so that samplers, meshes and your own collectives work.
 
-    `timeout` is the number of seconds any wait lasts at most. `records` says whether what happens is written down, in
-    a folder below `runs`; None: wherever a launcher started several workers, or `quorate run` any. `log` names, with
-    commas, where rank 0's losses and what it gives to `quorate.log` go beside the records: tensorboard, wandb, mlflow,
-    or none; None: tensorboard where it is installed. `quorate run --log` overrides it. Raises
-    `MissingExtra` for a logger that is not installed, `ConfigurationError` where the launcher's environment is
-    incomplete, and `WireTimeout` naming the workers that did not come.
+    Args:
+        timeout: The limit of every wait, in seconds.
+        records: Whether records are kept in a folder below `runs`; None: if a launcher started several workers, and
+            always under `quorate run`.
+        log: The loggers that receive losses and logged values of rank 0 beside the records: "tensorboard", "wandb" or
+            "mlflow", several separated by commas, or "none"; None: tensorboard if it is installed. `quorate run --log`
+            takes precedence.
+
+    Returns:
+        The workers, seen from this one.
+
+    Raises:
+        MissingExtra: A logger is not installed.
+        ConfigurationError: The environment of the launcher is incomplete.
+        WireTimeout: Some workers did not join in time; the error names them.
+
+    Example:
+        >>> world = quorate.join(timeout=60)
+        >>> world.rank, world.size
+        (0, 1)
     """
     place = current.place()
     if place is None:
@@ -99,15 +111,16 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: 
             watch_launcher()
             place = _enter(timeout)
         except (QuorateError, KeyboardInterrupt):
-            sys.excepthook = _came_to_nothing
+            sys.excepthook = OneSentence(names_line=False)
             raise
     joined = place.context(_Joined)
     if joined.world is None:
         prepare_servers(place)
-        device = _device() if isinstance(place.wire, RealWire) else torch.device("cpu")
+        is_real = isinstance(place.wire, RealWire)
+        device = _device() if is_real else torch.device("cpu")
         prepare(place, overrides_here())
         start_records(place, str(device), overrides_here(), wanted=records, log=log)
-        joined.world = World(place, device)
+        joined.world = World(place, device, _number("LOCAL_RANK") if is_real else None)
     return joined.world
 
 
@@ -179,19 +192,6 @@ def _enter(timeout: float) -> current.Place:
         waits.start()
         place.leaving.append(waits.close)
     return place
-
-
-def _came_to_nothing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """End with one sentence and a status after an error before the worker has joined, as after later ones."""
-    if issubclass(kind, KeyboardInterrupt):
-        tell("quorate: interrupted\n")
-    elif issubclass(kind, QuorateError):
-        tell(f"quorate: {error}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-        return
-    flush()
-    atexit.register(os._exit, status_after_error(kind))
 
 
 def _meet(timeout: float) -> tuple[dist.Store, int, int]:

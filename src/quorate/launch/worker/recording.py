@@ -210,11 +210,19 @@ def say_closing_line(place: Place) -> None:
 
 
 def log(**values: float | int | str | bool | None) -> None:
-    """Keep `values` in this worker's records, with the step and the time; a tensor of one number counts as a number.
-    Those of rank 0 that are numbers go to the loggers of the run as well (`quorate run --log`, `join(log=)`).
+    """Write `values` to this worker's records, with the step and the time.
 
-    Reports draw every number that is logged; a comparison's quality is one of them. Nothing happens where no records
-    are kept. Raises `ConfigurationError` before `quorate.join()` and for values that are none of these.
+    Numbers of rank 0 also go to the loggers of the run. Reports draw every number; `quorate compare --metric NAME`
+    compares by one. Without records nothing happens.
+
+    Args:
+        values: Numbers, text, booleans, None, or tensors of one number, by name.
+
+    Raises:
+        ConfigurationError: `quorate.join()` was not called, or a value is none of these.
+
+    Example:
+        >>> quorate.log(accuracy=0.93, learning_rate=0.1)
     """
     place = current.here()
     plain = _plain(values)

@@ -1,11 +1,10 @@
-"""Reports of places in code: each worker's stack in a wait in vain, which one differs, and the line of a wrong call."""
+"""Reports of places in code: each worker's stack in a wait in vain, and which one differs."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -30,9 +29,6 @@ ANSWER_SECONDS = 1.5
 _LOOK_EVERY = 0.05
 _OURS = f"{os.sep}quorate{os.sep}"
 _FRAMES = 12
-
-_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
-_LIBRARIES = tuple(os.path.realpath(sysconfig.get_path(kind)) + os.sep for kind in ("stdlib", "purelib", "platlib"))
 
 
 @dataclass
@@ -194,21 +190,3 @@ def report_quietly(wire: RealWire, place: Place, why: str, trace: TracebackType 
     place.context(_Raised).stack = list(traceback.extract_tb(trace))
     with suppress(QuorateError, OSError):
         report(wire, place, threading.get_ident(), why)
-
-
-def script_line(trace: TracebackType | None) -> str:
-    """` (train.py, line 12)`: the last line of a file of the user's on the way to the error; empty without one.
-
-    Files of installed packages, torch's among them, come into question where there are no others.
-    """
-    of_user, of_libraries = "", ""
-    while trace is not None:
-        name = os.path.realpath(trace.tb_frame.f_code.co_filename)
-        if not trace.tb_frame.f_code.co_filename.startswith("<") and not name.startswith(_PACKAGE):
-            line = f" ({os.path.relpath(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
-            if name.startswith(_LIBRARIES):
-                of_libraries = line
-            else:
-                of_user = line
-        trace = trace.tb_next
-    return of_user or of_libraries

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
-from numbers import Real
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.axes import axes_for
-from quorate.core.contracts import Wire, Work
-from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.data.context import data_context
 from quorate.gossip.requests import Answer, Requests
-from quorate.means.equal_replicas import widened
+from quorate.launch.worker.collectives import Collectives
 from quorate.observe.step_times import timing
 from quorate.records.rows import Evaluate
 from quorate.sharding.mesh import Meshes, mesh_of
@@ -36,23 +30,12 @@ from quorate.train.pauses import (
     pause,
     waiting,
 )
-from quorate.train.serving import serves_only
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
-from quorate.wire.exchange import sum_in_order
 from quorate.wire.failure import ended
-from quorate.wire.survivors import Survivors, survivors
 
-T = TypeVar("T")
-_SOON = 0.02
-"""Seconds in which the others arrive if nothing is wrong."""
-_SERVE_EVERY = 1.5
-"""Seconds; longer than a wait needs to notice that a worker has ended, or called something else."""
 _LOOK_EVERY = 0.25
 _DONE, _FIRST = "requests/done", "first_does"
-
-_LENGTH = 8
-"""Bytes of a length."""
 
 
 class _Held:
@@ -61,20 +44,27 @@ class _Held:
     requests: Requests | None = None
 
 
-class World:
+class World(Collectives):
     """The workers of one run, seen from one of them: `rank` of `size`, computing on `device`.
 
-    Its calls have an order of their own, apart from training: every worker makes the same ones.
+    Every worker makes the calls of its world in the same order, except `stop`, `stopped`, `serve` and `ask`. This order
+    is independent of the exchanges of the training.
+
+    Example:
+        >>> world = quorate.join()
+        >>> device = world.device
+        >>> if world.is_first:
+        ...     print(f"{world.size} workers")
+        1 workers
     """
 
-    def __init__(self, place: Place, device: torch.device) -> None:
+    def __init__(self, place: Place, device: torch.device, local_rank: int | None = None) -> None:
+        """`local_rank` is that of the launcher, if it says so."""
         remember_wrappers()
-        self._place = place
+        super().__init__(place, device)
         data_context(place).is_over = partial(is_over, place)
-        wire = self.wire = place.wire
-        self.device = place.context(Meshes).device = device
-        self.rank, self.size = wire.rank, wire.size if serves_only(place) else max(wire.size, wire.rank + 1)
-        self._calls = wire.channel("world")
+        place.context(Meshes).device = device
+        self._local_rank = local_rank
         self._dones = self._firsts = 0
 
     @property
@@ -83,13 +73,23 @@ class World:
         return self.rank == 0
 
     @property
+    def local_rank(self) -> int:
+        """The number of this worker on its host, from 0: that of the launcher, or the number of lower ranks there."""
+        if self._local_rank is not None:
+            return self._local_rank
+        host = self.wire.host_of(self.rank)
+        return sum(self.wire.host_of(rank) == host for rank in range(self.rank))
+
+    @property
     def seed(self) -> int:
-        """The seed of the run: that of the launcher, else 0; the same on every worker."""
+        """The seed of the run, the same on every worker: that of the launcher, or 0."""
         return data_context(self._place).seed
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether the workers' models differ between steps (gossip, local steps): then two things can be evaluated."""
+        """Whether the workers' models differ between steps (gossip, local steps); then the mean of all replicas and
+        each replica can be evaluated.
+        """
         return differ(self._place)
 
     def mesh(
@@ -100,31 +100,51 @@ class World:
         shards: int | None = None,
         tensor: int | None = None,
     ) -> DeviceMesh:
-        """All workers as `replicas` of the model times `stages` of a pipeline times `shards` of each times `tensor`
-        that compute its layers together: a torch `DeviceMesh` with these axes (`stages` and `tensor` only where they
-        are not 1).
+        """Return the workers as a torch `DeviceMesh` of `replicas` x `stages` x `shards` x `tensor`.
 
-        `replicas` may be left out, or else `shards`, and is found; `stages` and `tensor` are 1 unless given. The last
-        axis varies fastest: workers along `tensor` have neighbouring ranks, and those of one replica follow one
-        another. Every worker calls it; the same sizes give the same mesh. Raises `ConfigurationError` for sizes whose
-        product is not the number of workers, and for virtual workers.
+        The last axis varies fastest: workers along `tensor` have neighbouring ranks, and those of one replica follow
+        one another. Axes `stages` and `tensor` exist only if they are larger than 1. The same sizes return the same
+        mesh.
+
+        Args:
+            replicas: The number of copies of the model; computed from the other sizes if it is None.
+            stages: The number of stages of a pipeline; default: 1.
+            shards: The number of shards of each stage; computed from the other sizes if only it is None.
+            tensor: The number of workers that compute layers together; default: 1.
+
+        Returns:
+            The mesh, over torch's process group of all workers.
+
+        Raises:
+            ConfigurationError: The product of the sizes is not the number of workers, or workers are virtual.
+
+        Example:
+            >>> world.mesh(replicas=1).mesh_dim_names
+            ('replicas', 'shards')
         """
         return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device)
 
     @contextmanager
     def evaluate(self, *, this_worker_only: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:
-        """A pause of training, for all workers together: replicas and buffers are equal inside.
+        """Pause the training of all workers for a block in which their replicas and buffers are equal.
 
-        Under gossip the model inside the block is the mean of all replicas, and this worker's own replica afterwards;
-        under local steps every replica becomes the mean and stays so. With `at="replica"` the model inside is this
-        worker's own replica as its newest step left it; buffers are not synchronized then.
+        The block begins when every worker has called `evaluate`; workers that arrive early take part in the others'
+        means with weight 0. Its time does not count as training time. Gradients are not switched off: a backward pass
+        inside is local to this worker, and `.grad` keeps its result.
 
-        The block begins when every worker has called `evaluate`; workers that come early take part in the others' means
-        with weight 0. The time in the block is not counted as training time. Gradients are not switched off: a backward
-        pass inside (an attack, a saliency map) is this worker's own, and `.grad` is what it leaves there.
+        Args:
+            this_worker_only: Whether the other workers keep training. Strategies that do not wait for every worker
+                allow it; this worker leaves the block at the round that the others have reached.
+            at: "mean": under gossip the model in the block is the mean of all replicas, and this worker's own replica
+                afterwards; under local steps every replica becomes the mean and stays so. "replica": the model in the
+                block is this worker's own replica after its newest step; buffers are not synchronized.
 
-        With `this_worker_only` the other workers keep training. Strategies that do not wait for
-        every worker allow it, and this worker leaves the block at the round the others have reached; others refuse it.
+        Raises:
+            ConfigurationError: `at` is unknown, or the strategy does not allow `this_worker_only`.
+
+        Example:
+            >>> with world.evaluate(), torch.no_grad():
+            ...     accuracy = world.mean((model(inputs).argmax(1) == targets).float().mean())
         """
         place = self._place
         if at not in ("mean", "replica"):
@@ -151,26 +171,45 @@ class World:
             self._evaluated(begin)
 
     def stop(self, reason: str = "") -> None:
-        """End the training loops of all workers, called on any of them: loaders give no more batches, and `stopped` is
-        True.
+        """End the training loops of all workers: loaders yield no more batches, and `stopped` becomes True.
 
-        Under strategies in which all workers exchange in each step, the loops end after the same step; with local steps
-        at the next mean of all; under the others as soon as each worker knows (half a second at most). The first worker
-        writes `reason` on stderr, once. Raises `ConfigurationError` under a baseline (torch's DDP) of a comparison.
+        Any worker may call it. Under strategies in which all workers exchange in each step, loops end after the same
+        step; with local steps at the next mean of all workers; under the others as soon as each worker knows (after
+        half a second at most).
+
+        Args:
+            reason: A sentence that the first worker writes to stderr, once.
+
+        Raises:
+            ConfigurationError: The run is a baseline (torch's DDP) of a comparison.
+
+        Example:
+            >>> if float(loss) < 1e-3:
+            ...     world.stop("the loss is small enough")
         """
         stop_all(self._place, str(reason))
 
     @property
     def stopped(self) -> bool:
-        """Whether a worker has called `stop`: for loops over a loader of the script's own, after each step."""
+        """Whether a worker has called `stop`; check it after each step in loops over a loader of your own."""
         return is_over(self._place)
 
     @contextmanager
     def first_does(self, *, timeout: float = 6 * 3600.0) -> Iterator[None]:
-        """A block that the first worker runs before all others, which wait for it: a download, a cache.
+        """Run a block on the first worker before all others, which wait for it: a download, a cache.
 
-        Every worker calls it. Nothing inside waits for other workers. Raises `PeerFailed` on the others where the first
-        one died, has ended or raised in the block, and `WireTimeout` after `timeout` seconds.
+        Every worker runs the block, the first one alone. Nothing inside may wait for other workers.
+
+        Args:
+            timeout: The limit of the others' wait, in seconds.
+
+        Raises:
+            PeerFailed: On the other workers, if the first one died, ended, or raised in the block.
+            WireTimeout: The first worker did not leave the block in time.
+
+        Example:
+            >>> with world.first_does():
+            ...     path.touch()  # download the data
         """
         self._firsts += 1
         first, board, key = self.wire.alive[0], self.wire.board, f"{_FIRST}/{self._firsts}"
@@ -214,109 +253,58 @@ class World:
         if recorder is not None:
             recorder.write(Evaluate(step=timers[0].steps if timers else 0, begin=begin, end=now))
 
-    @overload
-    def mean(self, x: Tensor, *, weight: float = 1.0) -> Tensor: ...
-
-    @overload
-    def mean(self, x: float, *, weight: float = 1.0) -> float: ...
-
-    def mean(self, x: Tensor | float, *, weight: float = 1.0) -> Tensor | float:
-        """The weighted mean of everyone's `x`: the same bits on every worker; a number for a number.
-
-        The mean has no gradient: in a loss it counts as a constant, with one worker as well.
-
-        A tensor keeps its shape; one of integers or booleans gives float32. Weights are counts, or any numbers of
-        which not all are 0 (`ConfigurationError`). Cost: everyone's x to everyone, (P - 1) n numbers.
-        """
-        value, counts = numbers_of(x), weight_of(weight)
-        wide = widened(value)
-        wide = wide.to(torch.promote_types(wide.dtype, torch.float32))
-        own = Weighed.of(wide, counts, self.rank)
-        gathered = list(map(Weighed.read, self._wait(self._together.all_gather(own.whole), "mean")))
-        other = next((sent for sent in gathered if sent.kind != gathered[0].kind), None)
-        if other is not None:
-            raise ConfigurationError(
-                f"world.mean was given {other.kind} on rank {other.rank} and {gathered[0].kind} on rank "
-                f"{gathered[0].rank}; shape and dtype must be the same on all workers"
-            )
-        values = [sent.like(wide) for sent in gathered]
-        total = sum(sent.weight for sent in gathered)
-        if total == 0.0:
-            raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
-        mean = (sum_in_order(values) / total).to(value.dtype)
-        return mean.to(value.device) if isinstance(x, Tensor) else mean.item()
-
-    def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on at least one worker; the same answer on all of them. Every worker calls it.
-
-        Raises `ConfigurationError` for what is neither true nor false. Cost: one number to everyone.
-        """
-        return any(self._flags(flag, "any"))
-
-    def all(self, flag: bool) -> bool:
-        """Whether `flag` is true on every worker; otherwise as `any`."""
-        return all(self._flags(flag, "all"))
-
-    def _flags(self, flag: bool, call: str) -> list[bool]:
-        try:
-            own = torch.tensor([bool(flag)])
-        except (TypeError, ValueError, RuntimeError):
-            raise ConfigurationError(f"world.{call} takes True or False, not {flag!r}") from None
-        return [bool(every) for every in self._wait(self._together.all_gather(own.to(torch.uint8)), call)]
-
-    def gather(self, x: T) -> list[T]:
-        """Everyone's `x`, by rank, on every worker: a tensor (shapes may differ), or plain JSON values. Of workers that
-        have died, and were outlived, there is none.
-
-        Raises `ConfigurationError` for what is neither. Cost: everyone's x to everyone.
-        """
-        if isinstance(x, Tensor):
-            check_dense(x, "gather")
-            gathered = self._wait(self._together.all_gather(x.detach()), "gather")
-            return [y.to(x.device) for y in gathered]  # type: ignore[misc]
-        try:
-            text = json.dumps(x)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigurationError(f"world.gather takes a tensor or plain JSON values; {error}") from error
-        carried = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        values: list[Any] = [
-            json.loads(bytes(y.tolist())) for y in self._wait(self._together.all_gather(carried), "gather")
-        ]
-        return values
-
-    @property
-    def _together(self) -> Wire | Survivors:
-        """The wire of all workers, or the survivors, where a training continues after deaths."""
-        left = survivors(self._place)
-        return self._calls if left is None else left
-
     def serve(self, name: str, function: Callable[..., Any]) -> None:
-        """Let a thread beside this worker's training answer what others ask under `name`, by calling `function`.
+        """Let other workers call `function` under `name`; a thread beside this worker's training answers them.
 
-        It takes and returns None, booleans, numbers, text, dense tensors (which come on the CPU), and lists, tuples and
-        dicts of these; where it is annotated, what does not fit is refused, to whoever asks. Functions are called one
-        at a time, in the order of requests, while the training goes on: what both use is for the script to guard. They
-        do not ask others. What was asked before is answered now. Raises `ConfigurationError` for a name that is taken.
+        Functions are called one at a time, in the order of requests, while the training continues; protect data that
+        both use. They do not ask other workers. Requests that arrived earlier are answered now.
+
+        Args:
+            name: The name of the function for `ask`.
+            function: Takes and returns None, booleans, numbers, text, dense tensors (on the CPU), and lists, tuples and
+                dicts of these. Arguments and results are checked against its annotations.
+
+        Raises:
+            ConfigurationError: The name is taken.
+
+        Example:
+            >>> world.serve("double", lambda x: 2 * x)
         """
         self._requests.serve(name, function)
 
     def ask(self, rank: int, name: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Answer:
-        """Ask worker `rank`, which may be this one, to call what it serves under `name`; returns at once.
+        """Ask worker `rank`, which may be this one, to call the function that it serves as `name`; return at once.
 
-        `wait()` of what is returned is the answer. It raises `RequestFailed` where the function did,
-        `ConfigurationError` where it does not take these arguments, `PeerFailed` where the worker has died or ended,
-        and `WireTimeout` after `timeout` seconds (None: the time limit of the world), also where nothing is served
-        under that name. Cost: one message there and one back.
+        Args:
+            rank: The rank of the worker.
+            name: The name under which it serves the function.
+            args, kwargs: The arguments of the function.
+            timeout: The limit of the wait for the answer, in seconds; None: the time limit of the world.
+
+        Returns:
+            An object whose `wait()` returns the answer. `wait` raises `RequestFailed` if the function raised,
+            `ConfigurationError` if it does not take these arguments, `PeerFailed` if the worker has died or ended, and
+            `WireTimeout` after `timeout`, also if nothing is served under that name.
+
+        Raises:
+            ConfigurationError: There is no such rank.
+
+        Cost: one message there and one back.
+
+        Example:
+            >>> world.serve("triple", lambda x: 3 * x)
+            >>> world.ask(0, "triple", 5).wait()
+            15
         """
         if rank not in range(self.wire.max_size):
             raise ConfigurationError(f"world.ask was given rank {rank!r}; the ranks are 0 to {self.size - 1}")
         return self._requests.ask(rank, name, args, kwargs, timeout)
 
     def serve_until_done(self) -> None:
-        """Answer requests until every worker has called this, has ended, or has died and was outlived.
+        """Answer requests until every worker has called this, has ended, or has died while the others continue.
 
-        For workers that only serve, and, at the end of their training, for those that serve as well. No time limit: it
-        goes on as long as the others do.
+        Call it on workers that only serve, and at the end of the training on those that serve as well. It has no time
+        limit.
         """
         place = self._place
         self._dones, requests, board = self._dones + 1, self._requests, self.wire.board
@@ -338,93 +326,5 @@ class World:
             self._place.leaving.append(held.requests.close)
         return held.requests
 
-    def barrier(self) -> None:
-        """Return when every worker has called it."""
-        self._wait(self._together.barrier(), "barrier")
-
-    def _wait(self, work: Work[T], call: str) -> T:
-        """Return the result of `work`; in a long wait no round waits for this worker, and it serves others.
-
-        Otherwise the others could not come: a quorum may need a contribution of this worker.
-        """
-        for meeting in tuple(data_context(self._place).meetings):
-            meeting()
-        wire = self.wire
-        until = wire.clock.now() + wire.timeout
-        with suppress(WireTimeout):
-            return work.wait(min(_SOON, wire.timeout))
-        with waiting(self._place) as serve:
-            while True:
-                serve()
-                left = until - wire.clock.now()
-                try:
-                    return work.wait(max(0.0, min(left, _SERVE_EVERY)))
-                except WireTimeout as error:
-                    if left <= _SERVE_EVERY:
-                        late = ranks_in_words(error.ranks)
-                        raise WireTimeout(
-                            f"rank {self.rank} waited {wire.timeout:g} s for {late} in world.{call}()", error.ranks
-                        ) from None
-
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={str(self.device)!r})"
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """`x * weight` of one worker as bytes, with its kind, by which workers compare their arguments."""
-
-    carried: Tensor
-    weight: float
-    rank: int
-    kind: str
-
-    @classmethod
-    def of(cls, x: Tensor, weight: float, rank: int) -> Weighed:
-        """Return the argument of one worker."""
-        carried = (x * weight).cpu().contiguous().reshape(-1).view(torch.uint8)
-        return cls(carried, weight, rank, f"{x.dtype} of the shape {tuple(x.shape)}")
-
-    @property
-    def whole(self) -> Tensor:
-        """All fields in one tensor, so that one gather has them from the same workers."""
-        about = json.dumps([self.weight, self.rank, self.kind]).encode()
-        tail = torch.frombuffer(bytearray(about), dtype=torch.uint8)
-        return torch.cat([self.carried, tail, torch.tensor([len(about)]).view(torch.uint8)])
-
-    @classmethod
-    def read(cls, whole: Tensor) -> Weighed:
-        """The inverse of `whole`."""
-        end = whole.numel() - _LENGTH
-        begin = end - int(whole[end:].clone().view(torch.int64))
-        return cls(whole[:begin], *json.loads(bytes(whole[begin:end].tolist())))
-
-    def like(self, x: Tensor) -> Tensor:
-        """The numbers, as those of `x` are laid out."""
-        return self.carried.clone().view(x.dtype).reshape(x.shape)
-
-
-def numbers_of(x: object) -> Tensor:
-    """Return the argument of `world.mean` as a tensor. Raises `ConfigurationError`."""
-    if isinstance(x, Tensor):
-        check_dense(x, "mean")
-        value = x.detach()
-        return value if value.is_floating_point() or value.is_complex() else value.float()
-    if not isinstance(x, Real):
-        raise ConfigurationError(f"world.mean takes a tensor or a real number, not a {type(x).__name__}")
-    return torch.tensor(float(x), dtype=torch.float64)
-
-
-def weight_of(weight: object) -> float:
-    """Return the weight as a number. Raises `ConfigurationError` for anything else."""
-    number = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
-    if not isinstance(number, Real) or not math.isfinite(number):
-        raise ConfigurationError(f"the weight of world.mean must be a finite number, not {weight!r}")
-    return float(number)
-
-
-def check_dense(x: Tensor, call: str) -> None:
-    """Raise `ConfigurationError` for a tensor that cannot be sent."""
-    if x.layout is not torch.strided or x.is_meta:
-        kind = "one on the meta device" if x.is_meta else f"one of the layout {x.layout}"
-        raise ConfigurationError(f"world.{call} takes dense tensors with values, not {kind}")

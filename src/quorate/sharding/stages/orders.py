@@ -58,6 +58,9 @@ class Schedule:
     """Whether micro-batches must be a multiple of `max(1, microbatches // workers)`."""
 
 
+ScheduleName = Literal[
+    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev"
+]  # fmt: skip
 SCHEDULES = {
     "gpipe": Schedule(in_torch="ScheduleGPipe", chunks=1),
     "1f1b": Schedule(in_torch="Schedule1F1B", chunks=1, microbatches_of_stages=True),

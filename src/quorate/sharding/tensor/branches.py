@@ -76,7 +76,16 @@ def branches(
     Cost: each worker sends its outputs to the T - 1 others, and backward 2 (T - 1) / T of the bytes of inputs and of
     shared parameters that have gradients. It holds as many numbers as the worker with the most.
 
-    Raises `ConfigurationError` for objects that are no modules, no modules at all, and a wrong number of costs.
+    Returns:
+        The module.
+
+    Raises:
+        ConfigurationError: There are no branches, one is not a Module, or the number of costs differs from theirs.
+
+    Example:
+        >>> block = quorate.branches([torch.nn.Linear(4, 2), torch.nn.Linear(4, 3)], "concatenate")
+        >>> block(inputs).shape
+        torch.Size([8, 5])
     """
     modules = list(branches)
     if not modules or not all(isinstance(branch, Module) for branch in modules):

@@ -92,14 +92,26 @@ class _Draft:
 
 
 def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
-    """Return the plan by which `quorate.parallelize(model, tensor="auto")` cuts the layers of `model` over `workers`.
+    """Return the plan by which `quorate.parallelize(model, tensor="auto")` cuts the layers of `model`.
 
-    The plan can be printed, changed, and passed as `tensor`. With `sequence`, norms, dropout and other operations
-    between cut layers work on pieces of the sequence (dimension 1 of activations), from the first to the last of the
-    model's blocks; each worker has one piece.
+    Args:
+        model: The model. If it has convolutions, its forward pass is run with placeholders for tensors.
+        workers: The number of workers that compute layers together.
+        sequence: Whether norms, dropout and other operations between cut layers work on pieces of the sequence
+            (dimension 1 of activations), from the first to the last of the model's blocks; each worker has one piece.
 
-    Raises `ConfigurationError` where heads, or neurons, are no multiple of `workers`, and with `sequence` for blocks
-    with other layers than norms and cut layers. A vocabulary that is no multiple is not cut, and the plan says so.
+    Returns:
+        The styles of layers by the names of modules; it can be printed, changed, and passed as `tensor`. A vocabulary
+        that is no multiple of `workers` is not cut, and the plan says so.
+
+    Raises:
+        ConfigurationError: Heads, neurons or channels are not divisible by `workers`, or with `sequence` a block has
+            layers other than norms and split layers.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> quorate.tensor_plan(model, workers=2)["0"]
+        'columns'
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")

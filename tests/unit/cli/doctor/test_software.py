@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -90,6 +91,22 @@ def environment(gpus: tuple[str, ...] = (), driver: str | None = None, build: st
         "torch_version": "2.13.0+cpu", "python_version": "3.12.4 (main, May 1 2026) [GCC 12.2.0]", "os": "Debian",
         "cuda_compiled_version": build, "hip_compiled_version": "N/A", "nvidia_driver_version": driver, "gpus": gpus,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "level"), [(["quorate", "torch-quorate"], "WARN"), (["torch-quorate"], "OK"), (["quorate"], "OK")]
+)
+def test_another_program_of_that_name_is_a_warning(
+    names: list[str], level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in names:
+        folder = tmp_path / f"{name.replace('-', '_')}-0.1.1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.1\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    finding = software.namesake()
+    assert finding.level == level
+    assert ("quorate 0.1.1 is another program" in finding.found) == (level == "WARN")
 
 
 def test_torch_is_named_with_its_python() -> None:

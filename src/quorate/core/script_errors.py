@@ -1,0 +1,62 @@
+"""Errors that end a script in one sentence: its exit status, and the line of the script."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+
+from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
+from quorate.core.telling import flush, tell
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_LIBRARIES = tuple(os.path.realpath(sysconfig.get_path(kind)) + os.sep for kind in ("stdlib", "purelib", "platlib"))
+
+
+def status_after_error(kind: type[BaseException]) -> int:
+    """Return the exit status of a process that an error of this kind has ended."""
+    if issubclass(kind, KeyboardInterrupt):
+        return 130
+    return 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
+
+
+def script_line(trace: TracebackType | None) -> str:
+    """` (train.py, line 12)`: the last line of a file of the user's on the way to the error; empty without one.
+
+    Files of installed packages, torch's among them, come into question where there are no others.
+    """
+    of_user, of_libraries = "", ""
+    while trace is not None:
+        name = os.path.realpath(trace.tb_frame.f_code.co_filename)
+        if not trace.tb_frame.f_code.co_filename.startswith("<") and not name.startswith(_PACKAGE):
+            line = f" ({os.path.relpath(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
+            if name.startswith(_LIBRARIES):
+                of_libraries = line
+            else:
+                of_user = line
+        trace = trace.tb_next
+    return of_user or of_libraries
+
+
+class OneSentence:
+    """A `sys.excepthook` for the time before a world is joined; other errors are shown as before.
+
+    `names_line`: whether the sentence ends with the line of the script.
+    """
+
+    def __init__(self, *, names_line: bool) -> None:
+        self._names_line, self._shown = names_line, sys.excepthook
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            tell("quorate: interrupted\n")
+        elif issubclass(kind, QuorateError):
+            tell(f"quorate: {error}{script_line(trace) if self._names_line else ''}\n")
+        else:
+            self._shown(kind, error, trace)
+            return
+        flush()
+        atexit.register(os._exit, status_after_error(kind))
