@@ -13,10 +13,17 @@
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate and Keras, which it installs in an environment
 #                     of their own: four minutes
+#   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
+#                     minute each. `make notebooks STORE=--overwrite` stores the outputs in them
 #   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
 #                     HEAD~1 by the fewest steps. A minute, before every commit; `make test` runs the rest
 #   make coverage     which lines of each file `make test` runs, in all its processes: a table, and pages in build/coverage
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
+#   make wheel        the wheel of this version in dist
+#   make newcomer     what a newcomer does, in an empty home: installs in each documented way, types the commands of README and
+#                     of the tutorial, and follows the links of the site. A line for each check: five minutes.
+#                     `make newcomer NEWCOMER=--full` downloads torch again, too
+#   make release      check that this commit can be released as the version in pyproject.toml, build its wheel, and tag it
 #   make size         the lines of each package beside its ceiling (tests/architecture/ceilings.toml)
 #   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
 #   make clean        remove what the commands above have made, .venv too
@@ -31,7 +38,8 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop check size docs soak searches clean
+.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop notebooks check size docs soak searches wheel \
+  newcomer release clean
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -50,7 +58,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv
 	@$(BIN)/quorate compare digits -n 4 --baseline ddp --strategy eager-majority --strategy eager-solo --seeds 3 \
-	  --target 0.9 --imbalance one-of:80ms --pace 15ms --batch 24 --epochs 5 --evaluations 10
+	  --target 0.9 --imbalance one-of:80ms --min-step-time 15ms --batch 24 --epochs 5 --evaluations 10
 
 test: venv
 	@$(BIN)/python -m pytest $(TWO) --cases $(CASES) -m 'not on_hosts and not launchers and not interop and not gpu'
@@ -105,6 +113,17 @@ test-interop: venv
 	    echo "make test-interop: $$library could not be installed" >&2; done
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
 
+# Jupyter goes into an environment of its own beside this one, whose packages it finds too.
+notebooks: venv
+	@[ -x $(VENV)/notebooks/bin/python ] || { \
+	  $(BIN)/python -m venv $(VENV)/notebooks && \
+	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
+	    > "$$($(VENV)/notebooks/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
+	@$(VENV)/notebooks/bin/python -m pip install --disable-pip-version-check -q 'nbmake>=1.5' 'ipykernel>=6.29'
+	@$(VENV)/notebooks/bin/python -m pytest -p nbmake.pytest_plugin --nbmake --nbmake-timeout=300 --timeout=900 $(STORE) \
+	  docs/notebooks; \
+	  status=$$?; rm -rf docs/notebooks/runs; exit $$status
+
 check: venv
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
@@ -125,6 +144,26 @@ $(VENV)/.docs-installed: $(STAMP)
 soak: venv
 	@PYTHONPATH=src $(BIN)/python -m tests.soak --kills $(KILLS)
 	@$(MAKE) --no-print-directory searches
+
+wheel: venv
+	@$(BIN)/python -m pip wheel --disable-pip-version-check -q --no-deps -w dist .
+	@ls -t dist/*.whl | head -n 1
+
+newcomer: $(VENV)/.docs-installed
+	@$(BIN)/python -m tests.newcomer $(NEWCOMER)
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+
+release: venv
+	@refuse() { echo "make release: $$*" >&2; exit 1; }; \
+	  [ -z "$$(git status --porcelain)" ] || refuse "there are changes that are not committed"; \
+	  grep -q '^## \[$(VERSION)\] - ....-..-..$$' CHANGELOG.md || refuse "CHANGELOG.md has no section of $(VERSION) with a date"; \
+	  sed -n '/^## \[Unreleased\]/,/^## \[$(VERSION)\]/p' CHANGELOG.md | grep -q '^- ' && \
+	    refuse "CHANGELOG.md has unreleased lines; move them to the section of $(VERSION)"; \
+	  grep -q '^version: $(VERSION)$$' CITATION.cff || refuse "CITATION.cff has another version than $(VERSION)"; \
+	  ! git rev-parse -q --verify 'refs/tags/v$(VERSION)' >/dev/null || refuse "there is a tag v$(VERSION) already"
+	@$(MAKE) --no-print-directory wheel
+	@git tag -a 'v$(VERSION)' -m 'Quorate $(VERSION)' && echo "tagged v$(VERSION)"
 
 # As long as they find nothing: the first failure ends them.
 searches: venv

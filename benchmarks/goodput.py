@@ -86,7 +86,7 @@ def by_quorate(arm: str, setting: Setting, place: Path, until: str, *, is_struck
     from quorate.report.reading.run import read_run
 
     words = [sys.executable, "-m", "quorate.cli.main", "run", "-n", str(setting.learners), "--name", "run"]
-    words += ["--pace", f"{PACE * 1000:g}ms"]
+    words += ["--min-step-time", f"{PACE * 1000:g}ms"]
     if is_struck:
         words += ["--chaos", str(setting.seed), "--failures", setting.failures]
     said = subprocess.run(

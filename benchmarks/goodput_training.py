@@ -1,8 +1,8 @@
 """One worker of `goodput.py`: a small classifier, taught by a noisy teacher, in steps of `PACE` seconds.
 
-`quorate run -n 8 --pace 250ms goodput_training.py ARM SECONDS|STEPS FOLDER`, or the same under torchrun for `ddp`. It
-ends SECONDS ("90s") after the first worker has begun, or after so many STEPS ("240") of its own; the worker of the
-lowest rank that is left writes the held-out loss into FOLDER/result.json.
+`quorate run -n 8 --min-step-time 250ms goodput_training.py ARM SECONDS|STEPS FOLDER`, or the same under torchrun for
+`ddp`. It ends SECONDS ("90s") after the first worker has begun, or after so many STEPS ("240") of its own; the worker
+of the lowest rank that is left writes the held-out loss into FOLDER/result.json.
 """
 
 from __future__ import annotations

@@ -8,21 +8,23 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
 import quorate
-from quorate.cli.explain import Card, cards_of
-from quorate.cli.listing import FAMILIES, registry
+from quorate.cli.explain import Card, cards_of, default_in_words, type_in_words
+from quorate.cli.listing import FAMILIES, GROUPS, registry
 from quorate.cli.verbs import app
+from quorate.core.source import Setting
 from quorate.strategies import strategies
 from quorate.train.compatibility import Rule, features, refused_features
 
 CORE = ("join", "World", "distribute", "loader", "log", "save", "load")
 INHERITS = "   :inherited-members:\n"
+HEADS = ("setting", "type", "default", "meaning")
 COMBINATIONS = Path(__file__).parents[1] / "src" / "quorate" / "cli" / "combinations.json"
 
 
@@ -48,7 +50,7 @@ def pages_by_path() -> Iterator[tuple[str, str]]:
     yield "combinations.md", combinations_page()
     yield "strategies/index.md", strategies_page([*cards["strategies"], *cards["baselines"]])
     yield "options.md", options_page()
-    yield "settings.md", settings_page([*cards["strategies"], *cards["workloads"], *cards["codecs"], *cards["rules"]])
+    yield "settings.md", settings_page(cards)
     yield "api.md", api_page()
 
 
@@ -63,7 +65,7 @@ def card_page(card: Card) -> str:
         lines += [f"## {title}", "", _prose(text), ""]
     if "Paper" not in card.sections:
         lines += _honesty(card)
-    lines += _settings(card, "##")
+    lines += _settings(card)
     lines += ["The same in a terminal:", "", "```bash", f"quorate explain {card.name}", "```", ""]
     return "\n".join(lines)
 
@@ -163,19 +165,66 @@ def options_page() -> str:
     return "\n".join(lines)
 
 
-def settings_page(cards: Sequence[Card]) -> str:
-    """What `--set` and `--workload-set` take."""
+def settings_page(cards: Mapping[str, Sequence[Card]]) -> str:
+    """Return the page of every setting that has a value, by family; `cards` are by family."""
+    by_name = {card.name: card for card in cards["strategies"]}
+    groups = {
+        **GROUPS,
+        "others": tuple(name for name in by_name if not any(name in names for names in GROUPS.values())),
+    }
+    common = _common_settings(cards["strategies"])
     lines = [
-        "# Settings",
+        "# All settings",
         "",
-        "Of strategies: `quorate run --set key=value`, `--strategy NAME:key=value`, or keyword arguments of",
-        "`quorate.distribute`. Of workloads: `quorate compare --workload-set key=value`. Of codecs and rules: keyword",
-        "arguments.",
+        "| settings of | are given by |",
+        "|---|---|",
+        "| [strategies](#strategies) | `quorate run --set key=value`, `--strategy NAME:key=value`, or keyword "
+        "arguments of `quorate.distribute` |",
+        "| [codecs](#codecs), [rules](#rules) | likewise, beside `compress=NAME` or `reduce=NAME`; or in its text: "
+        '`compress="top-k:density=0.01"` |',
+        "| [workloads](#workloads) | `quorate compare --workload-set key=value` |",
+        "",
+        "Values are written as in TOML: `true`, `0.1`, `majority`. The arguments of `quorate.distribute` are in",
+        "[the API](../reference/api.md), the options of the command line in [options](options.md).",
+        "",
+        "## Strategies",
+        "",
+        "Every strategy has these; each section gives their defaults where they differ from these:",
+        "",
+        *_table(HEADS, [_setting(setting) for setting in common.values()]),
         "",
     ]
-    for card in cards:
-        lines += [f"## `{card.name}` ({card.kind})", "", *_settings(card, "")]
+    for title, names in groups.items():
+        lines += [f"**{title[0].upper()}{title[1:]}**", ""] if names else []
+        for name in names:
+            lines += _settings_of(by_name[name], common)
+    for family in ("codecs", "rules", "workloads"):
+        lines += [f"## {family.capitalize()}", ""]
+        for card in cards[family]:
+            lines += _settings_of(card, {})
     return "\n".join(lines)
+
+
+def _common_settings(cards: Sequence[Card]) -> dict[str, Setting]:
+    """Return the settings that all cards have, by name, with the default that most of them have."""
+    by_name: dict[str, list[Setting]] = {}
+    for setting in (setting for card in cards for setting in card.settings):
+        by_name.setdefault(setting.name, []).append(setting)
+    shared = {name: settings for name, settings in by_name.items() if len(settings) == len(cards)}
+    return {name: _usual(settings) for name, settings in shared.items()}
+
+
+def _usual(settings: Sequence[Setting]) -> Setting:
+    defaults, meanings = [setting.default for setting in settings], [setting.meaning for setting in settings]
+    return max(settings, key=lambda setting: (defaults.count(setting.default), meanings.count(setting.meaning)))
+
+
+def _settings_of(card: Card, common: Mapping[str, Setting]) -> list[str]:
+    """Return a section: what the card says in a line, and its settings without `common` ones of the same default."""
+    own = [s for s in card.settings if s.name not in common or s.default != common[s.name].default]
+    rows = [_setting(setting) for setting in own]
+    table = _table(HEADS, rows) if rows else ["None of its own." if common else "None."]
+    return [f"### `{card.name}`", "", card.summary, "", *table, ""]
 
 
 CALLED = {"launch": "launching.launch", "report": "reporting.report"}
@@ -247,15 +296,15 @@ def _honesty(card: Card) -> list[str]:
     return ["## Honesty", "", *_table(["what befalls it", "what becomes of it", "remark"], rows), ""]
 
 
-def _settings(card: Card, marks: str) -> list[str]:
-    title = [f"{marks} Settings", ""] if marks else []
+def _settings(card: Card) -> list[str]:
     if not card.settings:
-        return [*title, "None.", ""]
-    rows = [
-        [f"`{one.name}`", f"`{one.type}`", "required" if one.default is None else f"`{one.default}`", one.meaning]
-        for one in card.settings
-    ]
-    return [*title, *_table(["setting", "type", "default", "meaning"], rows), ""]
+        return ["## Settings", "", "None.", ""]
+    return ["## Settings", "", *_table(HEADS, [_setting(setting) for setting in card.settings]), ""]
+
+
+def _setting(setting: Setting) -> list[str]:
+    default = "required" if setting.default is None else f"`{default_in_words(setting.default)}`"
+    return [f"`{setting.name}`", type_in_words(setting.type), default, setting.meaning]
 
 
 def _option(parameter: Any) -> list[str]:

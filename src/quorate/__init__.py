@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ _PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        return importlib.import_module("quorate.core.installed").version_of("quorate") or "0+source"
     if name in _PACKAGES:
         return importlib.import_module(_PACKAGES[name])
     if name not in _PLACES:
@@ -120,15 +119,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    for distribution in ("torch-quorate", "quorate"):
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(distribution)
-    return "0+source"
 
 
 def _warn_of_another_distribution() -> None:

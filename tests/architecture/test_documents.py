@@ -19,7 +19,8 @@ from tests.architecture.tree import PACKAGE, ROOT
 GENERATED = ROOT / "docs" / "generated"
 WRITTEN = sorted(path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(GENERATED))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
+COMMUNITY = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
+DOCUMENTS = [ROOT / "README.md", *COMMUNITY, *WRITTEN]
 STANDS_FOR_SOMETHING = re.compile(r"\b(NAME|RUN|FILE|VERB|FOLDER)\b|\bruns/")
 """In a command: that it is to be completed by the reader, so that it can be parsed, but not done."""
 THE_READERS_OWN = {"train.py"}
@@ -31,7 +32,9 @@ LINK_TO_DECISION = re.compile(r"([\w-]+)\.md#(\d{4})\b")
 HOMES = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 1]
 MACHINE = re.compile(rf"(?<![\w.])(?:/(?:work|root)|{'|'.join(map(re.escape, HOMES))})/\w+")
 
-FROM_AN_INDEX = re.compile(r"\binstall (?:-\S+ )*['\"]?quorate\b|\bquorate\\?\[(?!\d)\w+\\?\]")
+FROM_AN_INDEX = re.compile(
+    r"\binstall (?:-\S+ )*['\"]?(?:torch-)?quorate\b(?!(?:\[\w+\])? @ )|\bquorate\\?\[(?!\d)\w+\\?\](?! @ )"
+)
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -147,7 +150,7 @@ def test_python_blocks_are_python(document: Path) -> None:
 
 def test_the_readme_shows_how_to_begin() -> None:
     typed = {" ".join(words) for words in commands(ROOT / "README.md")}
-    assert {"make demo", "make test"} <= typed
+    assert {"pip install .", "quorate run -n 4 train.py", "make demo"} <= typed
 
 
 def test_what_the_readme_claims_was_printed_by_a_script() -> None:
@@ -182,10 +185,15 @@ def test_no_file_names_a_machine() -> None:
 
 
 def test_nobody_is_told_to_install_quorate_from_an_index() -> None:
-    """There its name is another program's: errors and pages name the packages of an extra, or a checkout."""
-    folders = ("src", "tests", "examples", "benchmarks", "docs")
-    inside = [path for folder in folders for suffix in ("py", "md") for path in (ROOT / folder).rglob(f"*.{suffix}")]
-    files = [path for path in [*DOCUMENTS[:2], *inside] if path != Path(__file__)]
+    """There `quorate` is another program, and `torch-quorate` is nobody's: texts name a path, a URL or a file."""
+    folders = ("src", "tests", "examples", "benchmarks", "docs", ".github")
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    written = [
+        path
+        for path in [*ROOT.iterdir(), *inside]
+        if path.suffix in {"", ".cff", ".ipynb", ".md", ".py", ".toml", ".yml"}
+    ]
+    files = [path for path in written if path.is_file() and path != Path(__file__)]
     texts = {path: path.read_text(encoding="utf-8") for path in files}
     assert not {path: found.group() for path, text in texts.items() if (found := FROM_AN_INDEX.search(text))}
 
@@ -199,6 +207,11 @@ def test_nobody_is_told_to_install_quorate_from_an_index() -> None:
         (r"quorate\[tls\]", True),
         ("pip install '.[tls]' in a checkout of quorate", False),
         ("pip install ./quorate", False),
+        ("pip install torch-quorate", True),
+        ("pip install -U 'torch-quorate[tls]'", True),
+        ("pip install 'torch-quorate @ git+file:///path/to/quorate'", False),
+        ("pip install 'torch-quorate[tls] @ git+file:///path/to/quorate'", False),
+        ("pip install dist/torch_quorate-0.2.0-py3-none-any.whl", False),
         ("quorate run", False),
     ],
 )

@@ -24,13 +24,17 @@ DOCS = ROOT / "docs"
 BUILDS = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_parser", "furo"))
 
 
-@pytest.fixture(scope="module")
-def generated() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+def script(name: str, folder: Path = DOCS) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generated() -> ModuleType:
+    return script("generated_pages")
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +70,24 @@ def test_every_option_of_every_verb_is_there(pages: dict[str, str]) -> None:
             assert all(f"`{name}`" in sections[verb] for name in names), (verb, names)
 
 
-def test_every_setting_is_there(pages: dict[str, str]) -> None:
+def test_every_setting_is_there_once_by_family(pages: dict[str, str]) -> None:
+    parts = {part.partition("\n")[0]: part for part in pages["settings.md"].split("\n## ")[1:]}
+    assert list(parts) == ["Strategies", "Codecs", "Rules", "Workloads"]
+    common = parts["Strategies"].partition("\n### ")[0]
     for family in ("strategies", "workloads", "codecs", "rules"):
         for name in registry(family):
-            section = pages["settings.md"].partition(f"## `{name}` (")[2].partition("\n## ")[0]
+            if not registry(family).places[name].startswith("quorate."):
+                continue
+            part = parts[family.capitalize()]
+            assert part.count(f"\n### `{name}`\n") == 1
+            section = part.partition(f"\n### `{name}`\n")[2].partition("\n### ")[0]
             (card,) = [card for card in cards_of(name) if card.kind == registry(family).kind]
-            assert all(f"| `{setting.name}` |" in section for setting in card.settings)
-            assert bool(card.settings) != ("None." in section)
+            rows = [line for line in section.splitlines() if line.startswith("| `")]
+            shown = {line.split("`")[1] for line in rows}
+            names = {setting.name for setting in card.settings}
+            assert shown <= names
+            assert all(f"| `{hidden}` |" in common for hidden in names - shown)
+            assert bool(rows) != ("\nNone" in section)
 
 
 def test_the_page_of_combinations_has_every_strategy_and_a_reason_for_each_no(pages: dict[str, str]) -> None:
@@ -89,6 +104,38 @@ def test_the_page_of_combinations_has_every_strategy_and_a_reason_for_each_no(pa
 def test_the_command_line_has_the_same_combinations(generated: ModuleType) -> None:
     written = generated.COMBINATIONS.read_text(encoding="utf-8")
     assert written == generated.combinations_json(), "run python docs/generated_pages.py"
+
+
+def test_the_page_of_tested_combinations_is_up_to_date() -> None:
+    table = script("support_table")
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run python docs/support_table.py"
+    assert {cell for row in table.cells().values() for cell in row} == {"tested", "refused", "untested"}
+
+
+def test_pictures_of_the_gallery_show_published_figures() -> None:
+    gallery = script("gallery_pictures", ROOT / "benchmarks")
+    assert {file: file.read_text(encoding="utf-8") for file in gallery.files()} == gallery.files()
+    page = (DOCS / "explanation" / "gallery.md").read_text(encoding="utf-8")
+    published = [DOCS / "benchmarks.md", *(DOCS / "benchmarks").glob("*.md")]
+    sections = [section for file in published for section in file.read_text(encoding="utf-8").split("\n## ")]
+    for picture in gallery.PICTURES_OF:
+        assert page.count(f"pictures/{picture.name}.svg") == 1
+        assert f"python benchmarks/{picture.benchmark}.py" in page
+        results = "".join(section for section in sections if f"benchmarks/{picture.benchmark}.py" in section)
+        figures = {figure for bar in picture.bars for figure in (bar.figure, bar.low, bar.high) if figure}
+        assert not {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", results)}
+
+
+def test_the_expected_figures_for_teaching_are_in_the_notebooks() -> None:
+    page = (DOCS / "tutorial" / "teaching.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([\w -]+) \| [^|]+ \| ([\d., ]+) \|$", page.partition("## Expected figures")[2], re.MULTILINE
+    )
+    assert len(rows) == 10
+    for title, figures in rows:
+        notebook = (DOCS / "notebooks" / f"{title.lower().replace(' ', '-')}.ipynb").read_text(encoding="utf-8")
+        shown = notebook.replace(",", "")
+        assert not [figure for figure in figures.split(", ") if figure.replace(",", "") not in shown], title
 
 
 def test_what_is_no_markup_is_read_as_it_stands(generated: ModuleType) -> None:

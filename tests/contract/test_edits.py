@@ -245,6 +245,42 @@ def test_an_edit_of_one_worker_after_its_last_step_counts_as_one_of_all(name: st
         assert torch.allclose(end, start() + 3.0 / SIZE, atol=0.3)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "share"),
+    [
+        ("post-local-sgd", {"after": 100}, 1 / SIZE),
+        ("post-local-sgd", {"after": 6, "sync_every": 4}, None),
+        ("diloco", {"after": 100}, 1 / SIZE),
+        ("diloco", {"after": 6, "sync_every": 4}, 1 / SIZE),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_an_edit_of_a_worker_left_behind_counts(
+    name: str, settings: dict[str, Any], share: float | None, evaluates: bool
+) -> None:
+    """One worker edits its parameters in a synchronous phase, of which others make more steps."""
+
+    def live(trainer: Trainer) -> list[torch.Tensor]:
+        is_behind = trainer.rank == 0
+        trainer.train(3 if is_behind else 8)
+        if is_behind:
+            for p in trainer.model.parameters():
+                p.data.add_(3.0)
+        ends = []
+        if evaluates:
+            with trainer.world.evaluate():
+                ends.append(trainer.parameters)
+        return [*ends, trainer.finish().parameters]
+
+    for ends in scene(name, lambda *_: None, rate=0.0, settings=settings).act(live):
+        for end in ends:
+            moved = end - start().view(-1)
+            torch.testing.assert_close(moved, moved[0].expand_as(moved), rtol=0, atol=1e-6)
+            # Where steps have become local, an edit weighs as much as one of them.
+            assert 0.2 < moved[0] < 3 / SIZE if share is None else moved[0] == pytest.approx(3 * share, abs=1e-6)
+
+
 AT_THE_NEXT_ROUND = ["async-local-sgd", "decoupled-diloco", "eager-averaging"]
 """All workers save behind the round after the first one has asked for it."""
 WITH_A_POINT: list[tuple[str, dict[str, Any]]] = [

@@ -80,9 +80,12 @@ def test_compressed() -> None:
     _learnt(run_on_gpu(2, partial(several, [*runs, Run(settings={"reduce": "median:f=0"})], GPU.type)))
 
 
+COMPILED = [Run(compiled=True), Run("quorum", compiled=True)]
+
+
 @needs_real_gpu
 def test_compiled() -> None:
-    _learnt(run_on_gpu(2, partial(several, [Run(compiled=True), Run("quorum", compiled=True)], GPU.type), 110.0))
+    _learnt(run_on_gpu(2, partial(several, COMPILED, GPU.type), 110.0))
 
 
 def _learnt(ends: list[list[tuple[list[float], list[torch.Tensor]]]]) -> None:

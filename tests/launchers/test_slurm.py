@@ -56,6 +56,16 @@ CHANGED = {
     "then\n": "then\n    echo requeued\n",
 }
 """In the script of docs/howto/launch-slurm.md."""
+WITHOUT_GPUS = {
+    "--ntasks-per-node=8": "--ntasks-per-node=2",
+    "--gpus-per-node=8": "--comment=gpus",
+    "--cpus-per-task=12": "--cpus-per-task=2",
+    "--time=04:00:00": "--time=2",
+    "--output=train-%j.out": "--output=said",
+    "module ": "true module ",
+    'source "$HOME': 'true "$HOME',
+}
+"""In the script of docs/howto/launch-slurm-gpus.md: nodes of four cores without a GPU."""
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +80,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def submitted(two: SlurmHosts, folder: Path, arguments: str) -> str:
+def submitted(
+    two: SlurmHosts, folder: Path, arguments: str, page: str = "launch-slurm", changed: dict[str, str] = CHANGED
+) -> str:
     """The number of a job that trains."""
-    script = next(one for one in blocks(ROOT / "docs" / "howto" / "launch-slurm.md", "bash") if "#SBATCH" in one)
-    for said, instead in {**CHANGED, "python train.py": f"{sys.executable} train.py {arguments}"}.items():
+    script = next(one for one in blocks(ROOT / "docs" / "howto" / f"{page}.md", "bash") if "#SBATCH" in one)
+    for said, instead in {**changed, "python train.py": f"{sys.executable} train.py {arguments}"}.items():
         assert said in script
         script = script.replace(said, instead)
     (folder / "job.sh").write_text(script)
@@ -109,6 +121,12 @@ def test_srun_over_two_hosts(two: SlurmHosts, folder: Path) -> None:
     refused = two.command(*words, folder=folder)
     assert refused.returncode == 2
     assert "set QUORATE_TOKEN" in refused.stderr
+
+
+def test_the_job_for_nodes_with_gpus(two: SlurmHosts, folder: Path) -> None:
+    job = submitted(two, folder, "5 0", "launch-slurm-gpus", WITHOUT_GPUS)
+    until(lambda: two.state_of(job) == "COMPLETED", folder, 60.0)
+    assert "ends at 5 first first second second" in said(folder)
 
 
 @pytest.mark.timeout(300)

@@ -85,7 +85,7 @@ class CutTraining:
         self._folder, self._words = folder, ["script.py", json.dumps(choice), str(width)]
         self._more = {"QUORATE_SILENCE": f"{silence}s"}
         if most is not None:
-            self._more["QUORATE_MOST"] = str(most)
+            self._more["QUORATE_MAX_WORKERS"] = str(most)
         self._seats = on_hosts(on)
         self.workers = [self._begun(host, own) for host, own in zip(on, self._seats, strict=True)]
 

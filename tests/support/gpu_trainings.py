@@ -32,6 +32,7 @@ class Run:
     clips: bool = False
     accumulates: int = 1
     compiled: bool = False
+    backend: str = "inductor"
     adamw: bool = False
     late: bool = False
     """Whether the last worker is late by 20 ms in each step."""
@@ -51,7 +52,7 @@ def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
 def trained(run: Run, device: str, world: Any) -> tuple[list[float], list[Tensor]]:
     """Losses on common data at the beginning and at the end, and the parameters."""
     model = net(world.rank).to(device)
-    called: Any = torch.compile(model) if run.compiled else model
+    called: Any = torch.compile(model, backend=run.backend) if run.compiled else model
     plain: Any = (
         torch.optim.AdamW(model.parameters(), lr=3e-3)
         if run.adamw

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quorate.launch.run.folder import SIMULATED
 from quorate.records.records import Recorder, records_of
 from quorate.records.rows import Step
 from quorate.report.figures.run import MeasuredRun
@@ -136,6 +137,35 @@ def make_comparison(folder: Path, *, seeds: Sequence[int] = (0, 1, 2), fails: bo
         **MACHINE,
     }
     (folder / "compare.json").write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def make_scaled_comparison(folder: Path) -> Path:
+    """Write a comparison of two strategies with 1, 2 and 4 workers, and 8 simulated for one. Returns the folder."""
+    arms: list[dict[str, Any]] = []
+    for strategy in ("all-reduce", "sgp"):
+        for workers in (1, 2, 4):
+            name = f"{strategy}-workers={workers}"
+            arms.append({"name": name, "strategy": strategy, "workers": workers, "is_baseline": not arms})
+            about = {"scale": [1, 2, 4], "price": 3600.0, "metric": {"name": "top1", "higher_is_better": True}}
+            make_run(folder / name / "seed-0", strategy=strategy, ranks=workers, slow_rank=None, about=about)
+    row = {"workers": 8, "steps_per_second": 200.0, "waiting_share": 0.2, "communication_share": 0.1}
+    damaged = [1, {"workers": 9}, {**row, "workers": 4}, {**row, "steps_per_second": 0}]
+    (folder / arms[2]["name"] / "seed-0" / SIMULATED).write_text(json.dumps({"simulated": [row, *damaged]}))
+    (folder / arms[5]["name"] / "seed-0" / SIMULATED).write_text(json.dumps({"simulated": 3, "why": "too short"}))
+    arms[5]["batch"] = 8
+    plan = {
+        "format": 1,
+        "subject": {"kind": "workload", "name": "digits"},
+        "metric": {"name": "top1", "higher_is_better": True},
+        "workers": 4,
+        "world": "real",
+        "arms": [{"settings": {}, **arm} for arm in arms],
+        "seeds": [0],
+        "warm_up_steps": 2,
+        **MACHINE,
+    }
+    (folder / "compare.json").write_text(json.dumps(plan))
     return folder
 
 

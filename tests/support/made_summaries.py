@@ -65,8 +65,8 @@ def made_summary(*, ranks: int = 4, seeds: Sequence[int] = (0, 1, 2), **changes:
             seeds=tuple(seeds),
         ),
         reproduce=Reproduce(
-            command=("quorate", "compare", "-n", str(ranks), "--workload", "stdlib-functions", "--pace", "3=1.75",
-                     "--name", "a name"),
+            command=("quorate", "compare", "-n", str(ranks), "--workload", "stdlib-functions",
+                     "--min-step-time", "3=1.75", "--name", "a name"),
             started="2026-09-21T14:13:20.000+00:00",
             git={"commit": COMMIT, "dirty": False},
             packages={"quorate": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6"},

@@ -23,13 +23,13 @@ JUNK: tuple[str, ...] = (
 RUN: tuple[tuple[str, ...], ...] = (
     ("run", "-n", "2", "--strategy", "quorum", "--set", "wait_for=1", "train.py", "--lr", "3"),
     ("run", "--virtual", "3", "--seed", "1", "--compute", "constant:1ms", "--latency", "5us", "train.py"),
-    ("run", "--virtual", "3", "--bandwidth", "1GB", "--share", "dynamic", "--seconds", "2", "train.py"),
-    ("run", "-n", "3", "--imbalance", "one-of:5ms", "--pace", "2ms", "--name", "here", "train.py"),
+    ("run", "--virtual", "3", "--bandwidth", "1GB", "--data-share", "dynamic", "--seconds", "2", "train.py"),
+    ("run", "-n", "3", "--imbalance", "one-of:5ms", "--min-step-time", "2ms", "--name", "here", "train.py"),
     ("run", "-m", "train"),
     ("run", "--config", "run.toml", "train.py"),
     ("run", "--resume", "done", "--seed", "2"),
     ("run", "-n", "2", "--print-config", "train.py"),
-    ("run", "-n", "2", "--restart", "1", "--spare", "2", "train.py"),
+    ("run", "-n", "2", "--restart", "1", "--max-joins", "2", "train.py"),
     ("run", "-n", "2", "--chaos", "1", "--failures", "mtbf=9s,stop=0.2:1s,slow=0.1:x2:1s,burst=0.1:2", "train.py"),
 )
 """Right command lines of `quorate run`."""

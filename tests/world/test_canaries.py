@@ -110,7 +110,7 @@ def test_as_configuration_and_as_a_trace(evil: bytes, tmp_path: Path, monkeypatc
     (tmp_path / "evil").write_bytes(evil)
     command("run", "--dry-run", "--config", "evil", "train.py")
     command("run", "--dry-run", "--imbalance", "trace:evil", "train.py")
-    command("compare", "--dry-run", "-n", "2", "--pace", "trace:evil", "least-squares")
+    command("compare", "--dry-run", "-n", "2", "--min-step-time", "trace:evil", "least-squares")
     with pytest.raises(ConfigurationError):
         parse_trace("trace:evil", seed=0)
 

@@ -52,7 +52,7 @@ FAILURES, SEED = "mtbf=9s,repair=0.2s,stop=0.34:0.6s,slow=0.33:x3:0.6s", 16841
 def launched(folder: Path, workers: int, failures: str, seed: int) -> Program:
     (folder / "train.py").write_text(SCRIPT.replace("WORKERS", str(workers)))
     chaos = ["--chaos", str(seed), "--failures", failures]
-    words = ["run", "-n", str(workers), "--pace", "20ms", "--name", "here", *chaos, "train.py"]
+    words = ["run", "-n", str(workers), "--min-step-time", "20ms", "--name", "here", *chaos, "train.py"]
     return Program([*QUORATE, *words], cwd=folder)
 
 

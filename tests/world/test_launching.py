@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -64,15 +65,23 @@ def test_a_function_of_a_script_in_processes(tmp_path: Path) -> None:
     assert "records in " in done.stderr
 
 
+NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_as_plain_python(notebook: Path, tmp_path: Path) -> None:
-    cells = json.loads(notebook.read_text())["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    assert not any(cell.get("outputs") for cell in cells), "outputs are made anew"
+    """They print their stored outputs, in which other machines may have other digits."""
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    code = ["".join(cell["source"]) for cell in cells]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert {output.get("name") for output in outputs} == {"stdout"}, "only printed text, and no warnings, is stored"
+    stored = "".join("".join(output["text"]) for output in outputs)
     (tmp_path / "cells.py").write_text("\n\n".join(code) + "\n")
-    done = programs.run(["cells.py"], cwd=tmp_path, timeout=100)
+    done = programs.run(["cells.py"], cwd=tmp_path, timeout=115)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") >= 3
+    assert NUMBER.sub("0", done.stdout).split() == NUMBER.sub("0", stored).split()
+    assert "Warning" not in done.stderr
 
 
 HAS_KERNEL = all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel"))

@@ -78,7 +78,7 @@ SERVED = 'parameter-server", servers=1, mode="async", on_death="continue'
 @pytest.mark.parametrize("strategy", ["quorum", "hogwild", SERVED], ids=["quorum", "hogwild", "parameter-server"])
 def test_one_comes_in_place_of_the_dead_and_one_more_when_asked_for(strategy: str, tmp_path: Path) -> None:
     text = SCRIPT.replace('"quorum"', f'"{strategy}"')
-    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--spare", "1", text=text)
+    process = launched(tmp_path, 3, "-n", "2", "--restart", "1", "--max-joins", "1", text=text)
     asked = joined(tmp_path, process)
     out, err = ended(process)
     assert asked.returncode == 0, asked.stderr
@@ -106,7 +106,9 @@ def test_one_joins_a_training_with_two_optimizers(tmp_path: Path) -> None:
     text = SCRIPT.replace(line, textwrap.dedent(TWO))
     for call in ("zero_grad()", "step()", "finish()"):
         text = text.replace(f"optimizer.{call}", f"optimizer.{call}; rest.{call}")
-    process = launched(tmp_path, 3, "-n", "2", "--spare", "1", text=text.replace("world.rank == 1 and", "False and"))
+    process = launched(
+        tmp_path, 3, "-n", "2", "--max-joins", "1", text=text.replace("world.rank == 1 and", "False and")
+    )
     asked = joined(tmp_path, process)
     out, _ = ended(process)
     assert asked.returncode == 0, asked.stderr
@@ -129,7 +131,7 @@ def test_one_that_is_refused_ends_alone(tmp_path: Path) -> None:
     """Its script builds another model."""
     text = SCRIPT.replace("BatchNorm1d(4)", "BatchNorm1d(4, affine=world.rank < 2)").replace("world.rank == 1", "False")
     ends = "any(world.gather(os.path.exists('refused')))"
-    process = launched(tmp_path, 2, "-n", "2", "--spare", "1", text=text.replace("len(ranks) == WANTED", ends))
+    process = launched(tmp_path, 2, "-n", "2", "--max-joins", "1", text=text.replace("len(ranks) == WANTED", ends))
     asked = joined(tmp_path, process)
     Path(tmp_path, "refused").touch()
     out, err = ended(process)

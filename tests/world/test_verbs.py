@@ -52,7 +52,7 @@ def quorate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_run_is_joined_and_resumed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = [QUORATE, "run", "-n", "2", "--spare", "1", "--name", "x", "train.py", "3"]
+    words = [QUORATE, "run", "-n", "2", "--max-joins", "1", "--name", "x", "train.py", "3"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         try:
             until((tmp_path / "trains-0").exists, "the training", LIMIT)

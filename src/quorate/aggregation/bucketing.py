@@ -2,7 +2,7 @@
 
 Idea: The vectors are divided into random groups of `size`, drawn again each time; a rule is applied to the means of the
 groups. If workers have unlike data, the means of several honest workers differ less than their vectors do. A wrong
-vector spoils its group, so at most f of the n / size groups are wrong.
+vector corrupts its group, so at most f of the n / size groups are wrong.
 
 Cost: One product of a matrix with the vectors, and the rule's own cost for fewer vectors.
 
@@ -34,7 +34,7 @@ class Bucketing(Wrapping):
 
     rule: str = "median"
     size: int = 2
-    """Vectors in a group."""
+    """Number of vectors in a group."""
 
     breakdown: ClassVar[str] = "f of so many groups as its rule takes"
 

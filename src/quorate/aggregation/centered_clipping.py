@@ -35,8 +35,10 @@ class CenteredClipping(Rule):
     """The mean of differences from the latest result, clipped to a radius."""
 
     tau: float | None = None
-    """The radius. None: the median distance of the vectors from the newest result, computed again in each iteration."""
+    """Clipping radius. By default the median distance of the vectors from the latest result, computed in each
+    iteration."""
     iterations: int = 3
+    """Number of iterations."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
     is_exact: ClassVar[bool] = False

@@ -41,8 +41,9 @@ class GeometricMedian(Rule):
     """The point with the smallest sum of distances, by the smoothed iteration of Weiszfeld."""
 
     iterations: int = 64
+    """Number of iterations."""
     smallest: float = 1e-6
-    """Distances count as at least this share of the radius of the ball that holds more than half of the vectors."""
+    """Lower bound of distances, as a share of the radius of the ball that contains more than half of the vectors."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
 

@@ -31,7 +31,7 @@ class MultiKrum(Rule):
     """The mean of the m vectors with the smallest scores of Krum."""
 
     m: int | None = None
-    """From 1 to n - f - 2; None: n - f - 2."""
+    """Number of vectors that are averaged, from 1 to n - f - 2. By default n - f - 2."""
 
     breakdown: ClassVar[str] = "f of at least 2 f + 3 vectors"
 

@@ -31,7 +31,7 @@ class Rule(ABC):
     """
 
     f: int = 1
-    """Number of vectors that may have any value."""
+    """Number of arbitrary (Byzantine) vectors tolerated."""
 
     breakdown: ClassVar[str]
     """The breakdown point in words: the share of vectors that may be wrong."""

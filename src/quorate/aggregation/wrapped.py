@@ -17,7 +17,7 @@ class Wrapping(Rule):
     """The common part of pre-aggregation wrappers; both rules take the same f."""
 
     rule: str
-    """The name of the rule applied to the mixed vectors."""
+    """Name of the rule that is applied to the mixed vectors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,6 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile, Written
 from quorate.core.contracts import Board
 from quorate.core.errors import CheckpointError, QuorateError
 from quorate.core.fields import Fields
+from quorate.core.installed import version_of
 from quorate.wire.members import members_on
 
 FORMAT = 1
@@ -193,14 +193,7 @@ def clean_unfinished(root: Path, *, session: str | None = None, up_to: int = 0) 
 
 def versions() -> dict[str, str | None]:
     """Return the versions of the libraries that wrote it."""
-
-    def version(package: str) -> str | None:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            return None
-
-    return {package: version(package) for package in ("quorate", "torch", "numpy", "safetensors")}
+    return {package: version_of(package) for package in ("quorate", "torch", "numpy", "safetensors")}
 
 
 Tell = Callable[[str], None]

@@ -22,9 +22,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,10 +32,9 @@ import typer
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.pictures import Picture, picture
 from quorate.cli.scripts import check_script, is_file
+from quorate.cli.tables import text_table, text_width, wrapped
 from quorate.core.errors import ConfigurationError, QuorateError, unknown
 from quorate.core.source import Setting, Source
-
-_WIDEST = 100
 
 SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with")
 FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
@@ -45,7 +42,40 @@ FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", 
 VERDICTS = ("goes on", "restarts", "stops cleanly", "untested", "not yet")
 """The consequences of a fault; "not yet": it is not built."""
 
+_TYPES = {
+    "bool": "true or false",
+    "int": "whole number",
+    "float": "number",
+    "str": "text",
+    "tuple[str, ...]": "list",
+    "None": "null",
+}
+_SET_BY = {
+    "workload": "--workload-set SETTING=VALUE",
+    "topology": "NAME:SETTING=VALUE",
+}
+"""By kind, how settings are set if not by `--set SETTING=VALUE`."""
+_LABELS = {
+    "batch_size": "batch size",
+    "epochs": "epochs",
+    "learning_rate": "learning rate",
+    "headline": "quality",
+    "breakdown": "tolerates",
+}
+_FLAGS = {
+    ("compresses", "'ways'"): ("compress", "applies to deltas"),
+    ("compresses", "'gradients'"): ("compress", "applies to gradients"),
+    ("compresses", "'differences'"): ("compress", "applies to differences between copies"),
+    ("higher_is_better", "True"): ("better if", "higher"),
+    ("higher_is_better", "False"): ("better if", "lower"),
+    ("is_biased", "False"): ("bias", "none: on average a decoded vector equals the original one"),
+    ("is_linear", "True"): ("codes", "can be added without decoding them"),
+}
+"""Label and words of class variables, by name and value."""
+
 _TITLE = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*", re.MULTILINE)
+_RAISES = re.compile(r"(?:^|\n)Raises `(?:.+\n?)+")
+"""A paragraph for those who call the class."""
 _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?$", re.DOTALL)
 
 
@@ -65,7 +95,7 @@ def explain(
     algorithm, -n shows who sends what to whom in each step, and the cost. A name that is both shows both.
     """
     cards = cards_of(name.partition(":")[0] if ":" in name else name)
-    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    width = text_width()
     pictures: list[Picture | None] = [None] * len(cards)
     if workers is not None:
         pictures = [picture(card.kind, name, workers, width) for card in cards]
@@ -120,20 +150,49 @@ def _lines(card: Card, width: int) -> Iterator[str]:
         yield from _wrapped(text, width)
     if "Paper" not in card.sections:
         yield from _faults(card, width)
-    if card.facts:
-        yield from ("", "Fixed")
-        yield from _table([(name, written) for name, written in card.facts.items()], width)
-    yield from ("", "Settings (name, type, default, meaning)" if card.settings else "Settings: none")
-    yield from _table(
-        [(setting.name, setting.type, setting.default or "(required)", setting.meaning) for setting in card.settings],
-        width,
-    )
+    if properties := list(properties_of(card)):
+        yield from ("", "Properties")
+        yield from text_table(properties, width)
+    how = _SET_BY.get(card.kind, "--set SETTING=VALUE")
+    yield from ("", f"Settings ({how})" if card.settings else "Settings: none")
+    for setting in card.settings:
+        default = "required" if setting.default is None else f"default: {default_in_words(setting.default)}"
+        yield from wrapped(f"{setting.name}: {type_in_words(setting.type)}; {default}", width, "  ", " " * 6)
+        yield from wrapped(setting.meaning, width, " " * 6)
 
 
 def _faults(card: Card, width: int) -> Iterator[str]:
     if card.honesty:
         yield from ("", "Honesty")
-        yield from _table([(row.fault, row.verdict, row.remark) for row in card.honesty], width)
+        yield from text_table([(row.fault, row.verdict, row.remark) for row in card.honesty], width)
+
+
+def properties_of(card: Card) -> Iterator[tuple[str, str]]:
+    """Yield the label and the value of the class variables that concern users."""
+    for name, written in card.facts.items():
+        if (name, written) in _FLAGS:
+            yield _FLAGS[name, written]
+        elif name in _LABELS:
+            yield _LABELS[name], default_in_words(written)
+        elif name == "reduction":
+            yield "preset", ", ".join(f"{key}={preset}" for key, preset in ast.literal_eval(written).items())
+
+
+def type_in_words(written: str) -> str:
+    """Return `stop or continue` for `Literal['stop', 'continue']`, and `number or null` for `float | None`."""
+    kinds: list[str] = []
+    for part in re.sub(r"\bint \| (?=float)", "", written).split(" | "):
+        choices = re.fullmatch(r"Literal\[(.*)\]", part)
+        kinds += [_TYPES.get(part, part)] if choices is None else map(default_in_words, choices[1].split(", "))
+    return " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+
+
+def default_in_words(written: str) -> str:
+    """Return a value as it is typed on the command line."""
+    value = _value(written)
+    if isinstance(value, str):
+        return value or '""'
+    return json.dumps(value) if value is None or isinstance(value, bool) else written
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
@@ -142,18 +201,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
         if number:
             yield ""
         is_laid_out = any(line.startswith(" ") for line in paragraph.splitlines())
-        lines = paragraph.splitlines() if is_laid_out else textwrap.wrap(paragraph, max(20, width - 2))
-        yield from (f"  {line}".rstrip() for line in lines)
-
-
-def _table(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
-    for row in rows:
-        start = "  " + "".join(f"{cell:<{wide}}  " for cell, wide in zip(row, widths, strict=False))
-        left = width - len(start)
-        last = textwrap.wrap(row[-1], left) if left >= 20 else [row[-1]]
-        yield (start + (last[0] if last else "")).rstrip()
-        yield from (" " * len(start) + line for line in last[1:])
+        yield from [f"  {line}" for line in paragraph.splitlines()] if is_laid_out else wrapped(paragraph, width, "  ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +303,7 @@ def _card(name: str, kind: str, source: Source | None, summary: str) -> Card:
         name=name,
         kind=kind,
         summary=summary,
-        text=own_sections[""].partition("\n")[2].strip(),
+        text=_RAISES.sub("", own_sections[""].partition("\n")[2]).strip(),
         sections={title: sections[title] for title in SECTIONS if sections.get(title) and title != "Honesty"},
         honesty=tuple({row.fault: row for row in rows}.values()),
         settings=source.settings,

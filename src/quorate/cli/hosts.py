@@ -51,7 +51,9 @@ class WorkerOptions:
     imbalance: str | None = option(
         "Make workers late: one-of:200ms, rank:3:x2, lognormal:10ms:0.5, trace:FILE.", metavar=shared.DELAYS
     )
-    pace: str | None = option("The shortest time a step may take: 280ms, 50us/token.", metavar=shared.TIME)
+    pace: str | None = option(
+        "The shortest time a step may take: 280ms, 50us/token.", "--min-step-time", metavar=shared.TIME
+    )
 
 
 def hosts_of(options: WorkerOptions) -> Hosts | None:
@@ -62,7 +64,7 @@ def hosts_of(options: WorkerOptions) -> Hosts | None:
     size = layout_from(text).size
     if options.workers not in (None, size):
         raise ConfigurationError(f"-n is {options.workers}, and --hosts {text} has {size} workers; leave out -n")
-    excluded = flags_given(options, "virtual", "chaos", "failures", "restart", "spare", "servers")
+    excluded = flags_given(options, "virtual", "chaos", "failures", "restart", "max_joins", "servers")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --hosts")
     env = list(options.env)

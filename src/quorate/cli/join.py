@@ -31,7 +31,7 @@ def join(
 ) -> int:
     """Let more workers join a run that is running.
 
-    The run must have been started with `quorate run --spare N`; its launcher starts the new workers. The command
+    The run must have been started with `quorate run --max-joins N`; its launcher starts the new workers. The command
     returns when they train.
     """
     longest = seconds_from(timeout, f"--timeout {timeout}")

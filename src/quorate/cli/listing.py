@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from quorate.cli.tables import text_table, text_width
 from quorate.core.errors import unknown
 from quorate.core.registry import Registry
 
@@ -23,6 +25,28 @@ FAMILIES = {
 }
 """The families of names, in the order they are shown, and where their registries lie."""
 
+GROUPS = {
+    "synchronous": ("all-reduce", "backup-workers", "sync-backup"),
+    "quorums: late gradients count in a later step": (
+        "eager-solo", "eager-majority", "quorum", "adaptive", "bounded-staleness",
+    ),
+    "local steps: workers communicate every few steps": (
+        "local-sgd", "post-local-sgd", "adaptive-local-sgd", "hierarchical-local-sgd", "eager-averaging", "slowmo",
+        "diloco", "streaming-diloco", "sparse-loco", "decoupled-diloco", "async-local-sgd",
+    ),
+    "gossip: workers average with neighbours": (
+        "d-psgd", "d2", "ad-psgd", "sgp", "osgp", "relay", "group-averaging", "choco-sgd", "dcd-psgd", "ecd-psgd",
+    ),
+    "servers and shared memory": (
+        "parameter-server", "ssp", "downpour", "dana", "dc-asgd", "easgd", "eamsgd", "symmetric-easgd", "hogwild",
+    ),
+    "federated: data stays with clients": ("fed-avg", "fed-prox", "fed-opt", "scaffold"),
+    "robust and coded: wrong or missing gradients": ("robust", "detox", "draco", "gradient-coding"),
+}  # fmt: skip
+"""The strategies of the package by the way in which workers communicate."""
+FIRST = ("all-reduce", "eager-majority", "local-sgd")
+"""Strategies to begin with."""
+
 
 def list_names(
     family: Annotated[
@@ -37,11 +61,21 @@ def list_names(
     if as_json:
         typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
-    width = max((len(name) for names in shown.values() for name in names), default=0)
-    for kind, names in shown.items():
+    for kind, summaries in shown.items():
         typer.echo(kind)
-        for name, summary in names.items():
-            typer.echo(f"  {name:<{width}}  {summary}".rstrip())
+        for line in _lines(kind, summaries):
+            typer.echo(line)
+        typer.echo()
+    typer.echo("quorate explain NAME says more.")
+
+
+def _lines(kind: str, summaries: Mapping[str, str]) -> Iterator[str]:
+    if kind != "strategies":
+        yield from text_table(list(summaries.items()), text_width())
+        return
+    for title, names in GROUPS.items():
+        rows = [(name, f"{'Start here. ' * (name in FIRST)}{summaries[name]}") for name in names]
+        yield from (f"\n  {title}", *text_table(rows, text_width(), indent="    "))
 
 
 def registry(family: str) -> Registry[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from quorate.cli.tables import text_table, wrapped
 from quorate.core.errors import ConfigurationError
 from quorate.core.topology import Topology
 from quorate.gossip.topology import topology_of
@@ -23,12 +24,18 @@ MOST_DRAWN = 64
 MOST_MEASURED = 1024
 _ROUNDS = string.digits[1:] + string.ascii_lowercase
 """The characters for rounds in a picture."""
+_BESIDE = 12
+"""Characters beside the columns of a picture."""
 _EVERY, _MORE, _NEVER, _OWN = "*", "+", ".", "\\"
 
 MOST_TOLD = 1024
 _LATENCY, _BANDWIDTH = 50e-6, 1.25e9
 """Latency (s) and bandwidth (bytes/s) of the links in the figures: the defaults of virtual workers."""
 _LENGTHS = {"1 kB": 1e3, "1 MB": 1e6, "100 MB": 1e8}
+_LEGEND = (
+    ("+2>3", "sends piece 2 to worker 3, which adds it to its own"),
+    ("=2>3", "sends piece 2, of which the sum is complete, to worker 3, which takes it"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ def picture(kind: str, text: str, workers: int, width: int) -> Picture | None:
     """Return the picture of `text`, a name with settings, of the family `kind`; None if it has no picture."""
     if kind == "topology":
         graph = drawn(text, workers)
-        return Picture(list(lines(graph)), {"graph": asdict(graph)})
+        return Picture(list(lines(graph, width)), {"graph": asdict(graph)})
     steps = drawn_steps(text, workers) if kind == "reducer" else None
     return None if steps is None else Picture(list(lines_of_steps(steps, width)), {"steps": asdict(steps)})
 
@@ -100,13 +107,13 @@ def _edges(topology: Topology, workers: int, round: int) -> Iterator[tuple[int, 
             yield rank, peer, weight
 
 
-def lines(graph: Drawn) -> Iterator[str]:
-    """Yield the lines of the picture, and of the figures below it."""
+def lines(graph: Drawn, width: int) -> Iterator[str]:
+    """Yield the lines of the picture, if it fits, and of the figures below it."""
     ways = "one way" if graph.is_directed else "both ways"
-    yield f"{graph.topology} among {graph.workers} workers: edges lead {ways}"
-    if graph.workers <= MOST_DRAWN:
+    yield from wrapped(f"{graph.topology} among {graph.workers} workers: edges lead {ways}", width)
+    if graph.workers <= min(MOST_DRAWN, width - _BESIDE):
         yield ""
-        yield from _picture(graph)
+        yield from _picture(graph, width)
     exact = (
         "never"
         if graph.exact_after is None
@@ -114,14 +121,17 @@ def lines(graph: Drawn) -> Iterator[str]:
     )
     to_1 = "never" if graph.rounds_to_1_percent is None else f"{graph.rounds_to_1_percent:.1f}"
     yield ""
-    yield f"  rounds in a cycle              {graph.cycle}"
-    yield f"  spectral gap, per round        {graph.gap:.4f}"
-    yield f"  exact mean                     {exact}"
-    yield f"  rounds to 1 % of the distance  {to_1}"
-    yield f"  messages of a worker           {graph.messages:g} a round, {graph.most_messages} at the busiest"
+    figures = {
+        "rounds in a cycle": str(graph.cycle),
+        "spectral gap, per round": f"{graph.gap:.4f}",
+        "exact mean": exact,
+        "rounds to 1 % of the distance": to_1,
+        "messages of a worker": f"{graph.messages:g} a round, {graph.most_messages} at the busiest",
+    }
+    yield from text_table(list(figures.items()), width)
 
 
-def _picture(graph: Drawn) -> Iterator[str]:
+def _picture(graph: Drawn, width: int) -> Iterator[str]:
     rounds: dict[tuple[int, int], list[int]] = {}
     for number, edges in enumerate(graph.edges):
         for rank, peer, _ in edges:
@@ -135,7 +145,8 @@ def _picture(graph: Drawn) -> Iterator[str]:
     if graph.cycle == 1:
         yield f"  {_EVERY} gives in every round"
     else:
-        yield f"  1 2 ... gives in that round of the cycle of {graph.cycle}, {_EVERY} in every one, {_MORE} in several"
+        legend = f"1 2 ... gives in that round of the cycle of {graph.cycle}, {_EVERY} in every one, {_MORE} in several"
+        yield from wrapped(legend, width, "  ")
 
 
 def _mark(rounds: list[int], cycle: int) -> str:
@@ -201,21 +212,24 @@ def _steps(algorithm: type[ByMessages], workers: int) -> Iterator[tuple[Sent, ..
 def lines_of_steps(drawn: DrawnSteps, width: int) -> Iterator[str]:
     """Yield the lines of a table of the steps, and of the figures below it."""
     cut = "in 1 piece" if drawn.pieces == 1 else f"in {drawn.pieces} pieces"
-    yield f"{drawn.reducer} among {drawn.workers} worker{'s' if drawn.workers > 1 else ''}: the vector travels {cut}"
+    among = f"{drawn.reducer} among {drawn.workers} worker{'s' if drawn.workers > 1 else ''}"
+    yield from wrapped(f"{among}: the vector travels {cut}", width)
     if drawn.steps:
         yield ""
         yield from _table(drawn, drawn.steps, width)
         yield ""
-        yield "  +2>3  sends piece 2 to worker 3, which adds it to its own"
-        yield "  =2>3  sends piece 2, of which the sum is complete, to worker 3, which takes it"
+        yield from text_table(_LEGEND, width)
     cost = drawn.cost
     yield ""
-    yield f"  messages one after the other  {cost.messages}"
-    yield f"  bytes out of one worker       {_figure(cost.sent)} n at most, for a vector of n bytes"
     terms = f"{cost.messages} alpha + {_figure(cost.moved)} n beta + {_figure(cost.added)} n gamma"
-    yield f"  seconds, at most              {terms}"
     times = ", ".join(f"{words} {_seconds(cost.seconds(n, _LATENCY, _BANDWIDTH))}" for words, n in _LENGTHS.items())
-    yield f"  with 50 us and 10 Gbit/s      {times}"
+    figures = {
+        "messages one after the other": str(cost.messages),
+        "bytes out of one worker": f"{_figure(cost.sent)} n at most, for a vector of n bytes",
+        "seconds, at most": terms,
+        "with 50 us and 10 Gbit/s": times,
+    }
+    yield from text_table(list(figures.items()), width)
 
 
 def _table(drawn: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ from quorate.cli.scripts import is_file
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
-_NOT_RESUMED = ("chaos", "failures", "log", "restart", "spare")
+_NOT_RESUMED = ("chaos", "failures", "log", "restart")
 _UNITS = {"seconds": "s", "latency": "s", "bandwidth": ""}
 """The units of numbers that are texts on the command line."""
 _ROWS = "resumed.jsonl"

@@ -62,7 +62,9 @@ class RunOptions(WorkerOptions):
     attack: str | None = option(
         "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
     )
-    share: str | None = option("How the data is divided, in place of the script's choice.", metavar=shared.SHARES)
+    share: str | None = option(
+        "How the data is divided, in place of the script's choice.", "--data-share", metavar=shared.SHARES
+    )
     mesh: str | None = option("Divide the model: replicas=R,shards=S,tensor=T.", metavar="AXES")
     zero: int | None = option("The ZeRO stage of the shards.", metavar="1|2|3")
     offload: str | None = option(
@@ -80,9 +82,9 @@ class RunOptions(WorkerOptions):
     restart: int | None = option(
         "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=shared.N
     )
-    spare: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
+    max_joins: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
-    cold: bool = option("Start every worker as a new program instead of forking.", default=False)
+    no_fork: bool = option("Start every worker as a new program instead of forking.", default=False)
     config: str | None = option(shared.CONFIG, metavar="FILE", eager=read_config)
     log: str | None = option("Loggers: tensorboard,wandb,mlflow, or none.", metavar="NAME,…")
     no_progress: bool = option("Do not show progress.", default=False)
@@ -121,7 +123,8 @@ class RunPlan:
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         strategy = chosen.strategy or "the script's own"
-        beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
+        beside: dict[str, object] = {"imbalance": chosen.imbalance, "min step time": chosen.pace}
+        beside |= {"data share": chosen.share}
         beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
         details = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)
         if self.chaos is not None:
@@ -185,8 +188,8 @@ def _planned(options: RunOptions) -> RunPlan:
         known_names(options.log)
     size = options.virtual or options.workers or (1 if hosts is None else hosts.layout.size)
     check_overrides(overrides, size, is_virtual=is_virtual)
-    if is_virtual and (options.restart or options.spare):
-        raise ConfigurationError("--restart and --spare start processes; the number of virtual workers is fixed")
+    if is_virtual and (options.restart or options.max_joins):
+        raise ConfigurationError("--restart and --max-joins start processes; the number of virtual workers is fixed")
     virtual = VirtualRun(**same_named(options, VirtualRun) | {"seed": options.seed or 0}) if is_virtual else None
     check_virtual(virtual)
     resumed = None if options.resume is None else Path(options.resume)
@@ -200,7 +203,7 @@ def _planned(options: RunOptions) -> RunPlan:
         request=request,
         room=room_of(options),
         chaos=chaos,
-        is_cold=options.cold,
+        is_cold=options.no_fork,
         shows_progress=not options.no_progress,
         is_watched=options.watch,
     )
@@ -292,7 +295,7 @@ def chaos_of(options: RunOptions, strategy: str | None) -> ChaosPlan | None:
 def room_of(options: RunOptions) -> Room:
     """Return how many workers may join; with `--chaos` all dead workers are replaced by default."""
     usual = 0 if options.chaos is None else MOST
-    return Room(usual if options.restart is None else options.restart, options.spare)
+    return Room(usual if options.restart is None else options.restart, options.max_joins)
 
 
 def settings_of_servers(
@@ -307,7 +310,7 @@ def settings_of_servers(
         return settings
     if not 0 < count <= MOST:
         raise ConfigurationError(f"--servers is {count}; it must be a number of servers from 1 to {MOST}")
-    excluded = flags_given(options, "chaos", "failures", "restart", "spare")
+    excluded = flags_given(options, "chaos", "failures", "restart", "max_joins")
     if excluded:
         raise ConfigurationError(f"{' and '.join(excluded)} cannot be given with --servers")
     if settings.get("servers", "own") != "own":

@@ -116,7 +116,7 @@ app = typer.Typer(cls=group_of(VERBS), pretty_exceptions_enable=False, rich_mark
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from quorate.launch.run.folder import version_of
+        from quorate.core.installed import version_of
 
         typer.echo(f"quorate {version_of('quorate') or '(not installed)'}")
         raise typer.Exit

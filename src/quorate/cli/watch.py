@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from quorate.cli.tables import paragraphs
 from quorate.records.records import ranks_in
 from quorate.report.reading.folders import find_folder, find_run
 
@@ -68,14 +69,14 @@ def _follow(folder: Path) -> None:
     while live.has_more:
         live.look()
     if not sys.stdout.isatty():
-        typer.echo("\n".join(run_in_words(live)))
+        typer.echo("\n".join(paragraphs(*run_in_words(live))))
         return
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False) as shown:
         while True:
-            shown.update(Text("\n".join(run_in_words(live))), refresh=True)
+            shown.update(Text("\n".join(paragraphs(*run_in_words(live)))), refresh=True)
             if live.has_ended:
                 return
             time.sleep(_EVERY)

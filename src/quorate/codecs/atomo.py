@@ -56,7 +56,7 @@ class Atomo(Codec):
     is_biased: ClassVar[bool] = False
 
     rank: int = 3
-    """Triplets sent for each matrix, on average."""
+    """Mean number of singular triplets sent for each matrix."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -45,9 +45,9 @@ class Blocks(Codec):
     bits: Literal[2, 4, 8] = 8
     """Bits per number."""
     block: int = 256
-    """Numbers that share one scale."""
+    """How many numbers share one scale."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """How a number is rounded: to the nearest integer, or at random and unbiased."""
+    """Rounding to the nearest integer, or random and unbiased."""
 
     def __post_init__(self) -> None:
         check_block("block", self.block)

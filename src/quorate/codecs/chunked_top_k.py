@@ -39,11 +39,11 @@ class ChunkedTopK(Codec):
     keeps_few: ClassVar[bool] = True
 
     chunk: int = 4096
-    """Numbers in a chunk."""
+    """Length of a chunk."""
     keep: int = 64
-    """Numbers of each chunk that are sent."""
+    """How many numbers of each chunk are sent."""
     bits: Literal[1, 2, 4, 32] = 2
-    """Bits per value, including its sign; 32: the number unchanged."""
+    """Number of bits per value, including its sign; 32: values are unchanged."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= 1 << WIDEST:

@@ -46,11 +46,11 @@ class DeMo(Codec):
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM,)
 
     decay: float = 0.999
-    """The share of the momentum kept from one step to the next, from 0 to 1."""
+    """Share of the momentum kept from one step to the next, from 0 to 1."""
     chunk: int = 64
-    """Numbers in a chunk."""
+    """Length of a chunk."""
     keep: int = 4
-    """Cosines of each chunk that are sent."""
+    """How many cosines of each chunk are sent."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:

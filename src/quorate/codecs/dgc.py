@@ -48,20 +48,20 @@ class DGC(Codec):
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM, VELOCITY)
 
     density: float = 0.001
-    """The share of numbers that are sent, above 0, at most 1."""
+    """Share of the numbers that are sent, above 0 and at most 1."""
     momentum: float = 0.9
-    """The share of the momentum kept from one step to the next, from 0 to below 1."""
+    """Share of the momentum kept from one step to the next, at least 0 and below 1."""
     nesterov: bool = False
-    """Whether the momentum is Nesterov's."""
+    """Whether Nesterov momentum is used."""
     masking: bool = True
     """Whether the momentum of a number is reset when the number is sent."""
     clip_norm: float = 0.0
-    """The norm to which a worker's vector is clipped first; 0: no clipping. In the paper, and here, that vector is the
-    worker's share of the mean, its gradient divided by the number of workers."""
+    """Maximum norm of a worker's vector, which is clipped before it is accumulated; 0: no clipping. As in the paper,
+    the vector is the worker's share of the mean: its gradient divided by the number of workers."""
     warmup_rounds: int = 0
-    """Rounds until the density is reached."""
+    """Number of rounds until the density is reached."""
     warmup_stages: int = 4
-    """Steps in which the density falls during these rounds."""
+    """Number of values that the density takes on its way down during these rounds."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

@@ -38,9 +38,9 @@ class FP8(Codec):
     """Floating-point numbers of 8 bits, and a scale for each block."""
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
-    """e4m3 has more digits, e5m2 a wider range."""
+    """8-bit format: e4m3 has more precision, e5m2 a wider range."""
     block: int = 256
-    """Numbers that share one scale."""
+    """How many numbers share one scale."""
 
     def __post_init__(self) -> None:
         check_block("block", self.block)

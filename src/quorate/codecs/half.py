@@ -37,7 +37,7 @@ class Half(Codec):
     is_biased: ClassVar[bool] = False  # rounded to the nearest: no error that adds up in one direction
 
     dtype: Literal["bfloat16", "float16"] = "bfloat16"
-    """The 16-bit type."""
+    """Type of the numbers that are sent."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         return x.to(_DTYPES[self.dtype]), memory

@@ -41,9 +41,9 @@ class Mask(Codec):
     is_linear: ClassVar[bool] = True
 
     density: float = 0.1
-    """The share of each tensor that is sent, above 0, at most 1."""
+    """Share of each tensor that is sent, above 0 and at most 1."""
     by: Literal["number", "unit"] = "number"
-    """Units that take turns: single numbers, or rows of a matrix."""
+    """Units that are selected: single numbers, or rows of a matrix."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

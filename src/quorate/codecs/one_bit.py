@@ -36,7 +36,7 @@ class OneBit(Codec):
     """The sign of each number, and the means of both kinds in its column."""
 
     by: Literal["column", "row"] = "column"
-    """Numbers that share two means: a column (published), or a row, which is all weights of one output."""
+    """Which numbers share the two means: a column (as published), or a row, which has all weights of one output."""
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         x = x.float()

@@ -43,11 +43,11 @@ class QSGD(Codec):
     is_biased: ClassVar[bool] = False
 
     levels: int = 127
-    """s: levels above 0, and as many below it; 1, 7 and 127 fill 2, 4 and 8 bits."""
+    """s: number of levels above 0, and also below 0; 1, 7 and 127 fill 2, 4 and 8 bits."""
     bucket: int = 512
-    """d: numbers that share one norm."""
+    """d: how many numbers share one norm."""
     norm: Literal["l2", "max"] = "l2"
-    """The scale of a bucket: the root of the sum of squares, or the largest absolute value."""
+    """Scale of a bucket: the root of the sum of squares, or the maximum absolute value."""
 
     def __post_init__(self) -> None:
         most = 2 ** (WIDEST - 1) - 1

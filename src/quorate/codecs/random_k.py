@@ -40,9 +40,9 @@ class RandomK(Codec):
     is_linear: ClassVar[bool] = True
 
     density: float = 0.1
-    """The share of numbers that are sent, above 0, at most 1."""
+    """Share of the numbers that are sent, above 0 and at most 1."""
     scaled: bool = False
-    """Whether numbers are scaled so that the code is unbiased, and nothing is remembered."""
+    """Whether numbers are scaled so that the code is unbiased; then no error feedback is used."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

@@ -38,7 +38,7 @@ class Sign(Codec):
     """The sign of each number, and one scale for each tensor."""
 
     scale: Literal["l1", "l2", "none"] = "l1"
-    """The mean of absolute values, the root of the mean square, or 1 (majority votes)."""
+    """Scale: the mean of absolute values, the root mean square, or 1 (majority votes)."""
 
     @property
     def needs_feedback(self) -> bool:

@@ -41,7 +41,7 @@ class TernGrad(Codec):
     is_biased: ClassVar[bool] = False  # but for the clipped part, which is lost
 
     clip: float = 2.5
-    """Standard deviations from 0 beyond which numbers are clipped; 0: no clipping."""
+    """Number of standard deviations beyond which numbers are clipped; 0: no clipping."""
 
     def __post_init__(self) -> None:
         if not (self.clip == 0 or self.clip >= 1):

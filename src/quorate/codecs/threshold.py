@@ -45,7 +45,7 @@ class Threshold(Codec):
     at: float = 3.0
     """The threshold, above 0."""
     of: Literal["rms", "absolute"] = "rms"
-    """The unit of the threshold: root mean squares of each tensor, or absolute values of numbers of the gradient."""
+    """Unit of the threshold: the root mean square of each tensor, or absolute values."""
 
     def __post_init__(self) -> None:
         if not 0 < self.at < math.inf:

@@ -39,7 +39,7 @@ class TopK(Codec):
     keeps_few: ClassVar[bool] = True
 
     density: float = 0.01
-    """The share of numbers that are sent, above 0, at most 1."""
+    """Share of the numbers that are sent, above 0 and at most 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:

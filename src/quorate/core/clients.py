@@ -12,7 +12,7 @@ class ClientTerms:
     sampled: float
     """C: the share of all clients that is drawn for a round; at least one client, unless draws are independent."""
     epochs: int
-    """E: how often a client goes through its examples in a round."""
+    """E: number of epochs of a client in a round."""
     steps: int | None = None
     """At most so many batches of each client in a round."""
     stragglers: float = 0.0

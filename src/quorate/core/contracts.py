@@ -84,6 +84,10 @@ class Board(ABC):
         """Read the local copy of the board, which may lack the newest writes. For frequent reads."""
         return self.get(key)
 
+    def peek_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return `peek` of each key; a single request where the board is in another process."""
+        return [self.peek(key) for key in keys]
+
     @abstractmethod
     def add(self, key: str, amount: int = 1) -> int:
         """Add to a counter (a missing one is 0) and return the new value. Counters share no key with `set`."""

@@ -217,8 +217,8 @@ UCF101_LSTM = BatchTimes(
 )
 """Minibatches of an LSTM on UCF101 videos: 201 to 3,410 ms, mean 1,235, standard deviation 706.
 
-The work of a batch grows with its longest video: imbalance that lies in the data, and is wide. Only these four numbers
-are published; the shape of the distribution is our own choice.
+The work of a batch grows with its longest video: a large imbalance that comes from the data. Only these four numbers
+are published; the shape of the distribution is our choice.
 """
 
 WMT16_TRANSFORMER = BatchTimes(
@@ -226,17 +226,17 @@ WMT16_TRANSFORMER = BatchTimes(
 )
 """Minibatches of a Transformer on WMT16 sentences: 179 to 3,482 ms, mean 475, standard deviation 144.
 
-The work of a batch grows with its sentences: imbalance that lies in the data, mild, with rare outliers. Only these four
-numbers are published; the shape of the distribution is our own choice.
+The work of a batch grows with the length of its sentences: a mild imbalance with rare outliers that comes from the
+data. Only these four numbers are published; the shape of the distribution is our choice.
 """
 
 CLOUD_RESNET50 = BatchTimes(
     least=0.399, greatest=1.892, mean=0.454, deviation=0.116, scale=0.018060542698, sigma=1.562074628092
 )
-"""Minibatches of 256 images, ResNet-50 on two V100 of a cloud: 399 to 1,892 ms, mean 454, standard deviation 116.
+"""Minibatches of 256 images, ResNet-50 on two V100 GPUs in a cloud: 399 to 1,892 ms, mean 454, standard deviation 116.
 
-Every batch is the same work: imbalance that comes from the machines. Only these four numbers are published; the shape
-of the distribution, in which most batches take hardly longer than the least, is our own choice.
+All batches have equal work: the imbalance comes from the machines. Only these four numbers are published; the shape of
+the distribution, in which most batches take hardly longer than the minimum, is our choice.
 """
 
 traces: Registry[BatchTimes] = Registry(

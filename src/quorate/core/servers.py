@@ -15,41 +15,41 @@ class ServerRules:
     """Who waits for whom, and what a gradient counts that is late: settings of `strategies.parameter_server`."""
 
     mode: Literal["sync", "bounded", "async"] = "sync"
-    """Whether a step is of the gradients of all workers, or workers run ahead of each other by at most `max_staleness`
-    steps, or as far as they come."""
+    """Whether a step uses the gradients of all workers ("sync"), or workers run ahead of each other by at most
+    `max_staleness` steps ("bounded"), or without a limit ("async")."""
     max_staleness: int = 3
-    """Under `bounded`, how many steps a worker may be ahead of the slowest; 0 is `sync`."""
+    """With `mode="bounded"`: maximum number of steps by which a worker may be ahead of the slowest; 0 is "sync"."""
     backup: int = 0
-    """Under `sync`, how many gradients a step does without: those that come last."""
+    """With `mode="sync"`: number of gradients that a step does not wait for."""
     late: Literal["drop", "carry"] = "drop"
-    """The fate of those gradients: they are dropped, or count in the next step."""
+    """Whether gradients that a step did not wait for are dropped, or count in the next step."""
     softsync: int | None = None
-    """Under `async`, n: a step is of the first P // n gradients that come, which are about n steps old."""
+    """With `mode="async"`, n: a step uses the first P // n gradients that arrive, which are about n steps old."""
     step_size: Literal["share", "full"] = "share"
-    """Whether the learning rate of a step of k gradients is multiplied by k / P (with `backup` by k / (P - backup), if
-    that is less than 1), or not (as in the papers)."""
+    """Whether the learning rate of a step with k gradients is multiplied by k / P (with `backup` by k / (P - backup),
+    if that is less than 1), or not (as in the papers)."""
     staleness_scaling: Literal["none", "inverse", "gap"] = "none"
-    """The weight of a gradient: as any other; 1 / its age in steps, if that is more than 1 (for `step_size="full"`, as
-    in the paper: of shares of a step little is left then); or, number by number, 1 / (1 + how far the parameter has
-    moved since, in steps of its usual size)."""
+    """Weight of a stale gradient: 1 ("none"); 1 / its age in steps if that is more than 1 ("inverse", for
+    `step_size="full"` as in the paper, because shares of a step would become too small); or, for each number, 1 / (1 +
+    the distance that the parameter has moved since, in steps of its usual size) ("gap")."""
     delay_compensation: Literal["none", "constant", "adaptive"] = "none"
-    """Whether to a gradient g of older parameters w_old a term g * g * (w - w_old) is added, times `compensation`;
-    where adaptive that is divided by the root of the running mean of g * g."""
+    """Whether the term `compensation` * g * g * (w - w_old) is added to a gradient g of older parameters w_old.
+    "adaptive" divides the term by the root of the running mean of g * g."""
     compensation: float = 0.04
-    """The factor of the term of `delay_compensation`."""
+    """Factor of the term of `delay_compensation`."""
     compensation_decay: float = 0.95
-    """The decay of the running mean of g * g."""
+    """Decay of the running mean of g * g."""
     pulls: Literal["whole", "coded"] = "whole"
-    """Whether parameters travel whole where `compress` writes gradients small, or how far they have gone since the
-    worker read them last is written small, too."""
+    """With `compress`: whether servers send full parameters ("whole"), or the compressed change since the worker last
+    read them ("coded")."""
     momentum: Literal["server", "worker"] = "server"
-    """Who keeps the momentum of SGD: the servers, or each worker that of its own gradients (DANA-Slim): then what the
-    others push in between does not count as momentum."""
+    """Whether the servers keep the momentum of SGD, or each worker keeps that of its own gradients (DANA-Slim), so that
+    the gradients of others do not count in it."""
     in_order: bool = False
-    """Whether gradients count in the order of step and rank: runs are the same to the bit, and all wait for the
-    slowest."""
+    """Whether gradients are applied in the order of step and rank: runs are bitwise reproducible, and all workers wait
+    for the slowest."""
     consistent: bool = True
-    """Whether what is read is of one version in all its parts."""
+    """Whether all parts of the parameters that a worker reads have the same version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ class ReplicatedParts:
     """How many copies servers keep: a setting of `strategies.parts.servers`."""
 
     replication: int = 1
-    """On how many servers each part lies: as long as one of them lives, the death of a server loses nothing. Each push
-    goes to that many, and so many steps are made of it."""
+    """Number of servers that hold each part of the parameters: as long as one of them lives, the death of a server
+    loses nothing. Each push goes to all of them, and each makes the step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ def _with_inherited(own: Sequence[Setting], bases: Sequence[Source]) -> tuple[Se
         inherited |= {setting.name: setting for setting in base.settings}
     for setting in own:
         old = inherited.get(setting.name)
-        if old is not None and (not setting.meaning or setting.meaning.startswith("As of ")):
+        if old is not None and not setting.meaning:
             setting = replace(setting, meaning=old.meaning)
         inherited[setting.name] = setting
     return tuple(inherited.values())

@@ -195,12 +195,14 @@ class Strategy(ABC):
     """The default of `compress`, and of the settings beside it, by name."""
 
     on_death: Literal["stop", "continue"] = "stop"
-    """Whether all workers stop when a worker dies, or the others continue without it."""
+    """Whether all workers stop when one dies, or the others continue without it."""
     on_error: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker's script raises, or the others continue as after a death; the run fails."""
+    """Whether all workers stop when one worker's script raises an error, or the others continue as after a death. The
+    run fails in both cases."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0"
-    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's. With
-    "rank0-each-step" rank 0's as well, and in each step of those that forward passes have moved (all-reduce only)."""
+    """Buffers (such as BatchNorm statistics) used at an evaluation and at the end: those of each worker, their mean, or
+    those of rank 0. "rank0-each-step" also sends rank 0's buffers in each step if forward passes change them
+    (all-reduce only)."""
 
     @property
     def _meets_in_means(self) -> bool:

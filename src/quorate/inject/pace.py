@@ -50,7 +50,7 @@ class Pace:
             return total
         if tokens is None:
             raise ConfigurationError(
-                f'the pace "{self.text}" counts tokens, but the batches do not say how many they hold; '
+                f'the minimum step time "{self.text}" counts tokens, but the batches do not say how many they hold; '
                 "give what the loader yields an attribute `tokens`"
             )
         return total + self.per_token * tokens
@@ -74,7 +74,7 @@ def parse_pace(text: str, *, seed: int, size: int) -> Pace:
         if trace is not None:
             traces.append(trace)
         elif not re.match(r"[0-9.]", piece):
-            raise ConfigurationError(f'"{piece}" is not a pace; write {FORMS}')
+            raise ConfigurationError(f'"{piece}" is not a minimum step time; write {FORMS}')
         elif piece.endswith("/token"):
             per_token += seconds_from(piece.removesuffix("/token"), text)
         else:

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from quorate.core.errors import ConfigurationError, MissingExtra, unknown
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.installed import missing_extra
 from quorate.records.live_figures import LiveFigures
 
 NONE = "none"
@@ -69,7 +70,7 @@ def names_from(text: str | None) -> list[str]:
     names = known_names(text)
     for name in names:
         if importlib.util.find_spec(name) is None:
-            raise MissingExtra(f"the logger {name} needs {name}; install it with: pip install {name}")
+            raise missing_extra(f"the logger {name} needs {name}", extra=name, package=name)
     return names
 
 

@@ -49,9 +49,8 @@ class CodedState:
 class Coded(Remembering):
     """A reducer that sends every code to all workers; an all-reduce sums codes that can be added.
 
-    It also takes vectors of another layout, and codes their tensors of the same names; one sum of a layout is under way
-    at a time. Cost per worker: for a linear codec as an all-reduce of its code; for others the code is sent to each
-    other worker, and P codes are decoded.
+    Vectors of other layouts are accepted as well: their tensors of the same names are encoded. One sum of each layout
+    can be under way at a time.
     """
 
     _may_abstain: ClassVar[bool] = True

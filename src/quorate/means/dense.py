@@ -1,7 +1,7 @@
 """`Dense`: the wire's own all-reduce sums every number of every part.
 
 Idea: Each part of the vector is passed to the wire unchanged. Workers of one host add in shared memory, hosts add among
-themselves in few large messages, and on GPUs the backend adds.
+themselves in few large messages, and on GPUs the backend computes the sum.
 
 Cost: Per worker, with P workers and n bytes, 2 (P - 1) / P n bytes are sent, as in a ring; no memory of its own.
 
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class Dense(InParts):
-    """The wire's own all-reduce: in shared memory on one host, and in few large messages between hosts.
-
-    Cost per worker: `wire_bytes` sent, and as much received; no memory of its own.
-    """
+    """The wire's own all-reduce: in shared memory on one host, and in few large messages between hosts."""
 
     def _sum(self, x: Tensor) -> Work[Tensor]:
         return self.wire.all_reduce(x)

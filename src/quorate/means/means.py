@@ -54,6 +54,9 @@ class Watches:
     beside: list[FaultTolerantSum] | None
     """The sums of all optimizers of this worker, where they continue after a death; None where they do not."""
     exclusions: ExclusionWatch
+    away_changed: Callable[[bool], None]
+    """Called before the update of a step in which more workers have paused or ended than in the last mean (True), or
+    fewer (False)."""
     within: Wire | None = None
     """The workers that hold the other pieces of this replica; None where this worker holds all of it."""
 
@@ -104,6 +107,7 @@ class MeansOfAll:
             is_unwritten=is_unwritten,
         )
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
+        self._away = 0.0
         self.edits: Literal["none", "alike", "unlike"] = "none"
         """How scripts have edited the parameters since the newest mean, if no worker has made a step; at a pause."""
         self.share = 0.0
@@ -296,7 +300,10 @@ class MeansOfAll:
     def _learn(self, header: Sequence[float]) -> None:
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
         self.headers.learn(header, self.reducer.counted, is_away=is_away, all_away=all_away)
-        self.some_away = header[ENDED] + header[PAUSED] > 0
+        away = header[ENDED] + header[PAUSED]
+        if away != self._away and not is_away:
+            self._watches.away_changed(away > self._away)
+        self._away, self.some_away = away, away > 0
 
     def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
         contributors = weight

@@ -44,13 +44,14 @@ class PowerSGDSettings:
     """Each gradient matrix as a product of two thin matrices."""
 
     rank: int = 4
-    """r: columns of the thin matrices."""
+    """r: number of columns of the thin matrices."""
     start: int = 10
-    """Sums that are dense before the first that is not."""
+    """Number of uncompressed sums at the start."""
     min_rate: float = 2.0
-    """A tensor is compressed where that makes it so many times smaller."""
+    """Minimum compression factor: a tensor is compressed only if it becomes at least this many times smaller."""
     warm_start: bool = True
-    """Whether power iteration goes on from the step before; else it begins from drawn numbers in each."""
+    """Whether power iteration starts from the result of the previous step; otherwise it starts from random numbers in
+    each step."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:

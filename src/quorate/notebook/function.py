@@ -23,7 +23,8 @@ from torch import Tensor
 
 from quorate.checkpoint.encoding import decoded, encoded
 from quorate.checkpoint.tensor_file import read_tensors, write_tensors
-from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 
 _CANNOT = "quorate.launch cannot bring back"
 
@@ -43,10 +44,8 @@ def send(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> Non
     try:
         import cloudpickle
     except ImportError:
-        raise MissingExtra(
-            "quorate.launch(n=...) sends the function to processes with cloudpickle, which is not installed; "
-            "`pip install cloudpickle` does, and virtual=N needs none"
-        ) from None
+        need = "quorate.launch(n=...) sends the function to processes with cloudpickle (virtual=N needs none)"
+        raise missing_extra(need, extra="notebook", package="cloudpickle") from None
     file = file_of(function)
     about = {"path": sys.path, "file": file, "lines": linecache.getlines(file) if file else []}
     try:

@@ -53,8 +53,8 @@ def launch(
     name: str | None = None,
     seed: int | None = None,
     imbalance: str | None = None,
-    pace: str | None = None,
-    share: str | None = None,
+    min_step_time: str | None = None,
+    data_share: str | None = None,
     seconds: float | None = None,
     log: str | None = None,
     compute: str | None = None,
@@ -74,7 +74,7 @@ def launch(
         strategy: Replaces the strategy of the function.
         settings: Settings of the strategy.
         progress: Whether progress is shown; in a notebook it appears in the output of the cell.
-        name, seed, imbalance, pace, share, seconds, log: The options of `quorate run` of these names.
+        name, seed, imbalance, min_step_time, data_share, seconds, log: The options of `quorate run` of these names.
         compute, latency, bandwidth: The options of `quorate run` of these names, for virtual workers.
 
     Returns:
@@ -114,8 +114,8 @@ def launch(
         settings=dict(settings),
         seed=seed,
         imbalance=imbalance,
-        pace=pace,
-        share=share,
+        pace=min_step_time,
+        share=data_share,
         seconds=seconds,
         log=log,
     )

@@ -69,6 +69,8 @@ class Digests:
         self, wire: Wire, strategy: str, every: int, named: Callable[[], tuple[Sequence[str], Sequence[Tensor]]]
     ) -> None:
         self._wire, self._strategy, self.every, self._named = wire, strategy, every, named
+        self._left: list[str] = []
+        """Keys of what `leave` has written."""
 
     @property
     def compares(self) -> bool:
@@ -99,11 +101,33 @@ class Digests:
         if self.every:
             self._compare(0, f"unstepped/{after}", reason, tells=tells)
 
+    def leave(self, number: int) -> None:
+        """Write how parameters are after update `number`, for workers that have paused there and are left behind."""
+        self._left.append(self._key_of_left(number))
+        self._wire.board.set(self._left[-1], self.text())
+
+    def forget_left(self) -> None:
+        """Remove what `leave` has written, as the workers that paused step again."""
+        while self._left:
+            self._wire.board.delete(self._left.pop())
+
+    def differs_from_left(self, number: int, digests: bytes) -> bool:
+        """Return whether others went on after update `number` from parameters with other `digests`."""
+        left = self._wire.board.get(self._key_of_left(number))
+        return left is not None and left != digests
+
+    def _key_of_left(self, number: int) -> str:
+        return f"digests/{self._wire.name}/left/{number}/"
+
+    def text(self) -> bytes:
+        """Return the digests of the parameters as they are."""
+        return json.dumps([digest(x) for x in self._named()[1]]).encode()
+
     def _compare(self, number: int, when: str, reason: str | None = None, *, tells: bool = False) -> None:
         wire, board = self._wire, self._wire.board
-        names, parameters = self._named()
+        names, _ = self._named()
         key = f"digests/{wire.name}/{when}"
-        board.set(f"{key}/{wire.rank}", json.dumps([digest(x) for x in parameters]).encode())
+        board.set(f"{key}/{wire.rank}", self.text())
         if board.add(f"{key}/written") < wire.size and not wire.dead:
             return
         alive = wire.alive
@@ -135,7 +159,7 @@ class Digests:
         if tells:
             tell(f"quorate: {sentence}\n")
             return
-        report_failure(self._wire.board, ranks[0], sentence, kind="diverged", ranks=ranks)
+        report_failure(board, ranks[0], sentence, kind="diverged", ranks=ranks)
         raise Diverged(sentence, ranks)
 
     def _first(self, names: Sequence[str], digests: bytes, others: bytes) -> str:

@@ -160,7 +160,8 @@ class Grid:
         pace = parse_pace(text, seed=self.seed, size=workers)
         if pace.needs_tokens:
             raise ConfigurationError(
-                f'the pace "{text}" counts tokens, which a simulation does not have; give --pace a duration or a trace'
+                f'the minimum step time "{text}" counts tokens, which a simulation does not have; '
+                "give --min-step-time a duration or a trace"
             )
         return pace
 

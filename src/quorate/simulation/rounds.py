@@ -12,6 +12,7 @@ Cost: two events for each contribution; some 10 microseconds.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from quorate.rounds.terms import Agreed
@@ -28,6 +29,7 @@ class QuorumRun:
     """One run. `every` is the number of steps that a worker takes alone before it contributes."""
 
     def __init__(self, case: Case, agreed: Agreed, *, every: int = 1, overlap: bool = False) -> None:
+        agreed = replace(agreed, vector_bytes=case.nbytes)
         self._case, self._agreed, self._every, self._overlap = case, agreed, every, overlap
         self._size, self._latency = case.workers, case.links.latency
         self._in_pieces = case.links.in_pieces(case.nbytes, case.workers)
@@ -56,6 +58,8 @@ class QuorumRun:
         self._there: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)]
         """By formed round: when it was complete at the leader, when it left it, and the seconds between two others'
         receiving it."""
+        self._own: dict[int, int] = {}
+        """By formed round with a single contribution, the worker that it is from: the sum is not sent to it."""
         self._last: list[float] = [0.0]
         """By formed round, when the last contribution that it took had arrived."""
         self._port_free = 0.0
@@ -155,7 +159,17 @@ class QuorumRun:
     def _at(self, number: int, rank: int) -> float:
         """Return when the result of the formed round `number` arrives."""
         formed, left, between = self._there[number]
-        return formed if rank == _LEADS else left + rank * between + self._latency
+        if rank == _LEADS:
+            return formed
+        own = self._own.get(number, self._size)
+        if rank == own and self._case.links.is_mesh:
+            return left - self._case.links.carrying(self._case.nbytes) + self._latency
+        return left + (rank - (rank >= own)) * between + self._latency
+
+    def _has_own(self, contributor: int) -> bool:
+        """Whether a sum of this contribution alone is not sent back: see `Holdings`."""
+        is_near = not self._case.links.per_host or contributor < self._case.links.per_host
+        return contributor != _LEADS and is_near and self._agreed.is_large and self._agreed.combine is None
 
     # -- the leader
 
@@ -233,9 +247,12 @@ class QuorumRun:
         nbytes = self._case.nbytes if self._given else 0
         if self._in_pieces is None:
             vector_seconds = links.carrying(nbytes)
-            left = max(now, self._port_free)
-            self._port_free = left + (vector_seconds if links.is_mesh else vector_seconds * (self._size - 1))
-            self.played.bytes_out += (self._size - 1) * nbytes
+            left, receivers = max(now, self._port_free), self._size - 1
+            if len(self._given) == 1 and self._has_own(contributor := next(iter(self._given))):
+                self._own[number] = contributor
+                receivers -= 1
+            self._port_free = left + (vector_seconds if links.is_mesh else vector_seconds * receivers)
+            self.played.bytes_out += receivers * nbytes
         else:
             vector_seconds, left, hosts = 0.0, now, links.ports(self._size)
             self.played.bytes_out += self._sent_in_codes or 2 * (hosts - 1) * nbytes

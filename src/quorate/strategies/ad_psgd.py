@@ -20,7 +20,7 @@ Honesty:
 - pause: goes on; a worker that has drawn the sleeping worker waits until it wakes up, the others go on
 - slow worker: goes on; no worker waits for it, and it takes fewer steps
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one spoils its own replica, and within some steps all replicas
+  (`on_nonfinite`); any other one corrupts its own replica, and within some steps all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
@@ -59,9 +59,9 @@ class ADPSGD(GossipSettings):
     meets = "asks"
 
     topology: str = "complete"
-    """The graph: a name of `quorate list topologies`; each step draws one of a worker's neighbours."""
+    """The graph, a name from `quorate list topologies`. In each step a worker draws one of its neighbours."""
     overlap: bool = False
-    """Whether the request is sent one step ahead, so that a worker does not even wait for the answer."""
+    """Whether the request is sent one step earlier, so that a worker does not wait for the answer."""
 
     def start(self, worker: Worker) -> State:
         s = State(graph=undirected_graph(self.topology, worker.size), x=own_copy(worker))

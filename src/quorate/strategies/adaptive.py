@@ -61,17 +61,17 @@ class Adaptive(RoundSettings):
     window: int = 16
     """Steps of each worker, on average, between two choices of the quorum."""
     lateness: float = 0.1
-    """The cost of one step of staleness without gradient noise, as a share of the progress."""
+    """Cost of one step of staleness if gradients have no noise, as a share of the progress of a step."""
     margin: float = 0.02
-    """How much more than the lowest cost the chosen quorum may cost, as a share."""
+    """How far above the lowest cost the chosen quorum may be, as a share of that cost."""
     max_staleness: int = 16
-    """How many rounds the others may be ahead of a live worker."""
+    """Maximum number of rounds by which the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of live workers, or the weight that has arrived."""
+    """Divisor of the sum of a round: the number of live workers, or the total weight that has arrived."""
     clip_norm: float | None = None
-    """The largest allowed norm of a round's mean; larger means are clipped."""
+    """Maximum norm of the mean of a round; larger means are clipped. By default means are not clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """The place of momentum, as in `quorum`."""
+    """Place of the momentum, as in `quorum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,15 +57,15 @@ class AdaptiveLocalSGD(LocalStepSettings):
     """The number of local steps follows how far the replicas drift apart."""
 
     sync_every: int = 4
-    """The initial H."""
+    """Initial number of local steps, H."""
     drift: float = 0.5
-    """The target share of movement in different directions."""
+    """Target share of the workers' movement that goes in different directions."""
     factor: float = 2.0
-    """The factor by which H is divided or multiplied."""
+    """Factor by which H is multiplied or divided."""
     least: int = 1
-    """The smallest H."""
+    """Minimum of H."""
     most: int = 512
-    """The largest H."""
+    """Maximum of H."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

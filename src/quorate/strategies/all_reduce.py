@@ -39,17 +39,19 @@ from quorate.strategies import register
 @register("all-reduce")
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(Strategy):
-    """All workers' gradients are averaged at the end of every backward; equal to torch DDP."""
+    """The gradients of all workers are averaged in every backward pass; equal to torch DDP."""
 
     compresses = "gradients"
 
     on_death: Literal["stop", "continue"] = "stop"
-    """Whether all stop when a worker dies, or the others go on. To go on, every step waits for a word from each worker
-    that it has the sum, and after a death each sends its whole gradient to each other one, after the backward pass."""
+    """Whether all workers stop when one dies, or the others continue. To continue, every step waits until each worker
+    confirms that it has the sum. After a death each worker sends its full gradient to every other worker, after the
+    backward pass."""
 
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0-each-step"
-    """Buffers that forward passes move (codebooks, queues) become rank 0's in each step, as in DDP, and all buffers at
-    an evaluation and at the end; "rank0", "mean" and "none" are for the latter alone."""
+    """Buffers that forward passes change (codebooks, queues) are set to those of rank 0 in each step, as in DDP; so are
+    all buffers at an evaluation and at the end. With "rank0", "mean" and "none", buffers are exchanged at an evaluation
+    and at the end only."""
 
     @property
     def acts_on_pieces(self) -> bool:

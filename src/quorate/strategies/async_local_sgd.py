@@ -4,7 +4,8 @@ Idea: Every learner takes H steps of its own optimizer, sends how far it has mov
 current common point, and goes on. Each outer gradient moves the common point at once. Momentum applied to each single
 outer gradient makes training worse, so it is delayed (delayed Nesterov, `parts/learners.py`):
 
-    every g: x = x - lr g / N, s = s + g / N;  every N-th: m = beta m + s, x = x - lr beta m, s = 0
+    every g:    x = x - lr g / N, s = s + g / N
+    every N-th: m = beta m + s, x = x - lr beta m, s = 0
 
 Alternatively each outer gradient is a step of Adam (`outer="adam"`), which can give stale outer gradients less weight
 (`late="cosine"`, `parts/outer_gradients.py`).
@@ -27,7 +28,7 @@ Honesty:
 - worker death: goes on; what it had not yet sent is lost, or kept by the other workers of its learner
 - pause: goes on; no learner waits for it, and it continues from the newest common point
 - slow worker: goes on; it takes fewer steps per period (`dynamic`), or sends less often
-- corrupt gradient: untested; it spoils one replica, and through it an outer step
+- corrupt gradient: untested; it corrupts one replica, and through it an outer step
 - resize: goes on; from the common point, with its momentum
 - resume: goes on; every learner with its own replica, and its progress since it last sent
 
@@ -60,19 +61,19 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     """Local steps; an outer step with delayed momentum whenever a learner's update arrives."""
 
     sync_every: int = 50
-    """H: local steps of the fastest learner between two outer gradients that it sends."""
+    """H: number of local steps of the fastest learner between two outer gradients that it sends."""
     dynamic: bool = True
-    """Whether slower learners take fewer steps: H times their speed over that of the fastest."""
+    """Whether slower learners take fewer steps: H times their speed divided by that of the fastest."""
     outer: Literal["adam", "sgd"] = "sgd"
-    """The outer optimizer: SGD with delayed Nesterov momentum, or Adam, which takes a step on every arrival."""
+    """Outer optimizer: SGD with delayed Nesterov momentum, or Adam, which takes a step for every outer gradient."""
     outer_rate: float = 0.7
-    """The learning rate of the outer steps."""
+    """Learning rate of the outer steps."""
     outer_momentum: float = 0.9
-    """The momentum of the outer steps; for Adam the first beta."""
+    """Momentum of the outer steps; for Adam, beta1."""
     momentum_every: int = 0
-    """N: outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
+    """N: number of outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
     late: Literal["carry", "cosine", "decay"] = "carry"
-    """The weight of an outer gradient that is T rounds stale: 1; a cosine gate times exp(-`late_alpha` T); or 1 / (1 +
+    """Weight of an outer gradient that is T rounds stale: 1, a cosine gate times exp(-`late_alpha` T), or 1 / (1 +
     T)."""
 
     def __post_init__(self) -> None:

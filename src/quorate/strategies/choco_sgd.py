@@ -17,14 +17,14 @@ gamma has to be, and the slower the replicas converge to each other: with 1 % of
 differ. After a death, or an evaluation that only some workers reach at the same step, whole copies are sent once.
 
 Honesty:
-- worker death: goes on; neither side of its edges counts; once all remaining workers know of the death, they form a new
-  graph, and new neighbours get the whole copy once; with `on_death="stop"` all stop
+- worker death: goes on; its edges no longer count at either end; once all remaining workers know of the death, they
+  form a new graph, and new neighbours receive the full copy once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas, and sends its copy in full once
-- resume: goes on; every worker with its own replica and copies, to the bit
+- resume: goes on; every worker with its own replica and copies, bitwise
 
 Paper: Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
 communication", ICML 2019, Algorithm 2; with `overlap` as in Koloskova, Lin, Stich, Jaggi, "Decentralized deep learning
@@ -71,12 +71,12 @@ class ChocoSGD(GossipSettings):
     compresses = "differences"
 
     consensus_rate: float | None = None
-    """gamma, above 0 and at most 1: how far each step moves towards the neighbours' copies. None: 1 without a codec,
-    and s / (2 - s) with a codec that keeps a share s of the squared norm of a normally distributed matrix (top-k of 1
-    %: 0.04)."""
+    """gamma, above 0 and at most 1: how far each step moves towards the neighbours' copies. By default 1 without a
+    codec, and s / (2 - s) with a codec that keeps a share s of the squared norm of a normally distributed matrix (0.04
+    for top-k of 1 %)."""
     overlap: bool = True
-    """Whether codes are sent while the next gradient is computed, and count in the next step; otherwise in the same
-    step."""
+    """Whether codes are sent while the next gradient is computed and are used in the next step; otherwise they are used
+    in the same step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

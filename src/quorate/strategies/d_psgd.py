@@ -66,10 +66,10 @@ class DPSGD(GossipSettings):
     """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """The optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
-    parameters, or it is reset after every cycle of a changing graph."""
+    """Optimizer state: each worker keeps its own, it is averaged with the neighbours' like the parameters, or it is
+    reset after every cycle of a changing graph."""
     overlap: bool = True
-    """Whether parameters are sent while the gradient is computed, as published; otherwise only afterwards."""
+    """Whether parameters are sent while the gradient is computed, as published; otherwise they are sent afterwards."""
 
     def start(self, worker: Worker) -> State:
         graph = undirected_graph(self.topology, worker.size)

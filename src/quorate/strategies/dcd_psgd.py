@@ -16,14 +16,14 @@ ring of 8 alpha may be 0.073: `qsgd` of 8 bits. Where the condition does not hol
 takes any codec.
 
 Honesty:
-- worker death: goes on; once all remaining workers know of the death, they form a new graph, and new neighbours get the
-  whole copy once; with `on_death="stop"` all stop
+- worker death: goes on; once all remaining workers know of the death, they form a new graph, and new neighbours receive
+  the full copy once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas, and sends its copy in full once
-- resume: goes on; every worker with its own replica and copies, to the bit
+- resume: goes on; every worker with its own replica and copies, bitwise
 
 Paper: Tang, Gan, Zhang, Zhang, Liu, "Communication compression for decentralized training", NeurIPS 2018, Algorithm 1
 and Theorem 1.

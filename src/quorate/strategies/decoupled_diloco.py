@@ -63,19 +63,21 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     sync_every: int | str = 500
     """H, as in `diloco`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """How many learners must have sent since the last round, as in `quorum`."""
+    """How many learners must have sent an outer gradient since the last round, as in `quorum`."""
     window: float = 10.0
-    """Seconds that an outer round waits for more learners than `wait_for`, at most; no longer than `overlap` hides."""
+    """Maximum number of seconds that an outer round waits for more learners than `wait_for`; no longer than `overlap`
+    hides."""
     overlap: int = 1
-    """Local steps before a learner applies the result of what it sent; with 0 it waits for the result."""
+    """Number of local steps before a learner applies the result of what it sent; 0: it waits for the result."""
     averaging: Literal["mean", "radial"] = "radial"
-    """How updates are averaged: for each tensor direction and norm separately, with the plain mean for embeddings; or
-    the plain mean for all tensors."""
+    """How updates are averaged. "radial": direction and norm of each tensor separately, except for embeddings; "mean":
+    the plain mean of all tensors."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of the outer gradient if not all are in a round: learners that have not died, or those in it."""
+    """Divisor of the outer gradient if a round lacks some learners: the number of live learners, or of those in the
+    round."""
     late: Literal["carry", "cosine", "decay", "drop"] = "carry"
-    """How a learner's update counts after T rounds of its fragment went by without it: in the next round, unchanged;
-    scaled by a cosine gate times exp(-`late_alpha` T); with a weight of 1 / (1 + T); or not at all."""
+    """Weight of a learner's update in the next round after T rounds of its fragment have passed without it: 1 (carry),
+    a cosine gate times exp(-`late_alpha` T), 1 / (1 + T) (decay), or 0 (drop)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,7 @@ Honesty:
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; up to `s` wrong workers of a group have no effect, and `f` groups with more do little harm
-- resize: goes on; groups are formed anew for the new number of workers
+- resize: goes on; groups are formed again for the new number of workers
 - resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
 Paper: Rajput, Wang, Charles and Papailiopoulos, "DETOX: a redundancy-based framework for faster and more robust
@@ -47,7 +47,7 @@ class DETOX(Strategy):
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "median"}
 
     s: int | None = None
-    """How many workers of each group may be wrong for its vote to be right; None: 1 where there are enough."""
+    """Number of faulty workers in each group that its vote tolerates. By default 1 if there are enough workers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

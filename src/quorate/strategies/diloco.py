@@ -66,7 +66,7 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
     sync_every: int | str = 500
     """H, as in `local-sgd`, for each fragment."""
     after: int | Literal["decay"] = 0
-    """Synchronous steps before the first local one."""
+    """Number of synchronous steps before the first local step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ Honesty:
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; up to `s` wrong workers of a group (or of all) have no effect on the mean
-- resize: goes on; groups are formed anew for the new number of workers (with the cyclic code refused in the middle of
+- resize: goes on; groups are formed again for the new number of workers (with the cyclic code refused in the middle of
   an epoch)
 - resume: goes on; with the same bits as an uninterrupted run, at the same number of workers
 
@@ -52,9 +52,10 @@ class DRACO(Strategy):
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "mean"}
 
     s: int | None = None
-    """How many workers of each group (with the cyclic code: of all) may be wrong; None: 1 where there are enough."""
+    """Number of faulty workers tolerated in each group (with the cyclic code: among all workers). By default 1 if there
+    are enough workers."""
     code: Literal["repetition", "cyclic"] = "repetition"
-    """Whether groups compute one batch each, or every worker several."""
+    """Whether the workers of a group compute the same batch, or every worker computes several batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -96,9 +96,9 @@ class EagerAveraging(LocalRoundSettings):
     sync_every: int | str = 8
     """H, as in `local-sgd`."""
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """How many workers must call for a mean, as in `quorum`."""
+    """How many workers must be ready before a mean starts, as in `quorum`."""
     max_staleness: int = 16
-    """How many means the others may be ahead of a live worker."""
+    """Maximum number of means by which the others may be ahead of a live worker."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ Honesty:
 - pause: goes on; if the sleeping worker holds a part of the centre, the exchanges of all wait for it
 - slow worker: goes on; no worker waits for it, and it pulls the centre less often
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one spoils its own replica, and within some exchanges the centre
+  (`on_nonfinite`); any other one corrupts its own replica, and within some exchanges the centre
 - resize: goes on; the centre stays, and every worker starts at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica
 
@@ -64,12 +64,12 @@ class EASGD(ElasticSettings, PlacedOnServers):
     replicas = "differ"
 
     servers: int | Literal["all"] = "all"
-    """The number of workers that hold the centre, from rank 0 on; each also trains."""
+    """Number of workers that hold the centre, from rank 0 on; they also train."""
     overlap: bool = False
     """Whether a worker uses the answer one step later, so that it does not wait for it."""
     in_order: bool = False
-    """Whether exchanges are applied in the order of their number and rank: runs are bitwise reproducible, and all wait
-    for the slowest."""
+    """Whether exchanges are applied in the order of their number and rank: runs are bitwise reproducible, and all
+    workers wait for the slowest."""
 
     @property
     def waits(self) -> bool:

@@ -15,7 +15,7 @@ Honesty:
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's update, the round, and the optimizer's moments
+- corrupt gradient: untested; it corrupts one client's update, the round, and the optimizer's moments
 - resize: goes on; from the global model with the optimizer's moments, and the round begins again
 - resume: goes on; in the middle of a round, each client where it was
 
@@ -59,15 +59,15 @@ class FedOpt(FederatedSettings):
     """Federated averaging whose mean update is the gradient for Adagrad, Yogi or Adam."""
 
     server: Literal["adagrad", "adam", "yogi"] = "yogi"
-    """The optimizer of the global model."""
+    """Optimizer of the global model."""
     server_rate: float = 0.03
-    """eta: its learning rate."""
+    """eta: learning rate of the global optimizer."""
     beta1: float = 0.9
-    """Its momentum."""
+    """Momentum of the global optimizer."""
     beta2: float = 0.99
-    """How slowly the second moments of Yogi and Adam change."""
+    """Decay of the second moments of Yogi and Adam."""
     tau: float = 1e-3
-    """How adaptive it is: a coordinate whose updates are far below tau moves less than others."""
+    """Degree of adaptivity: a coordinate whose updates are far below tau moves less than others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,7 +41,7 @@ class FedProx(FederatedSettings):
     """Federated averaging that keeps clients close to the global model."""
 
     mu: float = 0.01
-    """How strongly a client is held near the global model; 0: `fed-avg`."""
+    """Strength of the proximal term, which keeps a client near the global model; 0 is `fed-avg`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

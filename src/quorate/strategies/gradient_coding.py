@@ -18,7 +18,7 @@ Honesty:
 - worker death: goes on; the mean stays exact with up to `s` dead in a group (with the cyclic code: among all); with
   more all stop, with an error
 - pause: goes on; the others do not wait for it, unless `s` are late already
-- slow worker: goes on; its batches come from others
+- slow worker: goes on; other workers compute its batches
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
   (`on_nonfinite`); any other one is decoded like the rest, and spreads to every worker
 - resize: restarts; from a checkpoint at the end of an epoch, because the code depends on the number of workers
@@ -51,11 +51,11 @@ class GradientCoding(RoundSettings):
     meets = "rounds"
 
     s: int | None = None
-    """The number of late workers that a step does not wait for; None: 1 if there are enough workers."""
+    """Number of late workers that a step does not wait for. By default 1 if there are enough workers."""
     code: Literal["repetition", "cyclic"] = "repetition"
-    """Whether groups compute one batch each, or every worker several."""
+    """Whether the workers of a group compute the same batch, or every worker computes several batches."""
     max_staleness: int = 64
-    """How many rounds the others may be ahead of a live worker."""
+    """Maximum number of rounds by which the others may be ahead of a live worker."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ Honesty:
   worker's steps since its last answer are lost; with `on_death="stop"` all stop
 - pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
 - slow worker: goes on; its old models count; everyone waits for it at every mean of all
-- corrupt gradient: untested; it spoils its own replica, and within some steps all replicas
+- corrupt gradient: untested; it corrupts its own replica, and within some steps all replicas
 - resize: goes on; from the mean of the old replicas
 - resume: goes on; every worker with its own replica
 
@@ -61,9 +61,10 @@ class GroupAveraging(LocalStepSettings):
     """Each step averages models in a changing group without waiting, and from time to time over all workers."""
 
     sync_every: int | str = 10
-    """tau: steps between two means of all workers, as in `local-sgd`."""
+    """tau: number of steps between two means of all workers, as in `local-sgd`."""
     group_size: int | Literal["root"] = "root"
-    """S; "root" is the power of two nearest to the square root of the number of workers, at least 2."""
+    """S: number of workers in a group. "root": the power of two nearest to the square root of the number of workers, at
+    least 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

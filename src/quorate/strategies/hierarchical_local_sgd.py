@@ -60,11 +60,11 @@ class HierarchicalLocalSGD(LocalStepSettings):
     """Means within groups of close workers every `sync_every` steps, and over all workers less often."""
 
     across_every: int = 4
-    """H_b: every H_b-th mean is of all workers, the others of a group."""
+    """H_b: every H_b-th mean is over all workers, the others over groups."""
     group_size: int | Literal["host"] = "host"
-    """The size of a group: the workers of one host, or a number of consecutive ranks."""
+    """Size of a group: the workers of one host, or a number of consecutive ranks."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """The optimizer's state at a mean of all workers, as in `local-sgd`; a mean of a group leaves it alone."""
+    """Optimizer state at a mean of all workers, as in `local-sgd`; a mean of a group does not change it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

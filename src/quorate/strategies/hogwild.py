@@ -50,7 +50,7 @@ class Hogwild(Strategy):
     replicas = "shared"
 
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether all workers stop when a worker dies, or the others continue without it."""
+    """Whether all workers stop when one dies, or the others continue without it."""
 
     def step(self, worker: Worker) -> None:
         worker.update()

@@ -20,7 +20,7 @@ Honesty:
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
   (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old numerators and weights
-- resume: goes on; every worker with its own numerator and weight, and nothing in flight
+- resume: goes on; every worker with its own numerator and weight; no shares are in flight
 
 Paper: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, Algorithm 2,
 for tau = 1. With a larger tau, workers there send in every tau-th step, and here in every step."""
@@ -53,11 +53,12 @@ class OSGP(GossipSettings):
     """Push-sum that uses shares as they arrive, at most `bound` steps late."""
 
     topology: str = "one-peer-exponential"
-    """The graph: a name of `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
+    """The graph: a name from `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
     bound: int = 1
-    """The number of steps that a share may be late; 0 is `sgp`, 1 the paper's tau of 1."""
+    """Maximum number of steps that a share may be late; 0 is `sgp`, 1 is tau = 1 in the paper."""
     patience: float | None = None
-    """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
+    """Seconds to wait for a share, which still counts when it arrives later. By default as long as any other wait
+    lasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,7 +61,7 @@ class ParameterServer(ServerSettings, PlacedOnServers):
     may_be_own = True
 
     servers: int | Literal["all", "own"] = "all"
-    """The number of workers that hold the parameters, from rank 0 on; each also trains. Or separate servers, which
+    """Number of workers that hold the parameters, from rank 0 on, and also train. "own": separate servers, which
     `quorate run --servers` starts and which do not train."""
 
     @property

@@ -49,7 +49,7 @@ class PostLocalSGD(LocalStepSettings):
 
     sync_every: int | str = 16
     after: int | Literal["decay"] = "decay"
-    """The number of synchronous steps, or "decay": until the learning rate first falls."""
+    """Number of synchronous steps at the start, or "decay": until the learning rate first decreases."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,21 +58,24 @@ class Quorum(RoundSettings):
     compresses = "gradients"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
-    """How many workers must call: a count, a share, "majority", "all", or "designated", one drawn per round."""
+    """How many workers must have a gradient before a round starts: a number, a share of the workers, "majority", "all",
+    or "designated", which is one worker drawn for each round."""
     late: Literal["carry", "drop", "replace"] = "carry"
-    """A gradient too late for its round: added to the next round, dropped, or replaced by the worker's newest one."""
+    """Treatment of a gradient that misses its round: it is added to the next round, dropped, or replaced by the
+    worker's newest gradient."""
     late_weight: Literal["full", "falling"] = "full"
-    """The weight of a late gradient: 1, or 1 / (1 + staleness)."""
+    """Weight of a late gradient: 1, or 1 / (1 + staleness)."""
     max_staleness: int = 16
-    """How many rounds the others may be ahead of a live worker."""
+    """Maximum number of rounds by which the others may be ahead of a live worker."""
     divide_by: Literal["world", "arrived"] = "world"
-    """The divisor of a round's sum: the number of live workers, or the weight that has arrived."""
+    """Divisor of the sum of a round: the number of live workers, or the total weight that has arrived."""
     clip_norm: float | None = None
-    """The largest allowed norm of a round's mean; larger means are clipped."""
+    """Maximum norm of the mean of a round; larger means are clipped. By default means are not clipped."""
     momentum: Literal["auto", "worker", "common"] = "auto"
-    """The place of momentum: on each worker, or in the shared optimizer; "auto": on workers, if any may be late."""
+    """Place of the momentum: on each worker, or in the shared optimizer; "auto": on each worker if gradients may be
+    late."""
     overlap: bool = False
-    """Whether a step returns immediately, and a later step applies its round."""
+    """Whether a step returns immediately, so that a later step applies its round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,11 +13,11 @@ steps stale, and learning rates must be smaller. Where data are alike: `d-psgd` 
 
 Honesty:
 - worker death: goes on; its old sums count until all remaining workers know of the death; then they form a new tree on
-  which nothing has been relayed yet; a tree from a file falls apart; with `on_death="stop"` all stop
+  which nothing has been relayed yet; a tree from a file becomes disconnected; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one spoils all replicas, one neighbour further with each step
+  (`on_nonfinite`); any other one corrupts all replicas, one neighbour further with each step
 - resize: goes on; from the mean of the old replicas, with nothing relayed yet
 - resume: goes on; every worker with its own replica, with nothing relayed yet
 
@@ -54,7 +54,7 @@ class Relay(GossipSettings):
     """Sums of the parameters are relayed from neighbour to neighbour on a tree."""
 
     topology: str = "binary-tree"
-    """The graph, as in `d-psgd`, but a tree: path, binary-tree, star, or a file with one."""
+    """The graph, as in `d-psgd`; it must be a tree: path, binary-tree, star, or a file with a tree."""
 
     def start(self, worker: Worker) -> State:
         graph, size = undirected_graph(self.topology, worker.size), worker.size

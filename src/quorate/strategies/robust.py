@@ -52,13 +52,13 @@ class Momentum:
 @register("robust")
 @dataclass(frozen=True, kw_only=True)
 class Robust(Strategy):
-    """A rule that tolerates some wrong vectors, applied to the momenta of all workers."""
+    """Robust aggregation of the momenta of all workers, which tolerates some arbitrary vectors."""
 
     compresses = "gradients"
     reduction: ClassVar[Mapping[str, object]] = {"reduce": "trimmed-mean"}
 
     momentum: float = 0.9
-    """beta, the share of a worker's momentum kept at each step; with 0 workers send their gradients."""
+    """beta: share of a worker's momentum that is kept in each step; with 0 workers send gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ Honesty:
 - pause: goes on; all wait at the end of the round until the worker wakes up, or stop when the time limit of waits is
   over
 - slow worker: goes on; everyone waits for it at the end of every round
-- corrupt gradient: untested; it spoils one client's update, the round, and the control variates
+- corrupt gradient: untested; it corrupts one client's update, the round, and the control variates
 - resize: goes on; each client's control variate moves with it to the worker that simulates it, and the round begins
   again
 - resume: goes on; in the middle of a round, each client where it was
@@ -106,9 +106,9 @@ class Scaffold(FederatedSettings):
     """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
     weigh: Literal["examples", "equal"] = "equal"
-    """The weight of a client, as in `fed-avg`; only "equal"."""
+    """Weight of a client, as in `fed-avg`; only "equal" is supported."""
     server_rate: float = 1.0
-    """eta_g: the factor on the mean update of the global model."""
+    """eta_g: factor of the mean update of the global model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

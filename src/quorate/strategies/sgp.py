@@ -61,12 +61,13 @@ class SGP(GossipSettings):
     """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
-    """The graph: a name of `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
+    """The graph: a name from `quorate list topologies`, with settings as in `d-psgd`; edges may be directed."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """The optimizer's state: each worker keeps its own, it is averaged with the neighbours' like the
-    parameters, or it is reset after every cycle of a changing graph."""
+    """Optimizer state: each worker keeps its own, it is averaged with the neighbours' like the parameters, or it is
+    reset after every cycle of a changing graph."""
     patience: float | None = None
-    """Seconds to wait for a share, which still counts when it arrives later; None: as long as any wait lasts."""
+    """Seconds to wait for a share, which still counts when it arrives later. By default as long as any other wait
+    lasts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

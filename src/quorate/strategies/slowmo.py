@@ -64,7 +64,7 @@ class SlowMo(LocalStepSettings):
 
     sync_every: int | str = 3
     slow_every: int = 16
-    """Means between two slow steps."""
+    """Number of means between two slow steps."""
     alpha: float = 1.0
     """The slow learning rate."""
     beta: float = 0.5

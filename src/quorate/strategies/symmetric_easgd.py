@@ -15,7 +15,7 @@ Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on from the next mean
 - pause: goes on; all wait at the next mean
 - slow worker: goes on; all wait at the next mean
-- corrupt gradient: untested; it spoils one replica, and with it the centre
+- corrupt gradient: untested; it corrupts one replica, and with it the centre
 - resize: goes on; the centre stays, and every worker starts at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica
 

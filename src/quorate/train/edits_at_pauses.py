@@ -14,7 +14,7 @@ from quorate.core.contracts import Wire
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.means.means import MeansOfAll
-from quorate.observe.digests import bits_of
+from quorate.observe.digests import Digests, bits_of
 from quorate.observe.step_observer import StepObserver
 from quorate.replica.replica import Replica
 from quorate.strategies.parts.edits import WithPoint
@@ -31,6 +31,8 @@ class EditedWorker(Worker, Protocol):
 
     updates: int
     """The number of updates that the replica has applied."""
+
+    digests: Digests
 
     @property
     def wire(self) -> Wire:
@@ -64,6 +66,8 @@ class EditsAtPauses(StepObserver):
         """Digest of the parameters in a synchronous phase; None until it is needed, and after changes."""
         self._is_pausing = False
         """Whether `pause_begins` has looked for edits before the current pause."""
+        self._kept: tuple[Flat, bytes] | None = None
+        """The parameters with which this worker paused in a synchronous phase, and their digests, during the pause."""
         self.written: Flat | None = None
         """The edited parameters as they were when this worker paused, during that pause, where there is a point."""
 
@@ -76,13 +80,14 @@ class EditsAtPauses(StepObserver):
         )
 
     @property
-    def _is_synchronous(self) -> bool:
+    def is_synchronous(self) -> bool:
+        """Whether replicas are equal after each step, for now."""
         state = self._worker.state
         return isinstance(state, SynchronousPhase) and not state.is_local
 
     @property
     def _has_point(self) -> bool:
-        return isinstance(self._worker.state, WithPoint) and not self._is_synchronous
+        return isinstance(self._worker.state, WithPoint) and not self.is_synchronous
 
     def step_ended(self) -> None:
         self._checksum, vectors = None, self._worker.means.vectors
@@ -98,6 +103,24 @@ class EditsAtPauses(StepObserver):
 
     def _bits_now(self) -> list[Tensor]:
         return [bits_of(p) for p in self._worker.replica.trained]
+
+    def applied(self) -> None:
+        """Note the parameters that a mean of others has brought to this worker, which is paused.
+
+        If it ends the synchronous phase, edits of a worker that was left behind count in the pause of the next one.
+        """
+        self.note()
+        if self._kept is None or self.is_synchronous:
+            return
+        worker, (kept, digests), self._kept = self._worker, self._kept, None
+        if not self._differs_from_left(digests):
+            return
+        if self._has_point:
+            self._write(kept, crc32(digests))
+        else:
+            worker.parameters = kept
+            self.note()
+            self._seem_edited()
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
@@ -125,7 +148,11 @@ class EditsAtPauses(StepObserver):
     def resumed(self, *, is_edited: bool) -> None:
         """Go on from a checkpoint, which says whether its replica has edits that no pause has counted."""
         self.note()
-        if is_edited and self._bits is not None:
+        if is_edited:
+            self._seem_edited()
+
+    def _seem_edited(self) -> None:
+        if self._bits is not None:
             self._bits = [~bits for bits in self._bits]  # others than those of the parameters
 
     def _edited(self) -> int | None:
@@ -144,7 +171,7 @@ class EditsAtPauses(StepObserver):
         An edit without a step weighs as much as one step beside local steps of others.
         """
         worker = self._worker
-        if self.looks and self._is_synchronous:
+        if self.looks and self.is_synchronous:
             if self._checksum is None:
                 self._checksum = crc32(repr([worker.updates, *map(int, self._bits_now())]).encode())
             return worker.strategy.contribution(worker), self._checksum
@@ -168,20 +195,32 @@ class EditsAtPauses(StepObserver):
             at = worker.parameters
             if worker.means.edits == "unlike":
                 at = worker.parameters = worker.means.of(at, weight=self._weight_of_replica()).wait()
-            if worker.means.edits == "unlike" or not self._is_synchronous:
+            if worker.means.edits == "unlike" or not self.is_synchronous:
                 worker.strategy.restored(worker, at)
             self.note()
         worker.means.edits = "none"
 
     def _weight_of_replica(self) -> float:
-        """Return 1; in a synchronous phase 0 for a worker that is steps behind others."""
+        """Return 1; in a synchronous phase, where some workers are steps behind others, 0 for these.
+
+        Those behind that have edited their parameters count 1; the ones ahead count for the others behind, too.
+        """
         worker = self._worker
-        if not self._is_synchronous:
+        if not self.is_synchronous:
             return 1.0
-        updates = torch.zeros(worker.wire.max_size, dtype=torch.float64)
-        updates[worker.rank] = worker.updates
-        shares = worker.means.of_number(updates)
-        return float(shares[worker.rank] == shares.max())
+        is_edited = self._differs_from_left(worker.digests.text())
+        own = torch.zeros(3, worker.wire.max_size, dtype=torch.float64)
+        own[:, worker.rank] = torch.tensor([1.0, worker.updates, is_edited])
+        members, updates, edited = worker.means.of_number(own)
+        is_ahead = (updates == updates.max()) & (members > 0)
+        if not is_ahead[worker.rank]:
+            return is_edited
+        return int((members > 0).sum() - (edited > 0).sum()) / int(is_ahead.sum())
+
+    def _differs_from_left(self, digests: bytes) -> float:
+        """Return 1 if this replica, with `digests`, was edited after others left it behind, else 0."""
+        worker = self._worker
+        return worker.means.headers.most_of_pieces(float(worker.digests.differs_from_left(worker.updates, digests)))
 
     # -- where pauses lead to a common point
 
@@ -190,14 +229,19 @@ class EditsAtPauses(StepObserver):
         if self._is_pausing:
             return
         worker, self._checksum, self._is_pausing = self._worker, None, True
-        if self.looks and self._has_point and (checksum := self._edited()) is not None:
-            self.written = worker.parameters
-            worker.wire.board.set(self._key(worker.rank), str(checksum).encode())
+        if self.looks and self.is_synchronous:
+            self._kept = worker.parameters, worker.digests.text()
+        elif self.looks and self._has_point and (checksum := self._edited()) is not None:
+            self._write(worker.parameters, checksum)
             worker.state.forget_steps()
+
+    def _write(self, edited: Flat, checksum: int) -> None:
+        self.written = edited
+        self._worker.wire.board.set(self._key(self._worker.rank), str(checksum).encode())
 
     def pause_ended(self) -> None:
         """Note the parameters with which the pause leaves this worker."""
-        self._is_pausing = False
+        self._is_pausing, self._kept = False, None
         if self._has_point:
             self.note()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from quorate.core.arguments import one_sentence
-from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 
 _ORDERS = [1.5, *range(2, 65), 80, 96, 128, 192, 256, 384, 512]
 
@@ -46,7 +47,7 @@ def privacy_spent(*, rounds: int, sampled: float, noise: float, delta: float = 1
     try:
         from dp_accounting import dp_event, rdp
     except ImportError:
-        raise MissingExtra("privacy_spent needs dp-accounting; install it with: pip install dp-accounting") from None
+        raise missing_extra("privacy_spent needs dp-accounting", extra="privacy", package="dp-accounting") from None
     if rounds == 0:
         return 0.0
     accountant = rdp.RdpAccountant(_ORDERS)

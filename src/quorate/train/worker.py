@@ -143,6 +143,7 @@ class StrategyWorker:
             spending=observe_backward(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
+            away_changed=self._away_changed,
             within=self._row,
         )
         shadow = Shadow(
@@ -154,9 +155,16 @@ class StrategyWorker:
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
         return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
 
+    def _away_changed(self, more: bool) -> None:
+        """Keep what shows whether workers that pause steps behind have edited equal replicas."""
+        if not more:
+            self.digests.forget_left()
+        elif self.edits.is_synchronous:
+            self.digests.leave(self.updates)
+
     def _apply(self, result: Mean) -> None:
         self.strategy.apply(self, result)
-        self.edits.note()
+        self.edits.applied()
 
     def resumed(self, *, is_edited: bool) -> None:
         saved = self.parameters if is_edited else None

@@ -125,6 +125,9 @@ class SocketBoard(Board):
         reply = self._ask(b"get all", *(key.encode() for key in keys))
         return [written[1:] if written[:1] == b"+" else None for written in reply]
 
+    def peek_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        return self.get_all(keys)
+
     def add(self, key: str, amount: int = 1) -> int:
         return int(self._ask(b"add", key.encode(), b"%d" % amount)[0])
 

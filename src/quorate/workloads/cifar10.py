@@ -71,11 +71,11 @@ class Photographs(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(ImageWorkload):
-    """ResNet-32 (467,194 parameters) on CIFAR-10's photographs, read from the published files.
+    """ResNet-32 (467,194 parameters) on CIFAR-10, read from the published files.
 
-    Training images are cropped at random out of a margin of 4 pixels, and half of them mirrored. That is drawn from
-    `seed` and from which images a batch consists of: shuffled epochs so give other crops, equal batches the same ones,
-    in any process and after any interruption; epochs in one fixed order repeat their crops.
+    Training images are padded by 4 pixels and cropped at random, and half of them are mirrored. The crops depend on
+    `seed` and on the images of a batch only: shuffled epochs have different crops, and equal batches have equal crops,
+    in any process and after any interruption. Epochs in a fixed order repeat their crops.
 
     Raises `ConfigurationError` where the folder is not given or does not have the files, and, when the data are asked
     for, for files that are not what they should be.
@@ -89,13 +89,13 @@ class Cifar10(ImageWorkload):
     higher_is_better: ClassVar[bool] = True
 
     folder: str = ""
-    """Folder with the unpacked binary version of CIFAR-10; required."""
+    """Folder of the unpacked binary version of CIFAR-10; required."""
     augment: bool = True
     """Whether training images are cropped and mirrored at random."""
     seed: int = 0
-    """Seed of the crops; the model is seeded apart."""
+    """Seed of the crops; the model has its own seed."""
     records: int = 10_000
-    """Images in each of the six files; other numbers are for tests."""
+    """Number of images in each of the six files; other values are for tests."""
 
     def __post_init__(self) -> None:
         if self.records < 1:

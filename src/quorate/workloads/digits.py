@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 from quorate.workloads.drawing import drawn
 from quorate.workloads.labelled_images import ImageWorkload
 from quorate.workloads.residual import ResidualNetwork
@@ -29,9 +30,10 @@ GREATEST = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(ImageWorkload):
-    """A small residual network with batch norm reads handwritten digits; real images, seconds to 98 %.
+    """A small residual network with batch norm on images of handwritten digits; 98 % within seconds.
 
-    The images come with scikit-learn, which is the extra `digits`; of each digit a fifth tests, drawn from `seed`.
+    The images come with scikit-learn (the extra `digits`); one fifth of the images of each digit, drawn with `seed`, is
+    for testing.
 
     Raises `MissingExtra` without scikit-learn.
     """
@@ -44,7 +46,7 @@ class Digits(ImageWorkload):
     higher_is_better: ClassVar[bool] = True
 
     seed: int = 0
-    """Seed of the split into training and test images; the model is seeded apart."""
+    """Seed of the train/test split; the model has its own seed."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -85,7 +87,7 @@ class DigitImages(NamedTuple):
 def check_installed() -> None:
     """Raises `MissingExtra` without scikit-learn."""
     if find_spec("sklearn") is None:
-        raise MissingExtra("digits needs scikit-learn; install it with: pip install scikit-learn")
+        raise missing_extra("digits needs scikit-learn", extra="digits", package="scikit-learn")
 
 
 def read_images() -> DigitImages:

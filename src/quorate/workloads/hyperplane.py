@@ -79,16 +79,16 @@ class PointDataset(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperplane(PointWorkload):
-    """Linear regression with 8,193 parameters on 32,768 points; every batch is the same work.
+    """Linear regression with 8,193 parameters on 32,768 points; all batches have equal cost.
 
     Model, number of points, the global batch of 2,048 (256 on each of 8 workers) and the 48 epochs are those of
     eager-SGD (Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective Operations",
-    PPoPP 2020). How the points are distributed, and the noise, is our choice: the plane that fits the training points
-    best has an expected squared error of noise² / (1 − features/points) on others, which is 4.66; the published final
-    loss is about 4.7.
+    PPoPP 2020). The distribution of the points and the noise are our choice: the plane that fits the training points
+    best has an expected squared error of noise² / (1 − features/points) on other points, which is 4.66; the published
+    final loss is about 4.7.
 
-    The first use writes 1.2 GB to the user's cache folder, which all workers of the machine then map; `data` "counter"
-    needs no file and gives the same numbers, at about ten times the cost of a batch.
+    The first use writes 1.2 GB to the user's cache folder, which all workers of the machine then map into memory. With
+    `data` "counter" no file is needed, the numbers are the same, and a batch costs about ten times as much.
 
     With a global batch of B from many more points plain SGD is stable below a learning rate of about
     1 / (1 + features/B): 0.03 for 256, 0.2 for 2,048.
@@ -105,15 +105,15 @@ class Hyperplane(PointWorkload):
     higher_is_better: ClassVar[bool] = False
 
     points: int = 32_768
-    """Training points; an eighth as many more are held out."""
+    """Number of training points; one eighth as many are held out in addition."""
     features: int = 8192
-    """Inputs per point."""
+    """Number of inputs per point."""
     noise: float = 1.87
-    """Standard deviation of what is added to the targets."""
+    """Standard deviation of the noise in the targets."""
     seed: int = 0
-    """Seed of the data; the model is seeded apart."""
+    """Seed of the data; the model has its own seed."""
     data: Literal["file", "counter"] = "file"
-    """Whether points come from a file that is made once, or are drawn anew whenever they are asked for."""
+    """Whether points come from a file that is written once, or are generated on every access."""
 
     def __post_init__(self) -> None:
         for setting, least in {"points": 1, "features": 1, "noise": 0, "seed": 0}.items():
@@ -184,7 +184,7 @@ class Plane:
 
     features: int
     noise: float
-    """Standard deviation of what is added to the targets."""
+    """Standard deviation of the noise in the targets."""
     seed: int
     """From 0 to 2⁶⁴ − 1."""
 

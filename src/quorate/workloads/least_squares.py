@@ -19,7 +19,7 @@ class LeastSquares(PointWorkload):
     """Linear regression on random points, with a known exact optimum; runs in milliseconds.
 
     Inputs and true weights are standard normal, so the Hessian XᵀX/n is near the identity and plain gradient descent
-    with a step below about 1 reaches the optimum. The test set has a quarter as many points, drawn alike.
+    with a step below about 1 reaches the optimum. The test set has a quarter as many points from the same distribution.
 
     Raises `ConfigurationError` for fewer points than features (the optimum would not be unique), no feature, or
     negative noise.
@@ -33,13 +33,13 @@ class LeastSquares(PointWorkload):
     higher_is_better: ClassVar[bool] = False
 
     examples: int = 512
-    """Training points, n."""
+    """Number of training points, n."""
     features: int = 16
-    """Inputs per point, d."""
+    """Number of inputs per point, d."""
     noise: float = 0.1
-    """Standard deviation of what is added to the targets."""
+    """Standard deviation of the noise in the targets."""
     seed: int = 0
-    """Seed of the data; the model is seeded apart."""
+    """Seed of the data; the model has its own seed."""
 
     def __post_init__(self) -> None:
         if self.features < 1:

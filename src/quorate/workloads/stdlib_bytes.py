@@ -61,10 +61,10 @@ class WindowDataset(Dataset[Tensor]):
 
 @dataclass(frozen=True, kw_only=True)
 class StdlibBytes(Workload[Windows]):
-    """A transformer of 1.4 million parameters learns Python's own source, byte by byte.
+    """A transformer of 1.4 million parameters predicts Python source code byte by byte.
 
-    The text is that of the Python that runs, without its test suites; nine tenths of the files train, one tests.
-    Nothing is kept on disk: reading takes a fraction of a second.
+    The text is the standard library of the running Python, without its test suites; nine tenths of the files are for
+    training, one tenth for testing. Nothing is cached: reading takes a fraction of a second.
 
     Raises `ConfigurationError` for settings out of range, and where there is too little text.
     """
@@ -77,14 +77,17 @@ class StdlibBytes(Workload[Windows]):
     higher_is_better: ClassVar[bool] = False
 
     length: int = 128
-    """Bytes of a window."""
+    """Number of bytes in a window."""
     width: int = 192
+    """Width of the layers."""
     layers: int = 3
+    """Number of layers."""
     heads: int = 6
+    """Number of attention heads of each layer."""
     most_bytes: int | None = None
-    """About so many of the text are used; None: all."""
+    """Approximate number of bytes of text that are used. By default all."""
     test_windows: int = 512
-    """At most so many windows are tested on, evenly over the text for testing."""
+    """Maximum number of test windows, spread evenly over the test text."""
 
     def __post_init__(self) -> None:
         for setting in ("length", "width", "layers", "heads", "test_windows", "most_bytes"):

@@ -71,9 +71,9 @@ class Selection:
     modules: tuple[str, ...] | None
     """Top-level packages or modules; None: all."""
     limit: int | None
-    """At most so many functions, of files in a random but fixed order; None: all."""
+    """Maximum number of functions, from files in a random but fixed order. By default all."""
     longest: int
-    """Words of a function beyond this are cut off."""
+    """Maximum number of words of a function; further words are cut off."""
     smallest_class: int
     """Modules with fewer functions form the class `OTHER`."""
     vocabulary_size: int

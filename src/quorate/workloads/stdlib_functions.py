@@ -42,11 +42,11 @@ class FunctionDataset(Dataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True, kw_only=True)
 class StdlibFunctions(SequenceWorkload):
-    """An LSTM names the standard-library module a Python function comes from; lengths are very unequal.
+    """An LSTM classifies Python functions by their standard-library module; lengths differ widely.
 
-    The functions are those of the Python that runs, without its test suites: 17,617 in 3.11.7, of 2 to 3,000 words.
-    The first use reads the sources (15 s) and keeps the result in the user's cache folder; batches are neither
-    bucketed nor cut, so that their cost varies as the text does.
+    The functions are those of the standard library of the running Python, without its test suites: 17,617 in 3.11.7, of
+    2 to 3,000 words. The first use reads the sources (15 s) and stores the result in the user's cache folder. Batches
+    are neither bucketed nor cut, so that their cost varies with the text.
 
     Raises `ConfigurationError` for settings out of range and for unknown modules.
     """
@@ -59,19 +59,21 @@ class StdlibFunctions(SequenceWorkload):
     higher_is_better: ClassVar[bool] = True
 
     modules: tuple[str, ...] | None = None
-    """Only functions of these top-level packages or modules; None: of all."""
+    """Top-level packages or modules whose functions are used. By default all."""
     limit: int | None = None
-    """At most so many functions, of files in a random but fixed order; None: all."""
+    """Maximum number of functions, from files in a random but fixed order. By default all."""
     longest: int = 3000
-    """Words of a function beyond this are cut off."""
+    """Maximum number of words of a function; further words are cut off."""
     smallest_class: int = 20
-    """Modules with fewer functions form one class, "other"."""
+    """Minimum number of functions of a class; modules with fewer form the class "other"."""
     vocabulary_size: int = 8192
-    """Entries at most: the classes of rare words, then the frequent words."""
+    """Maximum number of entries: the classes of rare words, then the frequent words."""
     embedding: int = 32
+    """Width of the embedding."""
     hidden: int = 64
+    """Width of the LSTM."""
     use_cache: bool = True
-    """Whether what was read is kept on disk, and looked for there."""
+    """Whether the tokenized functions are cached on disk."""
 
     def __post_init__(self) -> None:
         least = {"longest": 1, "smallest_class": 1, "vocabulary_size": len(RARE_CLASSES), "embedding": 1, "hidden": 1}

@@ -43,11 +43,11 @@ class VideoDataset(Dataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True, kw_only=True)
 class Ucf101Features(SequenceWorkload):
-    """An LSTM (34,663,525 parameters) names the action in a video; lengths are very unequal.
+    """An LSTM (34,663,525 parameters) classifies the actions in videos; lengths differ widely.
 
-    The features, 2,048 numbers per frame, are made beforehand: `folder` has a file per video and two split files; see
-    the workload's documentation. The model is the published one; ReLU between its dense layers, optimizer and batch are
-    our choice. Batches are neither bucketed nor cut, so that their cost varies as the videos do.
+    The features, 2,048 numbers per frame, must be computed beforehand: `folder` has a file per video and two split
+    files (see docs/workloads.md). The model is the published one; ReLU between its dense layers, optimizer and batch
+    are our choice. Batches are neither bucketed nor cut, so that their cost varies with the videos.
 
     Raises `ConfigurationError` for settings out of range or a folder that is not given or not there, and, when the data
     are asked for, for split files and videos that are missing or not what they should be (all are looked at, 0.1 ms
@@ -62,17 +62,17 @@ class Ucf101Features(SequenceWorkload):
     higher_is_better: ClassVar[bool] = True
 
     folder: str = ""
-    """Folder with the files of the videos and of the splits; required."""
+    """Folder of the feature files of the videos and of the split files; required."""
     train_split: str = "train.txt"
     """Name of the file that lists the training videos and their classes."""
     test_split: str = "test.txt"
     """Name of the file that lists the test videos and their classes."""
     longest: int = 1776
-    """Frames of a video beyond this are cut off; the longest of UCF101 has as many."""
+    """Maximum number of frames of a video; further frames are cut off. The default is the longest video of UCF101."""
     classes: int = 101
-    """Scores the model gives; the training split has at most as many classes."""
+    """Number of outputs of the model; the training split may have fewer classes."""
     features: int = 2048
-    """Numbers per frame."""
+    """Number of features per frame."""
     hidden: int = 2048
     """Width of the LSTM."""
 

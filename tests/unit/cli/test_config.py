@@ -39,19 +39,30 @@ script = "train.py"
 arguments = ["--lr", "3"]
 workers = 3
 strategy = "quorum"
-pace = "2ms"
+min-step-time = "2ms"
 [set]
 wait-for = "majority"
 max_staleness = 4
 """
-TYPED = ("-n", "3", "--strategy", "quorum", "--pace", "2ms", "--set", "wait_for=majority", "--set", "max_staleness=4")
+TYPED = (
+    "-n",
+    "3",
+    "--strategy",
+    "quorum",
+    "--min-step-time",
+    "2ms",
+    "--set",
+    "wait_for=majority",
+    "--set",
+    "max_staleness=4",
+)
 
 
 def test_settings_may_stand_with_the_strategy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "-n",
         "3",
-        "--pace",
+        "--min-step-time",
         "2ms",
         "--strategy",
         "quorum:wait_for=all,max_staleness=4",
@@ -74,7 +85,7 @@ def test_a_file_is_as_good_as_typing(folder: Path, capsys: pytest.CaptureFixture
         (["--set", "wait_for=1"], {"settings": {"wait_for": 1, "max_staleness": 4}}),
         (["--strategy", "all-reduce"], {"strategy": "all-reduce", "settings": {}}),
         (["--strategy", "quorum"], {}),
-        (["--pace", "3ms"], {"pace": "3ms"}),
+        (["--min-step-time", "3ms"], {"pace": "3ms"}),
         (["train.py", "-n", "5"], {"arguments": ["-n", "5"]}),
     ],
 )

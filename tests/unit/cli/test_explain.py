@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,19 @@ import pytest
 
 from quorate.cli import explain as explaining
 from quorate.cli import listing
-from quorate.cli.explain import FAULTS, SECTIONS, VERDICTS, Honesty, cards_of, explain, honesty_in, sections_in
-from quorate.cli.listing import FAMILIES, registry
+from quorate.cli.explain import (
+    FAULTS,
+    SECTIONS,
+    VERDICTS,
+    Honesty,
+    cards_of,
+    default_in_words,
+    explain,
+    honesty_in,
+    sections_in,
+    type_in_words,
+)
+from quorate.cli.listing import FAMILIES, FIRST, GROUPS, list_names, registry
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
 from quorate.core.registry import Registry
@@ -81,20 +93,66 @@ def test_a_card_reads_like_this(capsys: pytest.CaptureFixture[str], monkeypatch:
     explain("all-reduce")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "all-reduce (strategy)"
-    assert lines[1].startswith("  All workers' gradients are averaged")
-    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with", "Fixed"]
-    titles.append("Settings (name, type, default, meaning)")
+    assert lines[1].startswith("  The gradients of all workers are averaged")
+    titles = ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with", "Properties"]
+    titles.append("Settings (--set SETTING=VALUE)")
     assert [line for line in lines[1:] if line and not line.startswith(" ")] == titles
     assert any(line.startswith("  worker death      stops cleanly  the others") for line in lines)
-    assert max(map(len, lines[: lines.index(titles[-1])])) <= 60
 
 
-def test_settings_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_are_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
     explain("least-squares")
     lines = capsys.readouterr().out.splitlines()
-    assert "Settings (name, type, default, meaning)" in lines
-    assert "  noise     float  0.1  Standard deviation of what is added to the targets." in lines
-    assert "  headline          'squared_error'" in lines
+    place = lines.index("Settings (--workload-set SETTING=VALUE)")
+    assert lines[place + 1 :][:2] == ["  examples: whole number; default: 512", "      Number of training points, n."]
+    assert "  quality        squared_error" in lines and "  better if      lower" in lines
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("bool", "true or false"),
+        ("float | None", "number or null"),
+        ("int | float | Literal['all', 'majority']", "number, all or majority"),
+        ("Literal[1, 2, 4]", "1, 2 or 4"),
+        ("tuple[str, ...] | None", "list or null"),
+    ],
+)
+def test_types_in_words(written: str, words: str) -> None:
+    assert type_in_words(written) == words
+
+
+def test_values_as_they_are_typed() -> None:
+    written = ("True", "None", "'stop'", "''", "1e-06", "0.5")
+    assert list(map(default_in_words, written)) == ["true", "null", "stop", '""', "1e-06", "0.5"]
+
+
+def test_no_card_shows_python() -> None:
+    for _, name in NAMES:
+        for card in cards_of(name):
+            texts = [card.summary, card.text, *card.sections.values(), *(setting.meaning for setting in card.settings)]
+            prose = re.sub(r"`[^`]*`", "", " ".join(texts))
+            assert not re.search(r"Raises|\bNone\b|\bTrue\b|\bFalse\b", prose), name
+            types = [word for setting in card.settings for word in type_in_words(setting.type).split()]
+            assert not {"bool", "int", "float", "str", "None"} & {word.strip(",") for word in types}, name
+
+
+def test_every_strategy_is_in_one_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(set(STRATEGIES)) and set(FIRST) < set(grouped)
+
+
+def test_strategies_are_listed_in_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    list_names("strategies")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "strategies",
+        "",
+        "  synchronous",
+        "    all-reduce      Start here. The gradients of all workers",
+    ]
+    assert lines[-1] == "quorate explain NAME says more."
 
 
 def test_json_has_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +164,7 @@ def test_json_has_values(capsys: pytest.CaptureFixture[str]) -> None:
         "name": "longest",
         "type": "int",
         "default": 3000,
-        "meaning": "Words of a function beyond this are cut off.",
+        "meaning": "Maximum number of words of a function; further words are cut off.",
         "is_required": False,
     }
 

@@ -17,7 +17,7 @@ def said(*words: str) -> Result:
 
 
 def test_a_ring_is_drawn_and_measured() -> None:
-    text = "\n".join(lines(drawn("ring", 6)))
+    text = "\n".join(lines(drawn("ring", 6), 80))
     assert "  0 \\*...*\n  1 *\\*...\n" in text
     assert "edges lead both ways" in text
     assert "spectral gap, per round        0.3333" in text
@@ -27,14 +27,14 @@ def test_a_ring_is_drawn_and_measured() -> None:
 
 def test_rounds_of_a_cycle_are_numbered() -> None:
     one = drawn("one-peer-exponential", 8)
-    text = "\n".join(lines(one))
+    text = "\n".join(lines(one, 80))
     assert "  0 \\12.3...\n" in text
     assert one.exact_after == one.cycle == 3
     assert "exact mean                     after 3 rounds" in text
 
 
 def test_many_workers_are_measured_and_not_drawn() -> None:
-    assert "\n  0 " not in "\n".join(lines(drawn("complete", 65)))
+    assert "\n  0 " not in "\n".join(lines(drawn("complete", 65), 80))
 
 
 def test_the_command_draws_settings_and_gives_json() -> None:

@@ -84,7 +84,7 @@ def test_as_many_come_as_there_is_room_for(
         "rank 2 has joined runs/first",
         "rank 3 has joined runs/first",
     ]
-    assert said.err.endswith("quorate: no more workers can join: the run was started with --spare 2\n")
+    assert said.err.endswith("quorate: no more workers can join: the run was started with --max-joins 2\n")
 
 
 def test_a_run_that_only_restarts_has_no_room(
@@ -96,7 +96,7 @@ def test_a_run_that_only_restarts_has_no_room(
             assert joined("first") == 2
     finally:
         launcher.end()
-    assert "the run was started without --spare" in capsys.readouterr().err
+    assert "the run was started without --max-joins" in capsys.readouterr().err
 
 
 def test_one_that_ends_before_it_trains(folder: Path, server: BoardServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,17 +51,17 @@ def status(*words: str) -> int:
         ([*OF_SIZES, "--flops", "fast", SIZES], '"fast" is not a number such as 0.5'),
         ([*OF_SIZES, "--flops", "0T", SIZES], "--flops 0T: the operations per second must be above 0"),
         ([*OF_SIZES, "--efficiency", "2", SIZES], "--efficiency 2: it must be a share above 0 and at most 1"),
-        ([*OF_SIZES, "--per-host", "2", SIZES], "--per-host and --inside must be given together"),
-        ([*OF_SIZES, "--per-host", "2", "--inside", "300GB", SIZES], "write --per-host 8 --inside 5us:300GB"),
-        ([*OF_SIZES, "--per-host", "3", "--inside", "1us:1GB", SIZES], "4 workers are not on hosts of 3"),
+        ([*OF_SIZES, "--per-host", "2", SIZES], "--per-host and --host-network must be given together"),
+        ([*OF_SIZES, "--per-host", "2", "--host-network", "300GB", SIZES], "--host-network 5us:300GB: at least"),
+        ([*OF_SIZES, "--per-host", "3", "--host-network", "1us:1GB", SIZES], "4 workers are not on hosts of 3"),
         ([*OF_SIZES, "--cores", "0", SIZES], "--cores 0: a host needs at least one core"),
         ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy that is planned for "gossip"'),
-        ([*OF_SIZES, "--at-most", "rows=2", SIZES], '--at-most "rows=2": write AXIS=N, where AXIS is one of replicas,'),
+        ([*OF_SIZES, "--max-axis", "rows=2", SIZES], '--max-axis "rows=2": write AXIS=N, where AXIS is one of'),
         ([*OF_SIZES, "--memory", "1MB", SIZES], "nothing fits: the smallest, "),
         ([*OPTIONS, "--flops", "1T", "train.py"], "--flops can be given with gpt: only"),
         ([*OPTIONS, "--try", "0", "train.py"], "--try 0: at least one layout is tried"),
         ([*OF_SIZES, "--try", "2", SIZES], "--try runs a script, and gpt: is none; leave --try out"),
-        ([*OPTIONS, "--per-host", "2", "--inside", "1us:1GB", "--try", "2", "train.py"], "and --per-host plans for"),
+        ([*OPTIONS, "--per-host", "2", "--host-network", "1us:1GB", "--try", "2", "a.py"], "and --per-host plans for"),
         ([*OPTIONS, "--cores", "4097", "--try", "2", "train.py"], ", and the plan is for --cores 4097"),
         ([*OPTIONS, "-n", "4096", "--try", "2", "train.py"], "--try: 4096 workers do not fit on this machine's "),
         ([*OPTIONS, "-n", "1", "--memory", "4096GB", "--try", "2", "train.py"], "need more memory than this machine's"),
@@ -76,17 +76,19 @@ def test_what_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     assert status(*OF_SIZES, SIZES) == 0
     out = capsys.readouterr().out
-    assert "over 4 workers of 8.00 GB; " in out and "16 examples a step" in out
-    assert sum(line.strip()[:1].isdigit() for line in out.splitlines()) == 5
-    assert "lost: tensor=4: at best " in out and " times as long; sums over the tensor axis take " in out
+    words = " ".join(out.split())
+    assert "over 4 workers of 8.00 GB; " in words and "16 examples a step" in words
+    assert [line[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5"]
+    assert "lost: tensor=4: at best " in words and " times as long; sums over the tensor axis take " in words
     assert "Foreseen, not measured." in out
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(*OF_SIZES, "--json", "--strategy", "all-reduce", "--at-most", "stages=1", SIZES) == 0
+    assert status(*OF_SIZES, "--json", "--strategy", "all-reduce", "--max-axis", "stages=1", SIZES) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["batch"], told["cluster"]["workers"], told["cluster"]["bandwidth"]) == (16, 4, 1.25e9)
     assert len(told["best"]) == 5
@@ -119,7 +121,7 @@ def test_a_script_is_timed(script: str, capfd: pytest.CaptureFixture[str]) -> No
 @pytest.mark.slow
 def test_how_the_first_choice_is_started(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The line that is printed is one that can be typed."""
-    only = ("--at-most", "replicas=1", "--at-most", "shards=1", "--at-most", "tensor=1")
+    only = ("--max-axis", "replicas=1", "--max-axis", "shards=1", "--max-axis", "tensor=1")
     assert status("-n", "2", *OPTIONS[2:], *only, script, "10") == 0
     _, _, told = capfd.readouterr().out.partition("\nThe first choice: ")
     command, call, *_ = told.splitlines()
@@ -158,7 +160,7 @@ def test_layouts_are_tried(
     monkeypatch.setattr(trials, "TURNS", 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = ("-n", "2", "--memory", "100MB", "--bandwidth", "10Gbit", "--cores", str(cores), "--strategy", "all-reduce")
-    assert status(*here, "--at-most", "stages=1", "--try", "9", "--json", script, "10") == 0
+    assert status(*here, "--max-axis", "stages=1", "--try", "9", "--json", script, "10") == 0
     said = capfd.readouterr()
     told: dict[str, Any] = json.loads(said.out)
     by_kind = {

@@ -55,7 +55,7 @@ def test_it_is_said_before_the_start(capsys: pytest.CaptureFixture[str]) -> None
         (["--servers", "1", "--strategy", "ddp"], "ddp has no servers; --servers needs parameter-server"),
         (["--servers", "1", "--strategy", "paramete"], 'unknown strategy "paramete"'),
         (["--servers", "1", "--set", "servers=1"], "--servers 1 starts separate servers; leave out"),
-        (["--servers", "1", "--spare", "1"], "--spare cannot be given with --servers"),
+        (["--servers", "1", "--max-joins", "1"], "--max-joins cannot be given with --servers"),
         (["--servers", "1", "--restart", "1", "--chaos", "1"], "--chaos and --restart cannot be given with --servers"),
         (["--servers", "1", "--hosts", "a:2"], "--servers cannot be given with --hosts"),
     ],

@@ -60,8 +60,8 @@ def recorded(folder: Path) -> Path:
         (["-n", "8,8"], "the number of workers 8 is given twice"),
         (["--steps", "0"], "--steps 0: it must be a whole number from 1 to 1,000,000"),
         (["--compute", "soon"], '"soon" is not a model of compute times'),
-        (["--pace", "5us/token"], "counts tokens, which a simulation does not have"),
-        (["--pace", "soon"], '"soon" is not a pace'),
+        (["--min-step-time", "5us/token"], "counts tokens, which a simulation does not have"),
+        (["--min-step-time", "soon"], '"soon" is not a minimum step time'),
         (["--imbalance", "some"], '"some" is not an imbalance'),
         (["--imbalance", "rank:8:1s"], '"rank:8:1s" is about rank 8, but there are 8 workers'),
         (["--network", "fast"], '--network "fast": write LATENCY:BANDWIDTH'),
@@ -106,7 +106,7 @@ def test_a_table_figures_and_a_picture(folder: Path, capsys: pytest.CaptureFixtu
     words = ("--strategy", "all-reduce", "--strategy", "quorum:wait_for=2", "-n", "4,16", "--imbalance", "one-of:20ms")
     assert status(*words, *SMALL, "--name", "one", "--picture", "here.svg") == 0
     out = capsys.readouterr().out
-    assert "quorum-wait_for=2" in out and "of no-wait" in out and "runs/one/simulate.svg" in out
+    assert "quorum-wait_for=2" in out and "contributors" in out and "runs/one/simulate.svg" in out
     kept = json.loads(Path("runs/one/simulate.json").read_text())
     assert [(row["strategy"], row["workers"]) for row in kept["rows"]] == [
         ("all-reduce", 4), ("all-reduce", 16), ("quorum-wait_for=2", 4), ("quorum-wait_for=2", 16)

@@ -78,15 +78,15 @@ def test_it_gives_the_text_back() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", '"" is not a pace; write 280ms, 50us/token, trace:FILE or trace:NAME'),
-        ("fast", '"fast" is not a pace'),
-        ("one-of:200ms", '"one-of:200ms" is not a pace'),
-        ("-1ms", '"-1ms" is not a pace'),
+        ("", '"" is not a minimum step time; write 280ms, 50us/token, trace:FILE or trace:NAME'),
+        ("fast", '"fast" is not a minimum step time'),
+        ("one-of:200ms", '"one-of:200ms" is not a minimum step time'),
+        ("-1ms", '"-1ms" is not a minimum step time'),
         ("10week", '"10week" is not a duration'),
         ("50us/word", '"50us/word" is not a duration'),
         ("2ms+5x/token", '"5x" in "2ms\\+5x/token" is not a duration'),
         ("trace:slow", "no file slow, and no trace of this name"),
-        ("trace:", '"trace:" is not a pace'),
+        ("trace:", '"trace:" is not a minimum step time'),
     ],
 )
 def test_wrong_paces_are_one_sentence(text: str, sentence: str) -> None:

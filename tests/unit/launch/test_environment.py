@@ -51,7 +51,13 @@ def test_a_share_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         {"QUORATE_IMBALANCE": "trace:/dev/zero"},
         {"QUORATE_CHAOS": "1", "QUORATE_FAILURES": "mtbf=1s"},
         {"QUORATE_FAILURES": "mtbf=1s"},
-        {"QUORATE_MOST": "999999999", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},
+        {
+            "QUORATE_MAX_WORKERS": "999999999",
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+        },
     ],
     ids=lambda wrong: str(next(iter(wrong))),
 )

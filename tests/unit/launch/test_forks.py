@@ -201,6 +201,6 @@ def test_all_but_the_first_are_forked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_cold_forks_none(tmp_path: Path) -> None:
-    said = run_really(tmp_path, "--cold", "train.py")
+    said = run_really(tmp_path, "--no-fork", "train.py")
     assert said.returncode == 0, said.stderr
     assert len(set(parents(tmp_path))) == 1

@@ -18,7 +18,7 @@ from tests.support.hosts_here import ssh_to_here
 OTHER = """
     import json, sys
     from quorate.launch.hosts.frames import MARK, Pipes
-    from quorate.launch.run.folder import version_of
+    from quorate.core.installed import version_of
 
     launcher = Pipes(0, 1)
     launcher.sendall(MARK)

@@ -442,7 +442,7 @@ def test_settings_that_differ_stand_side_by_side() -> None:
 
 def test_the_command_can_be_run_as_it_stands() -> None:
     _, root = read("usual")
-    assert root.one("code", id="command").text.endswith("--pace 3=1.75 --name 'a name'")
+    assert root.one("code", id="command").text.endswith("--min-step-time 3=1.75 --name 'a name'")
     assert "clean" in root.one("section", id="reproduce").text
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from quorate.launch.run.folder import SIMULATED
 from quorate.records.rows import Noise
 from quorate.report.parts import View
 from quorate.report.schema import Metric
@@ -30,7 +28,7 @@ from quorate.report.topics.scale import (
     worth_having,
 )
 from quorate.report.topics.scale import summarize as scale_of
-from tests.support.made_records import MACHINE, make_run
+from tests.support.made_records import make_run, make_scaled_comparison
 from tests.support.parsed_pages import parsed
 
 TOP1 = Metric(name="top1", higher_is_better=True)
@@ -195,37 +193,8 @@ def test_examples_of_simulated_workers_follow_from_the_noise() -> None:
     assert six.speedup == pytest.approx(4.0 * 200.0 / (six.examples or 0))
 
 
-def make_scaled(folder: Path) -> Path:
-    """A comparison of two strategies with 1, 2 and 4 workers, and 8 that were simulated for one of them."""
-    arms: list[dict[str, Any]] = []
-    for strategy in ("all-reduce", "sgp"):
-        for workers in (1, 2, 4):
-            name = f"{strategy}-workers={workers}"
-            arms.append({"name": name, "strategy": strategy, "workers": workers, "is_baseline": not arms})
-            about = {"scale": [1, 2, 4], "price": 3600.0, "metric": TOP1.model_dump()}
-            make_run(folder / name / "seed-0", strategy=strategy, ranks=workers, slow_rank=None, about=about)
-    row = {"workers": 8, "steps_per_second": 200.0, "waiting_share": 0.2, "communication_share": 0.1}
-    damaged = [1, {"workers": 9}, {**row, "workers": 4}, {**row, "steps_per_second": 0}]
-    (folder / arms[2]["name"] / "seed-0" / SIMULATED).write_text(json.dumps({"simulated": [row, *damaged]}))
-    (folder / arms[5]["name"] / "seed-0" / SIMULATED).write_text(json.dumps({"simulated": 3, "why": "too short"}))
-    arms[5]["batch"] = 8
-    plan = {
-        "format": 1,
-        "subject": {"kind": "workload", "name": "digits"},
-        "metric": TOP1.model_dump(),
-        "workers": 4,
-        "world": "real",
-        "arms": [{"settings": {}, **arm} for arm in arms],
-        "seeds": [0],
-        "warm_up_steps": 2,
-        **MACHINE,
-    }
-    (folder / "compare.json").write_text(json.dumps(plan))
-    return folder
-
-
 def test_a_comparison_of_numbers_of_workers_is_one_of_strategies(tmp_path: Path) -> None:
-    summary = summarize(make_scaled(tmp_path))
+    summary = summarize(make_scaled_comparison(tmp_path))
     assert (summary.title, summary.workers, summary.baseline) == ("digits on 1, 2 and 4 workers", 4, arm_name(1))
     assert any(warning.endswith("sgp-workers=4, seed 0: too short") for warning in summary.warnings)
     assert set(summary.fairness.differed["batch"].values()) == {None, 8}
@@ -249,7 +218,7 @@ def arm_name(workers: int) -> str:
 
 
 def test_other_comparisons_and_single_runs_have_none_of_it(tmp_path: Path) -> None:
-    folder = make_scaled(tmp_path / "x")
+    folder = make_scaled_comparison(tmp_path / "x")
     single = summarize(folder / arm_name(2) / "seed-0")
     assert not TOPIC.section(View(single)) and "Number of workers" not in markdown(single)
     other = summarize(make_run(tmp_path / "y"))

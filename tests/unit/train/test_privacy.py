@@ -27,7 +27,7 @@ def test_numbers_that_cannot_be_are_refused(settings: dict[str, float], message:
 
 def test_without_the_accountant_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(MissingExtra, match="pip install dp-accounting"):
+    with pytest.raises(MissingExtra, match="needs dp-accounting; install it with: pip install"):
         quorate.privacy_spent(rounds=10, sampled=0.1, noise=1.0)
 
 

@@ -140,7 +140,7 @@ def in_words(plan: Comparison) -> str:
     most = counted(plan.workers, "virtual worker" if plan.world == "virtual" else "worker")
     workers = listed([*map(str, plan.scale[:-1]), most])
     seeds = f"seed{'s' * (len(plan.seeds) > 1)} {listed([str(seed) for seed in plan.seeds])}"
-    chosen = {"imbalance": plan.imbalance, "pace": plan.pace, "share": plan.share}
+    chosen = {"imbalance": plan.imbalance, "min step time": plan.pace, "data share": plan.share}
     changes = "".join(f", {name}: {value}" for name, value in chosen.items() if value is not None)
     where = "" if plan.reached is None else f" on {plan.reached.layout.in_words}"
     return f"{arms} on {plan.subject.name}, {workers}{where}, {seeds}{changes}"

@@ -198,4 +198,4 @@ class _Bar:
         grid = Table.grid(padding=(0, 1))
         words = f"run {number} of {of}" + ("" if left is None else f", about {seconds_in_words(left)} left")
         grid.add_row(ProgressBar(total=of, completed=number - 1 + share, width=40), Text(words))
-        self.live.update(Group(grid, Text(line, overflow="ellipsis", no_wrap=True)), refresh=True)
+        self.live.update(Group(grid, Text(line)), refresh=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from quorate.cli.tables import echo_text, table, terminal_width
 from quorate.report.parts import View, sentence
 from quorate.report.schema import ArmSummary, Estimate, Summary
 from quorate.report.summary import summary_type
@@ -29,24 +30,28 @@ def show(folder: Path, page: Path, *, as_json: bool) -> None:
         typer.echo(text.rstrip())
         return
     summary = summary_type().model_validate_json(text)
-    typer.echo(summary.verdict)
+    echo_text(summary.verdict)
     if summary.other_work is not None:
-        typer.echo(sentence(summary.other_work))
-    typer.echo()
-    typer.echo("\n".join(_table(summary)))
-    typer.echo()
+        echo_text(sentence(summary.other_work))
+    _echo_table(_rows(summary))
     for curve in curves_in(SCALE.arms(View(summary))):
-        typer.echo(f"{curve.sentence()}\n")
-        typer.echo("\n".join(_aligned(curve.cells(_NOTHING))) + "\n")
+        echo_text(curve.sentence())
+        _echo_table(curve.cells(_NOTHING))
     if summary.metric is None:
-        typer.echo(_UNNAMED)
+        echo_text(_UNNAMED)
     for warning in summary.warnings:
-        typer.echo(f"caution: {warning}")
+        echo_text(f"caution: {warning}")
     typer.echo(f"report: {page}")
     typer.echo(f"figures: {path}")
 
 
-def _table(summary: Summary) -> list[str]:
+def _echo_table(rows: Sequence[Sequence[str]]) -> None:
+    heads, *cells = rows
+    typer.echo("\n".join(["", *table(heads, cells, terminal_width()), ""]))
+
+
+def _rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the heads, and a row of cells for each arm."""
     quality = "quality" if summary.metric is None else summary.metric.name
     rate = "examples/s" if summary.world == "real" else "examples/virtual s"
     arms = summary.arms
@@ -64,7 +69,7 @@ def _table(summary: Summary) -> list[str]:
         if any(arm.target_speedup is not None for arm in arms):
             to_target = _cells([arm.target_speedup for arm in arms], ratios_alike)
             columns.insert(1, [f"speed-up to {summary.target:g}", *to_target])
-    return _aligned(list(zip(*columns, strict=True)))
+    return list(zip(*columns, strict=True))
 
 
 def _cells(estimates: Sequence[Estimate | None], formatter: Callable[[Sequence[float | None]], Words]) -> list[str]:
@@ -93,8 +98,3 @@ def _time_to_target(arm: ArmSummary, time: str) -> str:
 def _runs(arm: ArmSummary) -> str:
     well = sum(run.status == 0 for run in arm.runs)
     return str(well) if well == len(arm.runs) else f"{well} of {len(arm.runs)}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

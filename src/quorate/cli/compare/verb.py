@@ -122,7 +122,7 @@ class CompareOptions(WorkerOptions):
     stops: bool = option("End a run when it reaches the target.", "--stop-at-target", default=False)
     metric: str | None = option("The name under which a script logs its quality.", metavar="NAME")
     higher: bool | None = option("Whether higher or lower values of it are better.", "--higher/--lower")
-    share: str | None = option("How the data is divided.", metavar=shared.SHARES)
+    share: str | None = option("How the data is divided.", "--data-share", metavar=shared.SHARES)
     tune: tuple[float, ...] | None = option(
         "First search the best learning rate of each strategy, among factors of its own.",
         TUNE,

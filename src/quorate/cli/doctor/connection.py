@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.launch.run.folder import version_of
+from quorate.core.installed import version_of
 
 SECONDS = 1.0
 """Duration of a measurement of bandwidth."""

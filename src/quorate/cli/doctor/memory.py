@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.cli.doctor.trials import environment_of_trials
+from quorate.cli.tables import paragraphs, table, terminal_width
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.launch.local.children import Command, Programs, tell_group, wait
@@ -140,30 +141,38 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
     frozen = numbers - sum(entry["numbers"] for entry in sizes if entry["is_trained"])
     still = f", {frozen:,} of them frozen" if frozen else ""
     used = f", used in {answer['precision']}" if answer["precision"] else ""
-    yield f"{answer['model']}: {numbers:,} numbers{still}{used}, on {answer['device']}; {answer['optimizer']}"
-    yield f"blocks: {answer['blocks']}"
+    model = f"{answer['model']}: {numbers:,} numbers{still}{used}, on {answer['device']}; {answer['optimizer']}"
+    yield from paragraphs(model, f"blocks: {answer['blocks']}")
     most = sorted(answer["activations"].items(), key=lambda entry: -entry[1])
     shown = ", ".join(f"{name or 'in no block'} {bytes_in_words(size)}" for name, size in most[:_BLOCKS_SHOWN])
     more = f", and {len(most) - _BLOCKS_SHOWN} more" if len(most) > _BLOCKS_SHOWN else ""
-    yield f"activations of one batch: {shown or 'none'}{more}\n"
+    yield from paragraphs(f"activations of one batch: {shown or 'none'}{more}")
+    yield ""
 
     kinds = {heading: kind for heading, kind in _COLUMNS.items() if any(layout.held[kind] for layout in layouts)}
     has_host = any(layout.held["host"] for layout in layouts)
-    on_host, fits = ["host"] if has_host else [], "" if limit is None else "fits"
-    yield _row(["ZeRO", "N", *kinds, "total", *on_host, "sent", fits])
+    on_host = ["host"] if has_host else []
+    heads = ["ZeRO", "N", *kinds, "total", *on_host, "sent", *([] if limit is None else ["fits"])]
+    rows = []
     for layout in layouts:
         held = [bytes_in_words(layout.held[kind]) if layout.held[kind] else "–" for kind in kinds.values()]
         sums = [bytes_in_words(layout.total), *(bytes_in_words(layout.held[name]) for name in on_host)]
-        fit = {None: "", True: "yes", False: "no"}[layout.fits]
-        yield _row([str(layout.zero), str(layout.workers), *held, *sums, number_in_words(layout.numbers_sent), fit])
+        fits = [] if layout.fits is None else ["yes" if layout.fits else "no"]
+        sent = number_in_words(layout.numbers_sent)
+        rows.append([str(layout.zero), str(layout.workers), *held, *sums, sent, *fits])
+    yield from table(heads, rows, terminal_width(), keys=2)
 
-    yield "\nBytes of each of N workers; sent: numbers in a step. Full parameters (gather)"
-    yield "and gradients (exch) come and go; total is as if all were there at once,"
-    yield "without libraries, single operations, messages, and what the strategy keeps."
+    yield ""
+    yield from paragraphs(
+        "Bytes of each of N workers; sent: numbers in a step. Full parameters (gather) and gradients (exch) come and "
+        "go; total is as if all were there at once, without libraries, single operations, messages, and what the "
+        "strategy keeps."
+    )
     if has_host:
-        yield "host: what is offloaded to its memory, or to files, for each worker."
+        yield from paragraphs("host: what is offloaded to its memory, or to files, for each worker.")
     if strategies := _strategies(answer):
-        yield "\nEach of two replicas on one host holds, after a backward pass or a step:"
+        yield ""
+        yield from paragraphs("Each of two replicas on one host holds, after a backward pass or a step:")
         yield from (f"  {strategy} {bytes_in_words(size)}" for strategy, size in strategies.items())
     if limit is not None:
         fitting = [layout for layout in layouts if layout.fits]
@@ -175,8 +184,3 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
             yield f"One worker alone fits into {room}."
         else:
             yield f"The first that fits into {room} is ZeRO {first.zero} over {first.workers} workers."
-
-
-def _row(cells: Sequence[str]) -> str:
-    widths = {0: 4, 1: 3, len(cells) - 1: 4}
-    return " ".join(f"{cell:>{widths.get(place, 7)}}" for place, cell in enumerate(cells)).rstrip()

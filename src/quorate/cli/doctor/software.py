@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from importlib import metadata
+from collections.abc import Mapping
 from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.launch.run.folder import version_of
-
-
-def requirements() -> Iterator[tuple[str, str, str]]:
-    """Yield the package, the admitted versions and the extra of each requirement of Quorate; no extra is ""."""
-    for requirement in metadata.requires("quorate") or ():
-        needed, _, marker = requirement.partition(";")
-        package = re.match(r"[\w.-]+", needed)
-        assert package is not None
-        extra = re.search(r"extra == ['\"]([\w-]+)", marker)
-        yield package[0], needed[package.end() :].strip(), extra[1] if extra else ""
+from quorate.core.installed import requirements, version_of
 
 
 def packages() -> Finding:
     """Judge the versions of the packages that are always needed."""
     needed = [(package, version_of(package), admitted) for package, admitted, extra in requirements() if not extra]
+    if not needed:
+        return ok("not known: Quorate runs from its source, without being installed")
     wrong = [
         requirement for requirement in needed if requirement[1] is None or not admits(requirement[2], requirement[1])
     ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +17,7 @@ from quorate.cli.doctor import memory as needs
 from quorate.cli.doctor.findings import Check, Checks, Finding, examined, fail, within
 from quorate.cli.options import N, argument, command, option
 from quorate.cli.scripts import check_script
+from quorate.cli.tables import terminal_width, wrapped
 from quorate.core.axes import offload_of
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import bytes_from
@@ -143,14 +142,13 @@ def _examine(checks: Iterable[tuple[str, Check]]) -> dict[str, Finding]:
 
 
 def _show(findings: dict[str, Finding], well: str) -> None:
-    width, columns = max(map(len, findings)), shutil.get_terminal_size().columns
-    wrapped = partial(textwrap.fill, width=columns, subsequent_indent="    ", break_long_words=False)
+    width = max(map(len, findings))
     for name, finding in findings.items():
         level = f"  {finding.level:<4}  "
-        row = wrapped(f"{name:<{width}}{level}{finding.found}")
+        row = "\n".join(wrapped(f"{name:<{width}}{level}{finding.found}", terminal_width(), hanging="    "))
         typer.echo(row.replace(level, typer.style(level, fg=_COLORS[finding.level]), 1))
         if finding.fix:
-            typer.echo(wrapped(f"    fix: {finding.fix}"))
+            typer.echo("\n".join(wrapped(f"fix: {finding.fix}", terminal_width(), "    ")))
     failed, warned = ([name for name, row in findings.items() if row.level == level] for level in ("FAIL", "WARN"))
     if failed:
         typer.echo(f"{len(failed)} of {len(findings)} failed: {', '.join(failed)}")

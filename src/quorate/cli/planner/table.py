@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
 from quorate.cli.simulate.results import NOTHING, Columns
 from quorate.cli.simulate.results import show as show_table
+from quorate.cli.tables import echo_text
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
@@ -21,6 +22,8 @@ from quorate.planning.search import as_json as of_one
 from quorate.planning.tries import Tried
 from quorate.planning.waiting import SYNC_EVERY
 from quorate.report.wording import bytes_in_words, counted, seconds_in_words, share_in_words
+
+_R = TypeVar("_R")
 
 _NAMED = 16
 """Stages whose beginnings are listed."""
@@ -53,7 +56,7 @@ def show(
     """Print it; layouts that were `tried` are in a table of their own, before the others. Of a `script` with its
     arguments also how it is started in the first layout."""
     workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
-    typer.echo(
+    echo_text(
         f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
         f"{counted(plan.looked_at, 'layout')} looked at"
     )
@@ -64,14 +67,14 @@ def show(
     if tried is not None and untried:
         typer.echo("Not tried:")
     if untried:
-        show_table(untried, _columns(untried))
+        show_table(untried, [_numbered(untried), *_COLUMNS])
     for line in _lines(plan.losers):
-        typer.echo(line)
+        echo_text(line)
     if script:
         first = tried[0].foreseen.layout if tried else plan.best[0].layout
         typer.echo(f"\nThe first choice: {how_to_run(first, model, script)}")
     origin = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
-    typer.echo(
+    echo_text(
         f"\n{origin}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
         f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
     )
@@ -96,44 +99,50 @@ def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
 
 def _show_tried(tried: Sequence[Tried]) -> None:
     best = tried[0].seconds or 0.0
-    foreseen = {head: (lambda trial, cell=cell: cell(trial.foreseen)) for head, cell in _columns([])}
+    foreseen = {head: (lambda trial, cell=cell: cell(trial.foreseen)) for head, cell in _COLUMNS}
     foreseen["foreseen"] = foreseen.pop("a step")
     columns: Columns[Tried] = [
+        _numbered(tried),
         *((head, foreseen[head]) for head in _LAYOUT),
         ("measured", lambda trial: NOTHING if trial.seconds is None else seconds_in_words(trial.seconds)),
         ("to the best", lambda trial: NOTHING if trial.seconds is None else f"x{trial.seconds / best:.2f}"),
         *((head, foreseen[head]) for head in ("foreseen", "memory", "sent")),
     ]
     show_table(tried, columns, lambda trial: trial is tried[0])
-    typer.echo(f"First choice, as measured: {tried[0].foreseen.layout.in_words}")
+    echo_text(f"First choice, as measured: {tried[0].foreseen.layout.in_words}")
     for trial in tried:
         if trial.why is not None:
-            typer.echo(f"failed: {trial.foreseen.layout.in_words}: {trial.why}")
+            echo_text(f"failed: {trial.foreseen.layout.in_words}: {trial.why}")
 
 
 _LAYOUT = ("replicas", "stages", "shards", "tensor", "zero", "schedule", "micro-batches", "strategy")
 
 
-def _columns(best: Sequence[Prediction]) -> Columns[Prediction]:
-    return [
-        ("replicas", lambda prediction: str(prediction.layout.replicas)),
-        ("stages", lambda prediction: str(prediction.layout.stages)),
-        ("shards", lambda prediction: str(prediction.layout.shards)),
-        ("tensor", lambda prediction: str(prediction.layout.tensor)),
-        ("zero", lambda prediction: str(prediction.layout.zero or NOTHING)),
-        ("schedule", lambda prediction: _schedule(prediction)),
-        ("micro-batches", lambda prediction: str(prediction.layout.microbatches)),
-        ("strategy", lambda prediction: prediction.layout.strategy or NOTHING),
-        ("a step", lambda prediction: seconds_in_words(prediction.seconds)),
-        ("memory", lambda prediction: bytes_in_words(prediction.memory)),
-        ("sent", lambda prediction: bytes_in_words(prediction.sent)),
-        ("bubble", lambda prediction: share_in_words(prediction.bubble) if prediction.layout.schedule else NOTHING),
-    ]
-
-
 def _schedule(prediction: Prediction) -> str:
     layout = prediction.layout
     return f"{layout.schedule} x{layout.chunks}" if layout.chunks > 1 else layout.schedule or NOTHING
+
+
+_COLUMNS: Columns[Prediction] = (
+    ("replicas", lambda prediction: str(prediction.layout.replicas)),
+    ("stages", lambda prediction: str(prediction.layout.stages)),
+    ("shards", lambda prediction: str(prediction.layout.shards)),
+    ("tensor", lambda prediction: str(prediction.layout.tensor)),
+    ("zero", lambda prediction: str(prediction.layout.zero or NOTHING)),
+    ("schedule", _schedule),
+    ("micro-batches", lambda prediction: str(prediction.layout.microbatches)),
+    ("strategy", lambda prediction: prediction.layout.strategy or NOTHING),
+    ("a step", lambda prediction: seconds_in_words(prediction.seconds)),
+    ("memory", lambda prediction: bytes_in_words(prediction.memory)),
+    ("sent", lambda prediction: bytes_in_words(prediction.sent)),
+    ("bubble", lambda prediction: share_in_words(prediction.bubble) if prediction.layout.schedule else NOTHING),
+)
+
+
+def _numbered(rows: Sequence[_R]) -> tuple[str, Callable[[_R], str]]:
+    """Return the column of ranks, 1 for the first of `rows`."""
+    ranks = {id(row): str(rank) for rank, row in enumerate(rows, start=1)}
+    return "#", lambda row: ranks[id(row)]
 
 
 def _lines(losers: Sequence[Loser]) -> Iterator[str]:
@@ -144,4 +153,4 @@ def _lines(losers: Sequence[Loser]) -> Iterator[str]:
     lines = [f"lost: {', '.join(loser.what for loser in group)}: {why}" for why, group in grouped.items()]
     yield from lines[:_SHOWN]
     if len(lines) > _SHOWN:
-        yield f"lost: {len(lines) - _SHOWN} more, which --json tells"
+        yield f"lost: {len(lines) - _SHOWN} more, are in --json"

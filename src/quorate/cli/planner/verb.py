@@ -50,7 +50,7 @@ class PlanOptions:
     )
     latency: float | None = option("Latency of a message there (default: 50us).", reads=seconds_from, metavar=TIME)
     per_host: int | None = option("Workers of each host, which share its port.", metavar=N)
-    inside: str | None = option(
+    host_network: str | None = option(
         "With --per-host: latency and bandwidth between workers of a host.", metavar="LATENCY:BANDWIDTH"
     )
     cores: int | None = option(
@@ -75,7 +75,7 @@ class PlanOptions:
         metavar="STRATEGY",
     )
     limits: list[str] = option(
-        "The largest size of an axis; may be repeated.", "--at-most", default=[], metavar="AXIS=N"
+        "The largest size of an axis; may be repeated.", "--max-axis", default=[], metavar="AXIS=N"
     )
     no_overlap: bool = option("Assume that exchange and computation do not overlap.", default=False)
     tries: int | None = option(
@@ -119,7 +119,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
         name, _, number = text.partition("=")
         if name not in AXES or not number.isdecimal() or not 0 < int(number) <= _MOST_WORKERS:
             raise ConfigurationError(
-                f'--at-most "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
+                f'--max-axis "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
     model, examples = (
@@ -202,18 +202,18 @@ def _cluster(options: PlanOptions) -> Cluster:
     assert options.workers is not None and options.memory is not None and options.bandwidth is not None
     if not 1 <= options.workers <= _MOST_WORKERS:
         raise ConfigurationError(f"--workers {options.workers}: a plan is for 1 to {_MOST_WORKERS:,} workers")
-    if (options.per_host is None) != (options.inside is None):
+    if (options.per_host is None) != (options.host_network is None):
         raise ConfigurationError(
-            "--per-host and --inside must be given together: workers of a host, and the network between them"
+            "--per-host and --host-network must be given together: workers of a host, and the network between them"
         )
     inside = (0.0, 0.0)
-    if options.per_host is not None and options.inside is not None:
-        latency, colon, bandwidth = options.inside.partition(":")
+    if options.per_host is not None and options.host_network is not None:
+        latency, colon, bandwidth = options.host_network.partition(":")
         if options.per_host < 1 or not colon:
             raise ConfigurationError(
-                "write --per-host 8 --inside 5us:300GB: at least one worker, latency and bandwidth"
+                "write --per-host 8 --host-network 5us:300GB: at least one worker, latency and bandwidth"
             )
-        inside = seconds_from(latency, options.inside), bytes_per_second_from(bandwidth)
+        inside = seconds_from(latency, options.host_network), bytes_per_second_from(bandwidth)
     if options.cores is not None and options.cores < 1:
         raise ConfigurationError(f"--cores {options.cores}: a host needs at least one core")
     return Cluster(

@@ -49,7 +49,7 @@ class SimulateOptions:
     )
     steps: int | None = option("Steps of the fastest worker (default: 100).", metavar=N)
     compute: str | None = option("Time of a step: constant:10ms, lognormal:10ms:0.5, trace:FILE.", metavar=TIME)
-    pace: str | None = option("The shortest time a step may take: 280ms, trace:NAME.", metavar=TIME)
+    pace: str | None = option("The shortest time a step may take: 280ms, trace:NAME.", "--min-step-time", metavar=TIME)
     imbalances: list[str] = option(
         "Who is late: one-of:200ms, rank:3:x2, none; may be repeated.", "--imbalance", default=[], metavar=DELAYS
     )

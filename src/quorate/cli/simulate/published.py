@@ -12,6 +12,7 @@ import typer
 from quorate.cli.options import flags_given
 from quorate.cli.simulate.plan import SimulateOptions
 from quorate.cli.simulate.results import Columns, show
+from quorate.cli.tables import echo_text
 from quorate.core.errors import ConfigurationError
 from quorate.planning.records import EFFICIENCY, FACTOR, FIXED, RECORDS, Foreseen, foreseen, out_of_order
 from quorate.report.wording import listed, number_in_words, seconds_in_words
@@ -32,7 +33,7 @@ def tell_records(options: SimulateOptions) -> int:
         return 0
     show(predictions, COLUMNS)
     for line in _lines(predictions):
-        typer.echo(line)
+        echo_text(line)
     return 0
 
 

@@ -6,11 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from quorate.cli import tables
+from quorate.cli.tables import echo_text, terminal_width
 from quorate.core.errors import QuorateError
 from quorate.core.telling import tell
 from quorate.launch.run.folder import write_run
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 """The cell without a figure; a column of such cells is left out."""
-_WIDEST = 220
+_KEYS = {"#", "strategy", "workers", "learners", "network", "imbalance", "record"}
+"""Heads of the columns that name a row."""
 _TOLD_FROM = 2.0
 """Seconds after which one row is worth a line of its own, where there is no terminal."""
 
@@ -43,20 +47,11 @@ def table(rows: Sequence[Row]) -> None:
 
 def show(rows: Sequence[_R], columns: Columns[_R], is_bold: Callable[[_R], bool] = lambda row: False) -> None:
     """Print a table of those columns that say something, to stdout."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     columns = [(head, cell) for head, cell in columns if any(cell(row) != NOTHING for row in rows)]
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, (head, _) in enumerate(columns):
-        shown.add_column(head, justify="left" if place == 0 else "right", overflow="fold", no_wrap=place == 0)
-    for row in rows:
-        shown.add_row(*(cell(row) for _, cell in columns), style="bold" if is_bold(row) else None)
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=_WIDEST)
-    console.print(shown)
+    heads, cells = [head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
+    keys = sum(1 for _ in takewhile(_KEYS.__contains__, heads))
+    bold = {number for number, row in enumerate(rows) if is_bold(row)}
+    typer.echo("\n".join(["", *tables.table(heads, cells, terminal_width(), keys=keys, bold=bold), ""]))
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
@@ -172,5 +167,5 @@ def tell_kept(
         return
     table()
     for line in lines:
-        typer.echo(line)
+        echo_text(line)
     typer.echo(f"picture: {folder / PICTURE}\nfigures: {folder / FILE}")

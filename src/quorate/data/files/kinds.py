@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 _TOKENS = ("uint8", "uint16", "int32", "uint32", "int64")
@@ -55,7 +56,7 @@ def image_from(data: bytes) -> Tensor:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra("images need Pillow; install it with: pip install Pillow") from None
+        raise missing_extra("images need Pillow", extra="images", package="Pillow") from None
     with Image.open(io.BytesIO(data)) as image:
         pixels = image.convert("RGB")
         flat = torch.frombuffer(bytearray(pixels.tobytes()), dtype=torch.uint8)
@@ -206,7 +207,7 @@ def _parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtra("parquet files need pyarrow; install it with: pip install pyarrow") from None
+        raise missing_extra("parquet files need pyarrow", extra="parquet", package="pyarrow") from None
     return pyarrow.parquet
 
 

@@ -71,7 +71,7 @@ class RandomMatching(Undirected):
     """New random pairs in every round, the same on all workers; with an odd number one worker has no partner."""
 
     seed: int = 0
-    """Seed of the draws."""
+    """Seed of the random pairs."""
 
     def cycle(self, size: int) -> int:
         """Return a number of rounds after which all pairs have very probably occurred."""

@@ -27,7 +27,7 @@ class Complete(Undirected):
 @register("ring")
 @dataclass(frozen=True, kw_only=True)
 class Ring(Undirected):
-    """Two neighbours each, in a circle; the gap falls with P², so use it for few workers."""
+    """A circle: every worker has two neighbours. The spectral gap falls with P², so use it for few workers."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset({(rank - 1) % size, (rank + 1) % size}) - {rank}
@@ -36,7 +36,7 @@ class Ring(Undirected):
 @register("torus")
 @dataclass(frozen=True, kw_only=True)
 class Torus(Undirected):
-    """Four neighbours each, on a grid that is closed at its edges, as square as the number of workers allows."""
+    """A grid closed at its edges, as square as possible: every worker has four neighbours."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
@@ -54,7 +54,7 @@ class Torus(Undirected):
 @register("star")
 @dataclass(frozen=True, kw_only=True)
 class Star(Undirected):
-    """Rank 0 is the only neighbour of all others: as a server would be, with its bottleneck; for comparison."""
+    """Rank 0 is the only neighbour of all others, a bottleneck like that of a server; for comparison."""
 
     def neighbours(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset(range(1, size)) if rank == 0 else frozenset({0})
@@ -94,7 +94,7 @@ class BinaryTree(Undirected):
 @register("exponential")
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Directed):
-    """Every worker sends to those 1, 2, 4 ... ranks ahead, in every round; the gap is 2 / (1 + log2 P)."""
+    """Every worker sends to the ranks 1, 2, 4 ... ahead in every round; the spectral gap is 2 / (1 + log2 P)."""
 
     def reached(self, rank: int, size: int, round: int) -> frozenset[int]:
         return frozenset((rank + hop) % size for hop in hops(size)) - {rank}
@@ -109,9 +109,9 @@ class Random(Undirected):
     """A random connected graph."""
 
     degree: int = 4
-    """Mean number of neighbours of a worker, at most all others."""
+    """Mean number of neighbours of a worker, at most the number of other workers."""
     seed: int = 0
-    """Seed of the draw."""
+    """Seed of the random graph."""
 
     def __post_init__(self) -> None:
         if self.degree < 1:

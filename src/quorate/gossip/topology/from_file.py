@@ -20,10 +20,10 @@ _MOST_EDGES = 1_000_000
 @register("file")
 @dataclass(frozen=True, kw_only=True)
 class FromFile:
-    """The graph in a file of edges: with Metropolis weights if all lead both ways, else with equal shares."""
+    """A graph from a file of edges; Metropolis weights if all edges lead both ways, otherwise equal shares."""
 
     path: str
-    """Path of the file."""
+    """File of edges."""
 
     @property
     def directed(self) -> bool:

@@ -16,7 +16,7 @@ class Hierarchical(Undirected):
     """All workers of a host in one round; in the next, a ring of the workers with the same place on their hosts."""
 
     per_host: int = 4
-    """Workers of one host, whose ranks follow each other; the last host may have fewer."""
+    """Number of workers per host, with consecutive ranks; the last host may have fewer."""
 
     def __post_init__(self) -> None:
         if self.per_host < 1:
@@ -45,7 +45,7 @@ class Butterfly(Undirected):
     """
 
     group_size: int = 2
-    """Workers of a group; the last ones may have fewer."""
+    """Number of workers in a group; the last groups may have fewer."""
 
     def __post_init__(self) -> None:
         if self.group_size < 2:

@@ -21,12 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from quorate.core.installed import version_of
 from quorate.launch.hosts.frames import BEAT, MARK, BoardConnections, Pipes
 from quorate.launch.local.children import Leash, signal_group
 from quorate.launch.local.orphans import Guard
 from quorate.launch.local.process_group import LAST_CALL
 from quorate.launch.local.processes import free_port
-from quorate.launch.run.folder import version_of
 from quorate.wire.board_frames import BadFrame
 from quorate.wire.socket_folder import make_socket_folder
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.installed import version_of
 from quorate.launch.hosts.frames import MARK, BoardConnections, Pipes
 from quorate.launch.hosts.reach import Place, ssh_words
-from quorate.launch.run.folder import version_of
 from quorate.wire.board_frames import BadFrame
 
 CONNECT_SECONDS = 30.0

@@ -39,7 +39,7 @@ class Room:
     more: int = 0
 
     def __post_init__(self) -> None:
-        for name, count in (("--restart", self.restarts), ("--spare", self.more)):
+        for name, count in (("--restart", self.restarts), ("--max-joins", self.more)):
             if not 0 <= count <= MOST:
                 raise ConfigurationError(f"{name} is {count}; it must be a number of workers from 0 to {MOST}")
 
@@ -96,8 +96,8 @@ class Newcomers:
                 started.append((rank, None))
                 self._board.set(f"{_SAID}/{self._answered}", b"rank %d" % rank)
             else:
-                spare = f"with --spare {self._room.more}" if self._room.more else "without --spare"
-                why = f"no more workers can join: the run was started {spare}"
+                joins = f"with --max-joins {self._room.more}" if self._room.more else "without --max-joins"
+                why = f"no more workers can join: the run was started {joins}"
                 self._board.set(f"{_SAID}/{self._answered}", why.encode())
         return started
 
@@ -163,5 +163,5 @@ def board_of(folder: Path) -> SocketBoard:
         return SocketBoard((folder / _DOOR).read_text(encoding="utf-8"))
     except (OSError, ValueError, QuorateError):
         raise ConfigurationError(
-            f"no run that workers can join is running in {folder}; start one with quorate run --spare N"
+            f"no run that workers can join is running in {folder}; start one with quorate run --max-joins N"
         ) from None

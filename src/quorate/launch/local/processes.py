@@ -132,9 +132,9 @@ def run_crew(
 
         newcomers = None
         if servers:
-            shared |= {"QUORATE_MOST": str(size + servers), "QUORATE_SERVERS": str(servers)}
+            shared |= {"QUORATE_MAX_WORKERS": str(size + servers), "QUORATE_SERVERS": str(servers)}
         if room.all:
-            shared["QUORATE_MOST"] = str(size + room.all)
+            shared["QUORATE_MAX_WORKERS"] = str(size + room.all)
             newcomers = Newcomers(server.board, size, room, start, repair=chaos.failures.repair if chaos else 0.0)
             stack.enter_context(open_to_all(folder, server.path))
         guard = stack.enter_context(Guard())

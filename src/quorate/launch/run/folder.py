@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.installed import version_of
 
 RUNS = Path("runs")
 COMPARISON, COMPARISON_FORMAT = "compare.json", 1
@@ -104,14 +104,6 @@ def write_outcome(folder: Path, status: int, seconds: float, why: str | None = N
         new.replace(folder / "outcome.json")
     except OSError:
         pass  # the run itself is what counts
-
-
-def version_of(package: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _commit(folder: Path) -> dict[str, object] | None:

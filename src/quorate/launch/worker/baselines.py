@@ -20,9 +20,9 @@ def ddp(model: Module) -> Callable[[], AbstractContextManager[None]]:
     """torch's DistributedDataParallel, applied to the model's forward pass without wrapping the model.
 
     Hooks around the model's forward pass do what DDP's own `forward` does before and after it, with DDP's defaults
-    (buckets of 25 MB, rank 0's buffers before every pass). The training loop calls the model itself; whoever calls its
-    parts goes past it. Returns what `optimizer.accumulate()` does: DDP's `no_sync`. A copy of the model, and a pickled
-    one, is a model that nobody keeps equal.
+    (buckets of 25 MB, rank 0's buffers before every pass). The training loop must call the model itself; calls of its
+    submodules bypass the hooks. `optimizer.accumulate()` is DDP's `no_sync`. Copies of the model, pickled ones
+    included, are not synchronized.
     """
     from torch.nn.parallel import DistributedDataParallel
 

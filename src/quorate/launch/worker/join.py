@@ -151,9 +151,11 @@ def _enter(timeout: float) -> current.Place:
     else:
         store, rank, size = _meet(timeout)
         board = board_in(store, rank, size, timeout)
-    most = _number("QUORATE_MOST") or size
+    most = _number("QUORATE_MAX_WORKERS") or size
     if most > size + MOST_NEWCOMERS:
-        raise ConfigurationError(f"QUORATE_MOST={most} is more than {size} workers plus {MOST_NEWCOMERS} that may join")
+        raise ConfigurationError(
+            f"QUORATE_MAX_WORKERS={most} is more than {size} workers plus {MOST_NEWCOMERS} that may join"
+        )
     if rank >= max(size, most):
         raise ConfigurationError(f"RANK={rank} is not below WORLD_SIZE={size}; a launcher sets ranks from 0 on")
     endpoint = Endpoint(

@@ -3,7 +3,7 @@
 Idea: The vector is cut into P pieces. At distance P / 2, P / 4 ... 1 the two workers of a pair share what they both
 hold: each sends one half to the other and adds the other half, so that after log2 P steps each worker has one complete
 piece. At distance 1, 2 ... P / 2 pairs exchange all that they have complete, until everyone has everything. Where P is
-no power of two, those in surplus hand in first and get the sum last.
+no power of two, the surplus workers contribute first and receive the sum last.
 
 Cost: With n bytes, 2 log2 P messages one after the other, and 2 (P - 1) / P n bytes out of each worker: 2 log2 P alpha
 + 2 (P - 1) / P n beta + (P - 1) / P n gamma seconds. Where P is no power of two, P stands for the largest one below it,
@@ -27,7 +27,7 @@ from quorate.means.algorithms.surplus import cost_with_surplus, power_of_two, wi
 
 
 class HalvingDoubling(ByMessages):
-    """Pairs halve what each has to add up, then double what each has complete: few messages, few bytes."""
+    """Recursive halving and doubling between pairs of workers: few messages and few bytes."""
 
     @staticmethod
     def pieces(size: int) -> int:

@@ -2,7 +2,8 @@
 
 Idea: In step k = 0, 1, 2 ... each worker exchanges its whole vector with the one whose rank differs in bit k, and both
 add the two. After log2 P steps each has the sum of all. Both of a pair add the same two vectors in the same order, so
-all workers get the same bits. Where P is no power of two, those in surplus hand in first and get the sum last.
+all workers get the same bits. Where P is no power of two, the surplus workers contribute first and receive the sum
+last.
 
 Cost: With n bytes, log2 P messages one after the other, each of the whole vector: log2 P (alpha + n beta + n gamma)
 seconds, and log2 P n bytes out of each worker. Where P is no power of two, log2 P is rounded down, and 2 alpha + 2 n
@@ -24,7 +25,7 @@ from quorate.means.algorithms.surplus import cost_with_surplus, power_of_two, wi
 
 
 class RecursiveDoubling(ByMessages):
-    """Pairs of workers exchange and add whole vectors, at distance 1, 2, 4 and so on: the fewest messages."""
+    """Pairs of workers exchange and add full vectors, at distances 1, 2, 4 and so on: the fewest messages."""
 
     @staticmethod
     def pieces(size: int) -> int:

@@ -25,7 +25,7 @@ from quorate.means.algorithms.steps import Cost, Step, Transfer
 
 
 class Ring(ByMessages):
-    """Each piece of the vector goes around a ring of all workers twice: to be added up, and to be handed out."""
+    """Each piece of the vector goes around a ring of all workers twice: once to be summed, once to be distributed."""
 
     @staticmethod
     def pieces(size: int) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -66,22 +67,25 @@ class _Lines:
     def show(self) -> None:
         """Read new rows, and show them."""
         self._run.look()
-        self._screen.show(lines_of(self._run))
+        self._screen.show(lines_of(self._run, self._screen.width))
 
 
-def lines_of(run: LiveRun) -> Group:
-    """Return the lines of a terminal, each cut where it ends."""
+def lines_of(run: LiveRun, width: int) -> Group:
+    """Return the lines of a terminal; those that are wider than it go on in the next line, between two figures."""
     skew = run.skew()
     late, rounds = lateness_in_words(run, skew), rounds_in_words(run)
-    lines = [Text(" · ".join(progress_in_words(run)), "bold")]
+    lines = [Text(_wrapped(progress_in_words(run), width), "bold")]
     if rounds:
-        lines.append(Text(" · ".join(rounds)))
+        lines.append(Text(_wrapped(rounds, width)))
     if late is not None:
         lines.append(Text(late, "yellow" if skew is not None and skew.slow else "dim"))
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
     title = f"{run.folder} (virtual time)" if run.is_virtual else str(run.folder)
     return Group(Rule(title, align="left", style="dim", characters="─"), *lines)
+
+
+def _wrapped(figures: Sequence[str], width: int) -> str:
+    text = "\xa0· ".join(figure.replace(" ", "\xa0") for figure in figures)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
 
 
 class _Sentences:

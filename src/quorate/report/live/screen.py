@@ -37,6 +37,11 @@ class Screen:
         self._live: Live | None = None
         self._is_line_over, self._is_theirs, self._end = True, False, b""
 
+    @property
+    def width(self) -> int:
+        """Characters of a line."""
+        return self._console.width
+
     def written(self, piece: bytes) -> None:
         """Write bytes of the script."""
         with self._lock:

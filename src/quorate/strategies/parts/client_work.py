@@ -34,38 +34,40 @@ class FederatedSettings(Strategy):
     replicas = "meet"
 
     sampled: float = 0.1
-    """C: the share of all clients that is drawn for each round, at least one client."""
+    """C: share of the clients that are drawn for each round, at least one client."""
     local_epochs: int = 1
-    """E: how often a client goes through its examples in a round."""
+    """E: number of epochs of a client in a round."""
     local_steps: int = 0
-    """At most so many batches of each client in a round; 0: as many as `local_epochs` makes."""
+    """Maximum number of batches of each client in a round; 0: as many as `local_epochs` needs."""
     weigh: Literal["examples", "equal"] = "examples"
-    """The weight of a client in the mean: the examples that it has computed in the round, or as much as any other."""
+    """Weight of a client in the mean: the number of examples that it computed in the round, or the same for all
+    clients."""
     stragglers: float = 0.0
-    """The share of drawn clients that end their round early, by a draw; their steps count. For experiments."""
+    """Share of the drawn clients, chosen at random, that end their round early; their steps count. For experiments."""
     dropouts: float = 0.0
-    """The share of drawn clients that leave before their round ends, by a draw; their steps are lost. For
+    """Share of the drawn clients, chosen at random, that leave before their round ends; their steps are lost. For
     experiments."""
     clip: float = 0.0
-    """The greatest length of a client's way: a longer one is shortened to it. 0: none is."""
+    """Maximum norm of a client's update; longer updates are clipped. 0: no clipping."""
     noise: float = 0.0
-    """z: the deviation of the noise in the sum of a round's ways, in units of `clip` (differential privacy of clients);
-    they are drawn independently then."""
+    """z: standard deviation of the noise in the sum of the updates of a round, in units of `clip` (client-level
+    differential privacy). Clients are then drawn independently."""
     noise_seed: int | None = None
-    """Noise that can be repeated, for tests: it hides nothing. None: from the operating system."""
+    """Seed of reproducible noise, for tests; it does not protect privacy. By default noise comes from the operating
+    system."""
     secure: bool = False
-    """Whether workers mask their contributions, so that nobody learns more than the sum of all (extra `tls`)."""
+    """Whether workers mask their contributions, so that only the sum of all is revealed (needs the extra `tls`)."""
     secure_dropouts: int = 1
-    """How many workers may die while a masked sum is formed; with more, the round is left out."""
+    """Number of workers that may die while a masked sum is computed; if more die, the round is skipped."""
     secure_bits: int = 16
-    """Binary digits behind the point in masked sums, which are whole numbers of 32 bits."""
+    """Number of fractional bits in masked sums, which are 32-bit integers."""
     sync_every: int = 8
-    """H, the local steps of a round, if the loader plays no clients: each worker is one client."""
+    """H: number of local steps in a round if the loader simulates no clients; each worker is then one client."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """Buffers of workers, not of clients, as in `local-sgd`. They are exchanged as they are: `noise` and `secure`
-    protect parameters only, and take a model with buffers only with "none"."""
+    """Buffers of workers, not of clients, as in `local-sgd`. They are exchanged without protection: `noise` and
+    `secure` protect parameters only, and require "none" for a model with buffers."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, and its clients; or all stop."""
+    """Whether the others continue without a dead worker and its clients, or all workers stop."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,13 +18,16 @@ class ElasticSettings(Strategy):
     """Whether local steps are meant to have momentum."""
 
     sync_every: int = 10
-    """tau: local steps of a worker between two of its exchanges with the centre; the first step is with one."""
+    """tau: number of local steps of a worker between two exchanges with the centre. The first step includes an
+    exchange."""
     beta: float = 0.9
-    """P alpha: how much of its way to the mean of all P workers the centre goes while each exchanges once."""
+    """P alpha: share of the distance to the mean of all P workers that the centre moves while each worker exchanges
+    once."""
     alpha: float | None = None
-    """In the place of `beta` / P: how much of the way between them worker and centre go in an exchange, each."""
+    """Share of their distance that worker and centre each move in an exchange. By default `beta` / P."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
+    """Buffers (such as BatchNorm statistics) used at an evaluation and at the end: those of each worker, their mean, or
+    those of rank 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,11 +25,12 @@ class GossipSettings(Strategy):
     meets: ClassVar[Literal["neighbours", "asks"]] = "neighbours"
 
     topology: str = "ring"
-    """Who is whose neighbour: a name of `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
+    """The graph of neighbours: a name from `quorate list topologies`, with settings as in `random:degree=3,seed=1`."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
+    """Buffers (such as BatchNorm statistics) used at an evaluation and at the end: those of each worker, their mean, or
+    those of rank 0."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, on a graph among those that are left; or all stop."""
+    """Whether the survivors continue on a graph among themselves after the death of a worker, or all workers stop."""
 
     @property
     def acts_on_pieces(self) -> bool:

@@ -65,13 +65,14 @@ class LocalStepSettings(Strategy):
     replicas = "meet"
 
     sync_every: int | str = 8
-    """H: local steps between two means; or "4096 examples", or a time such as "30s"."""
+    """H: number of local steps between two means, a number of examples ("4096 examples"), or a time ("30s")."""
     momentum: Literal["keep", "average", "reset"] = "keep"
-    """The state of the optimizer at a mean: each worker keeps its own, it is averaged, or begins anew."""
+    """Optimizer state at a mean of parameters: each worker keeps its own, it is averaged, or it is reset."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
-    """Buffers (BatchNorm statistics) at an evaluation and at the end: each worker's own, the mean, rank 0's."""
+    """Buffers (such as BatchNorm statistics) used at an evaluation and at the end: those of each worker, their mean, or
+    those of rank 0."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a worker that has died, and its steps since the last mean; or all stop."""
+    """Whether the others continue without a dead worker and its steps since the last mean, or all workers stop."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,13 +96,14 @@ class LocalRoundSettings(Strategy):
     meets = "rounds"
 
     grace: float = 0.05
-    """Seconds in which a worker must answer, or it is left out until it does; large vectors get extra time."""
+    """Seconds within which a worker must answer; otherwise it is left out until it answers. Large vectors get extra
+    time."""
     patience: float = 10.0
-    """Seconds of silence after which a mean no longer counts a worker."""
+    """Seconds of silence after which a worker no longer counts in a mean."""
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "mean"
     """Buffers (BatchNorm statistics) at an evaluation and at the end, as in `local-sgd`."""
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others go on without a dead worker and the steps it had not contributed; or all stop."""
+    """Whether the others continue without a dead worker and the steps it had not contributed, or all workers stop."""
 
     @property
     def bounds(self) -> dict[str, Any]:

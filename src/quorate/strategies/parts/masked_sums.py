@@ -28,7 +28,8 @@ import torch
 from numpy.typing import NDArray
 
 from quorate.buckets.flat import layout_of
-from quorate.core.errors import ConfigurationError, MissingExtra
+from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, empty_vector, pack
 
@@ -202,7 +203,7 @@ def _library() -> Any:
         from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms
         from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError:
-        raise MissingExtra("secure sums need cryptography; install it with: pip install cryptography") from None
+        raise missing_extra("secure sums need cryptography", extra="tls", package="cryptography") from None
     return hashes, serialization, x25519, Cipher, aead, algorithms, hkdf
 
 

@@ -30,8 +30,8 @@ class LearnerSettings(Strategy):
     compresses = "ways"
 
     learners: int | Literal["each", "host"] = "each"
-    """Who is a learner: each worker; the workers of each host; or so many groups of ranks that follow each other, whose
-    sizes differ by one at most. The workers of a learner average their gradients in every step."""
+    """Workers that form a learner: each worker, the workers of each host, or a number of groups of consecutive ranks,
+    whose sizes differ by at most one. The workers of a learner average their gradients in every step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -74,9 +74,10 @@ class LatenessSettings(Strategy):
     """
 
     late_cutoff: float = 16.0
-    """With `late="cosine"`: the age, in rounds, from which on an outer gradient counts nothing."""
+    """With `late="cosine"`: age in rounds from which an outer gradient has weight 0."""
     late_alpha: float = 0.1
-    """With `late="cosine"`: how fast it counts less before that, exp(-late_alpha T) beside the gate."""
+    """With `late="cosine"`: rate alpha of the factor exp(-alpha T), which reduces the weight before that age, in
+    addition to the gate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -74,29 +74,29 @@ class OuterStepSettings(Strategy):
     """The settings that strategies of outer steps have in common; their hooks are their own."""
 
     fragments: int = 1
-    """K: the number of parts of the parameters that are averaged one after the other, H / K apart."""
+    """K: number of parts of the parameters that are averaged one after the other, H / K steps apart."""
     fragments_by: Literal["bytes", "layer"] = "bytes"
-    """How they are cut: tensors by their bytes, or layers one after the other, each whole."""
+    """How fragments are formed: from tensors by their bytes, or from consecutive layers, which are not divided."""
     overlap: int = 0
-    """Local steps that are made while a mean is under way."""
+    """Number of local steps taken while a mean is computed."""
     merge: float = 0.5
-    """The weight of the own parameters beside the outer step's, if steps were made meanwhile; at a pause these steps
-    count in full."""
+    """Weight of the worker's own parameters when it merges them with those of the outer step, if it took steps
+    meanwhile. At a pause these steps count in full."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
-    """The outer optimizer."""
+    """Outer optimizer."""
     outer_rate: float = 0.7
-    """Its learning rate."""
+    """Learning rate of the outer optimizer."""
     outer_momentum: float = 0.9
-    """Its momentum; of Adam the first beta."""
+    """Momentum of the outer optimizer; for Adam, beta1."""
     nesterov: bool = True
-    """Whether its momentum is Nesterov's (SGD only)."""
+    """Whether the outer optimizer uses Nesterov momentum (SGD only)."""
     outer_gain: Literal["set", "measured"] = "set"
-    """Whether its momentum is as set, or in each outer step what makes it go `outer_reach` along the mean way, and
-    `outer_momentum` at most (SGD only)."""
+    """Whether the outer momentum is `outer_momentum`, or is chosen in each outer step so that the step goes
+    `outer_reach` times as far along the mean delta, with at most `outer_momentum` (SGD only)."""
     outer_reach: float = 1.5
-    """How many times the mean way an outer step goes along it where `outer_gain` is "measured"."""
+    """Length of an outer step along the mean delta, in multiples of that delta, with `outer_gain="measured"`."""
     outer_device: Literal["own", "cpu"] = "own"
-    """The place of the outer optimizer and its copy of the parameters: with the model, or in the host's memory."""
+    """Place of the outer optimizer and its copy of the parameters: on the model's device, or in host memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

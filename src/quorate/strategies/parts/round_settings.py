@@ -13,13 +13,15 @@ class RoundSettings(Strategy):
     """How long a round waits for a worker that does not answer, and that a training goes on without a dead one."""
 
     on_death: Literal["stop", "continue"] = "continue"
-    """Whether the others continue without a dead worker, or stop together."""
+    """Whether the others continue after the death of a worker, or all workers stop."""
     grace: float = 0.05
-    """Seconds in which a worker must answer, or it is left out until it does; large gradients get extra time."""
+    """Seconds within which a worker must answer; otherwise it is left out until it answers. Large gradients get extra
+    time."""
     patience: float = 10.0
-    """Seconds of silence after which the divisor no longer counts a worker."""
+    """Seconds of silence after which a worker no longer counts in the divisor of the mean."""
     sum_threads: int = 0
-    """Threads of each worker that add up large gradients; 0: the cores it may use over the workers of its host."""
+    """Threads with which each worker adds up large gradients. 0: its usable cores divided by the number of workers on
+    its host."""
 
     @property
     def bounds(self) -> dict[str, Any]:

@@ -20,11 +20,11 @@ class ServerSettings(ServerRules, Strategy):
     """The rules of servers, and how often a worker pushes and pulls."""
 
     push_every: int = 1
-    """After how many steps a worker pushes the mean of its gradients; between pushes it steps on its own copy."""
+    """Number of steps after which a worker pushes the mean of its gradients; between pushes it updates its own copy."""
     pull_every: int = 1
-    """After how many steps a worker pulls."""
+    """Number of steps after which a worker pulls the parameters."""
     overlap: bool = False
-    """Whether a pull is waited for one step later, so that nobody waits for it: gradients are one step older."""
+    """Whether a worker uses a pull one step later, so that it does not wait for it; gradients are one step older."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ set, such as to 3 of 4, and then a quarter of the work is lost. When the same wo
 learns from their data.
 
 Honesty:
-- slow worker: goes on; it is left out, and its gradients are dropped, and their number is recorded
+- slow worker: goes on; it is left out; its gradients are dropped, and their number is recorded
 
 Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016 (96 of 100 workers).
 """

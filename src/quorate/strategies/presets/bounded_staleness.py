@@ -8,7 +8,7 @@ Cost: As `quorum`; plus the waiting at the bound.
 When it loses: When one worker is always slower than the bound allows, everyone waits for it, only later.
 
 Honesty:
-- slow worker: goes on; goes its own way until it is `max_staleness` rounds behind, then everyone waits for it
+- slow worker: goes on; it runs freely until it is `max_staleness` rounds behind, then all workers wait for it
 
 Paper: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013 (the
 bound; there on a server's parameters, here on ordered rounds).

@@ -29,7 +29,7 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("dana")
 @dataclass(frozen=True, kw_only=True)
 class DANA(ParameterServer):
-    """Each worker keeps the momentum of its own gradients."""
+    """An asynchronous parameter server; each worker keeps the momentum of its own gradients."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
     momentum: Literal["server", "worker"] = "worker"

@@ -30,7 +30,7 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("dc-asgd")
 @dataclass(frozen=True, kw_only=True)
 class DCASGD(ParameterServer):
-    """Late gradients are corrected for how far the parameters have moved since."""
+    """An asynchronous parameter server that corrects stale gradients for the movement of the parameters."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
     delay_compensation: Literal["none", "constant", "adaptive"] = "adaptive"

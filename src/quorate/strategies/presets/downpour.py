@@ -1,9 +1,9 @@
 """Downpour SGD: asynchronous servers, independent of each other; workers push and pull every few steps.
 
 Idea: The strategy `parameter-server` without waiting (`mode="async"`), in which each server applies gradients in its
-own order of arrival (`consistent=False`). With `push_every` and `pull_every` a worker steps on its own copy between
-pushes, and pushes the mean of its gradients. The paper steps with Adagrad on the servers, which is the user's optimizer
-here: `torch.optim.Adagrad`.
+own order of arrival (`consistent=false`). With `push_every` and `pull_every` a worker updates its own copy between
+pushes, and pushes the mean of its gradients. The paper uses Adagrad on the servers; here this is the optimizer of your
+script: `torch.optim.Adagrad`.
 
 Cost: As `parameter-server`; between hosts less by `push_every` and `pull_every`.
 
@@ -30,7 +30,7 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("downpour")
 @dataclass(frozen=True, kw_only=True)
 class Downpour(ParameterServer):
-    """Asynchronous servers, each in an order of its own."""
+    """Asynchronous parameter servers, each of which applies gradients in its own order."""
 
     mode: Literal["sync", "bounded", "async"] = "async"
     consistent: bool = False

@@ -28,6 +28,6 @@ from quorate.strategies.quorum import Quorum
 @register("eager-majority")
 @dataclass(frozen=True, kw_only=True)
 class EagerMajority(Quorum):
-    """A worker drawn for each round starts it; the published majority."""
+    """A worker drawn at random starts each round; on average half of the gradients are fresh."""
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "designated"

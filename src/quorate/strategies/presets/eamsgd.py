@@ -1,9 +1,9 @@
 """EAMSGD: elastic averaging with a centre on servers, and momentum in the local steps.
 
 Idea: The strategy `easgd` for an optimizer with momentum: each worker keeps the momentum of its own steps, and an
-exchange with the centre does not change it. The paper uses Nesterov momentum of 0.99, at a tenth or less of the
-learning rate: `torch.optim.SGD(parameters, lr, momentum=0.99, nesterov=True)`. The strategy does not change the user's
-optimizer; it warns on stderr if that has no momentum. All settings are those of `easgd`.
+exchange with the centre does not change it. The paper uses Nesterov momentum of 0.99, with `torch.optim.SGD`, at a
+tenth or less of the learning rate. The strategy does not change the user's optimizer; it warns on stderr if that has no
+momentum. All settings are those of `easgd`.
 
 Cost: As `easgd`; momenta are not sent.
 

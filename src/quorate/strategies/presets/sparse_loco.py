@@ -15,10 +15,11 @@ outer steps, because numbers that are not sent arrive late: for a number that is
 d in each period, the memory holds at most 20 d. In small models, where 64 of 4096 numbers are few.
 
 Honesty:
-- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
-  lost, and what it remembered; with `on_death="stop"` all stop
-- resize: goes on; from the mean of the old replicas; what they remembered is dealt out, its sum stays
-- resume: goes on; every worker with its own replica and what it remembers
+- worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean and
+  its error memory are lost; with `on_death="stop"` all stop
+- resize: goes on; from the mean of the old replicas; error memories are divided among the new workers, and their sum is
+  preserved
+- resume: goes on; every worker with its own replica and error memory
 
 Paper: Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706), after its
 abstract and secondary descriptions: error feedback in the place of outer momentum, 1 to 3 % of the numbers in chunks, 2
@@ -44,6 +45,6 @@ class SparseLoCo(DiLoCo):
     reduction: ClassVar[Mapping[str, object]] = {"compress": "chunked-top-k", "error_decay": 0.95}
 
     sync_every: int | str = 50
-    """H: as of `local-sgd`; of each fragment."""
+    """H, as in `local-sgd`, for each fragment."""
     outer_rate: float = 1.0
     outer_momentum: float = 0.0

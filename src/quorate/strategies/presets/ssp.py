@@ -29,6 +29,6 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("ssp")
 @dataclass(frozen=True, kw_only=True)
 class SSP(ParameterServer):
-    """Workers run ahead of the slowest by at most a few steps."""
+    """A parameter server with bounded staleness: workers are at most a few steps ahead of the slowest."""
 
     mode: Literal["sync", "bounded", "async"] = "bounded"

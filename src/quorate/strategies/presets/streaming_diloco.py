@@ -13,7 +13,7 @@ When it loses: As `diloco`. Each fragment needs at least one tensor. The paper h
 blocks: set `fragments_by="layer"`, and `fragments` to a third of the blocks; `sync_every` is a multiple of it.
 
 Honesty:
-- slow worker: goes on; everyone waits for it when they take a mean in, unless `sync_every` is a time
+- slow worker: goes on; all workers wait for it when they apply a mean, unless `sync_every` is a time
 
 Paper: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025 (arXiv 2501.18512), Algorithm 2, with H
 of 30 and 100 and an overlap of one step, after public descriptions. That there are two fragments, cut by bytes, is
@@ -35,6 +35,6 @@ class StreamingDiLoCo(DiLoCo):
     """Local steps; outer steps of one fragment after another, whose means overlap with the local steps."""
 
     sync_every: int | str = 100
-    """H: as of `local-sgd`; of each fragment."""
+    """H, as in `local-sgd`, for each fragment."""
     fragments: int = 2
     overlap: int = 1

@@ -9,8 +9,8 @@ When it loses: If the same worker is always slow: the model never learns from it
 work is lost.
 
 Honesty:
-- pause: goes on; the others go on, if it is the only one; else they wait
-- slow worker: goes on; it is left out, and its gradients are dropped, and their number is recorded
+- pause: goes on; the others go on if it is the only one; otherwise they wait
+- slow worker: goes on; it is left out; its gradients are dropped, and their number is recorded
 
 Paper: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD", 2016, Algorithms 3 and 4. The
 preset `backup-workers` does the same without servers.
@@ -27,6 +27,6 @@ from quorate.strategies.parameter_server import ParameterServer
 @register("sync-backup")
 @dataclass(frozen=True, kw_only=True)
 class SyncBackup(ParameterServer):
-    """Every step takes the first P - 1 gradients."""
+    """A synchronous parameter server that uses the first P - 1 gradients of every step."""
 
     backup: int = 1

@@ -18,7 +18,7 @@ from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
 from quorate.core.members import Members
 from quorate.wire.boxes import Inbox
-from quorate.wire.failure import ended, read_failure, report_failure
+from quorate.wire.failure import FAILED, ended, failure_in, read_failure, report_failure
 from quorate.wire.members import GONE, members_in
 from quorate.wire.naming import named
 from quorate.wire.real.clock_exchange import ClockExchange
@@ -33,7 +33,8 @@ from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
 
 SLICE, _LONGEST_LOOK, _MANY = 0.05, 0.5, 16
-"""Seconds between two reads of the board in a wait; for many workers they are rarer, up to `_LONGEST_LOOK`."""
+"""Seconds between two reads of the board in a wait; for more than `_MANY` workers they are rarer, up to
+`_LONGEST_LOOK`: the board answers all workers of a host one after the other."""
 _KEYS = "generation/0"
 """Prefix of the keys that endpoints write."""
 _REMEMBERED = 12
@@ -68,6 +69,7 @@ class Endpoint:
         self.board, self.rank, self.size, self.timeout, self._is_encrypted = board, rank, size, timeout, is_encrypted
         self.max_size = max(size, most)
         """See `Wire.max_size`."""
+        self._slice = min(_LONGEST_LOOK, SLICE * max(1.0, self.max_size / _MANY))
         self.clock = WallClock()
         self.clocks = ClockExchange(rank, self.clock, machine(), lambda peer: self._places.known.get(peer) == machine())
         """Offsets of this worker's clock from others'; not measured where all are on one host."""
@@ -186,7 +188,7 @@ class Endpoint:
                     raise PeerFailed(f"{named(self.board, sorted(dead))} died before {waits_for}", sorted(dead))
                 waited = time.monotonic() - begin
                 if begin + waited > looks_at:
-                    looks_at = begin + waited + min(_LONGEST_LOOK, SLICE * max(1.0, len(needed) / _MANY))
+                    looks_at = begin + waited + self._slice
                     self._thread.check()
                     ended_ones = self._ended_among(needed)
                     if ended_ones and not ready(0.0):  # their messages may have arrived meanwhile
@@ -201,7 +203,7 @@ class Endpoint:
                     late = sorted(needed if missing is None else missing())
                     who = named(self.board, late)
                     raise WireTimeout(f"{self.named} waited {limit:g} s for {who} in {waits_for}", late)
-                if ready(min(SLICE, limit - waited)):
+                if ready(min(self._slice, limit - waited)):
                     return
         finally:
             self.waits.pop(thread, None)
@@ -218,11 +220,14 @@ class Endpoint:
 
     def look(self) -> None:
         """Raise the first failure of the run, if there is one."""
-        failure = read_failure(self.board)
-        if failure is not None:
-            raise failure
-        if self.followers:
-            self._look_for_members()
+        if not self.followers:
+            if (failure := read_failure(self.board)) is not None:
+                raise failure
+            return
+        failed, departures = self.board.peek_all([FAILED, GONE])
+        if failed is not None:
+            raise failure_in(failed)
+        self._learn_members(departures)
 
     def members_now(self) -> Members:
         """Return `Wire.members`; raises the first failure. Cost: two reads of the board, at most every 20 ms."""
@@ -241,8 +246,7 @@ class Endpoint:
         except QuorateError:
             return True
 
-    def _look_for_members(self) -> None:
-        written = self.board.peek(GONE)
+    def _learn_members(self, written: bytes | None) -> None:
         if written == self._history:
             return
         with self._lock:
@@ -259,7 +263,7 @@ class Endpoint:
             if failure is not None:
                 return failure
             if self.followers:
-                self._look_for_members()
+                self._learn_members(self.board.peek(GONE))
                 if dead := sorted(self.members.dead):
                     return PeerFailed(f"{named(self.board, dead)} died before {waits_for}", dead)
             time.sleep(0.01)

@@ -15,7 +15,7 @@ from quorate.cli.doctor.findings import Finding
 from quorate.cli.doctor.hosts import Host, clocks_of_hosts, hosts_in, versions
 from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.folder import version_of
+from quorate.core.installed import version_of
 
 
 def about(python: str = "3.12.4", torch: str | None = "2.13.0") -> dict[str, Any]:

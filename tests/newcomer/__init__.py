@@ -1,0 +1,1 @@
+"""A newcomer's first hour: `make newcomer`."""
