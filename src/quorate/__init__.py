@@ -128,7 +128,7 @@ def _warn_of_another_distribution() -> None:
     if {"quorate", "torch_quorate"} <= names:
         warnings.warn(
             f"another program called quorate is installed in {folder} too, and the two overwrite each other's files; "
-            "uninstall both distributions, quorate and torch-quorate, then install torch-quorate again",
+            "uninstall both distributions, quorate and torch-quorate, then install Quorate from its clone again",
             stacklevel=2,
         )
 
