@@ -124,7 +124,10 @@ def __dir__() -> list[str]:
 def _warn_of_another_distribution() -> None:
     """On PyPI `quorate` is another program; it writes the same folder as the distribution `torch-quorate`."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    names = {name.partition("-")[0].lower() for name in os.listdir(folder) if name.endswith(".dist-info")}
+    try:
+        names = {name.partition("-")[0].lower() for name in os.listdir(folder) if name.endswith(".dist-info")}
+    except OSError:  # it lies in an archive
+        return
     if {"quorate", "torch_quorate"} <= names:
         warnings.warn(
             f"another program called quorate is installed in {folder} too, and the two overwrite each other's files; "
