@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ _PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        return importlib.import_module("quorate.core.installed").version_of("quorate") or "0+source"
     if name in _PACKAGES:
         return importlib.import_module(_PACKAGES[name])
     if name not in _PLACES:
@@ -122,23 +121,17 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    for distribution in ("torch-quorate", "quorate"):
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(distribution)
-    return "0+source"
-
-
 def _warn_of_another_distribution() -> None:
     """On PyPI `quorate` is another program; it writes the same folder as the distribution `torch-quorate`."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    names = {name.partition("-")[0].lower() for name in os.listdir(folder) if name.endswith(".dist-info")}
+    try:
+        names = {name.partition("-")[0].lower() for name in os.listdir(folder) if name.endswith(".dist-info")}
+    except OSError:  # it lies in an archive
+        return
     if {"quorate", "torch_quorate"} <= names:
         warnings.warn(
             f"another program called quorate is installed in {folder} too, and the two overwrite each other's files; "
-            "uninstall both distributions, quorate and torch-quorate, then install torch-quorate again",
+            "uninstall both distributions, quorate and torch-quorate, then install Quorate from its clone again",
             stacklevel=2,
         )
 

@@ -27,6 +27,7 @@ from quorate.horovod.workers import (
 )
 from quorate.train.batch_norm import sync_batch_norm
 from quorate.train.distribute import distribute
+from quorate.train.names import StrategyName
 
 
 def _holding(named: Iterable[tuple[str, Parameter]]) -> Module:
@@ -94,7 +95,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     *,
-    strategy: str | Strategy = "all-reduce",
+    strategy: Strategy | StrategyName = "all-reduce",
     **settings: Any,
 ) -> Any:
     """Make `optimizer` agree with those of the other workers, and return it: the same object.

@@ -36,7 +36,7 @@ def namesake() -> Finding:
         return warn(
             f"quorate {versions['quorate']} is another program, and its files and those of torch-quorate overwrite "
             "each other",
-            "uninstall both (pip uninstall quorate torch-quorate), then install torch-quorate again",
+            "uninstall both (pip uninstall quorate torch-quorate), then install Quorate from its clone again",
         )
     return ok("no other program is called quorate")
 
