@@ -67,7 +67,7 @@ _MISSING = {
 
 @dataclass
 class Migration:
-    """What a configuration becomes."""
+    """The calls that a configuration becomes."""
 
     parallelize: dict[str, str] = field(default_factory=dict)
     """Arguments of `quorate.parallelize`; none if the model stays whole."""
@@ -78,7 +78,7 @@ class Migration:
     batch: str = "batch_size"
     has_scaler: bool = False
     notes: list[str] = field(default_factory=list)
-    """What the code does not say, or has no equivalent."""
+    """Settings that the code does not make, or that have no equivalent."""
 
     @property
     def code(self) -> str:
@@ -213,7 +213,7 @@ def _zero(made: Migration, about: Mapping[str, Any]) -> None:
     if stage:
         made.parallelize["zero"] = str(stage)
     parameters, optimizer = (
-        (about.get(f"offload_{what}") or {}).get("device", "none") for what in ("param", "optimizer")
+        (about.get(f"offload_{kind}") or {}).get("device", "none") for kind in ("param", "optimizer")
     )
     parameters = "cpu" if about.get("cpu_offload_params") else parameters
     optimizer = "cpu" if about.get("cpu_offload") else optimizer

@@ -17,8 +17,9 @@ one more outer step.
 When it loses: Early in training, and with data that differs much between workers. With few local steps or only some ten
 outer steps: the published outer step is made for more than a hundred of each. Its first step is 1.33 times the mean
 movement, and a late one 7 times; with few outer steps this overshoots, and an outer rate of 1 with a momentum of 0.5 to
-0.7 did better: with thirty outer steps two workers came within 1 % of synchronous ones (docs/benchmarks/local-steps.md). If batches
-are small and gradients noisy. If evaluations are more frequent than means, they set the period.
+0.7 did better: with thirty outer steps two workers came within 1 % of synchronous ones
+(docs/benchmarks/local-steps.md). If batches are small and gradients noisy. If evaluations are more frequent than means,
+they set the period.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean are
