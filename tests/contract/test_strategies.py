@@ -60,7 +60,7 @@ first_traced = cache(traced)
 
 
 class TestEveryStrategy:
-    @pytest.mark.covering(("name", "uneven", "size"), product(NAMES, (True, False), SIZES))
+    @pytest.mark.covering(("name", "uneven", "size"), list(product(NAMES, (True, False), SIZES)))
     def test_finish_leaves_equal_replicas(self, name: str, uneven: bool, size: int) -> None:
         ends = first_traced(name, uneven, size)[0]
         for end in ends:

@@ -20,13 +20,10 @@ def status_of(*words: str) -> object:
 
 def test_a_run_of_yesterday_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("watch", "--text", str(make_run(tmp_path / "x", steps=60))) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert (
-        shown[0].endswith("x: 4 workers")
-        and shown[1].startswith("all-reduce, step 60, 2")
-        and shown[-1].startswith("ended well")
-    )
-    assert any(line.startswith("rank 3 arrived last ") for line in shown)
+    text = capsys.readouterr().out
+    words = " ".join(text.split())  # a long path wraps its line
+    assert "/x: 4 workers all-reduce, step 60, 2" in words and " rank 3 arrived last " in words
+    assert text.splitlines()[-1].startswith("ended well")
 
 
 def test_a_run_that_has_only_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

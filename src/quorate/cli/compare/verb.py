@@ -314,12 +314,12 @@ def _run(plan: Comparison, folder: Path, command: list[str], *, as_json: bool) -
             return status_after(interrupt.signum)
         raise QuorateError(
             f"{error.strerror or error} ({error.filename or folder}); "
-            f"fix this, then go on with: quorate compare --continue {folder}"
+            f"fix this, then continue with: quorate compare --continue {folder}"
         ) from None
     if done.is_interrupted:
         with contextlib.suppress(OSError):
             show(folder, page, as_json=as_json)
-            tell(f"quorate: interrupted; go on with: quorate compare --continue {folder}\n")
+            tell(f"quorate: interrupted; continue with: quorate compare --continue {folder}\n")
         return status_after(interrupt.signum)
     show(folder, page, as_json=as_json)
     return 0 if all(status == 0 for status in done.statuses) else 1
