@@ -181,7 +181,7 @@ def draw(path: Path, rates: dict[int, list[dict[str, float]]]) -> None:
         )
         for look, arm in enumerate(ARMS)
     ]
-    axes = Axes(x="workers on one host of 2 cores", x_kind="number", y="contributions per second")
+    axes = Axes(x="workers on one host of 2 cores", x_kind="count", y="contributions per second")
     chart = line_chart(lines, axes, width=760, height=320, label="Contributions per second by number of workers")
     style = element("style", Markup(chart_style()))
     head, _, inside = str(chart).partition(">")
