@@ -30,6 +30,7 @@ PROCESSES = {
     f"docs/howto/{name}.md"
     for name in (
         "shard",
+        "migrate-deepspeed",
         "tensor-parallel",
         "stages",
         "sequence",

@@ -150,7 +150,7 @@ class Migration:
                 lines.append(f"total_steps = int(args.num_train_epochs * len(loader)){passes}")
             lines += ["", "", *self.rate, "", ""]
             lines.append("scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)")
-        lines += ["", "for number, batch in enumerate(loader):", *self._step()]
+        lines += ["", "for number, batch in enumerate(loader):", *self._step(), "optimizer.finish()"]
         return "\n".join(lines)
 
     @property

@@ -44,12 +44,13 @@ def test_a_configuration_becomes_calls() -> None:
     assert "scaler = torch.amp.GradScaler(world.device.type, init_scale=2.0**16, growth_interval=1000)" in lines
     assert "loader = quorate.loader(dataset, batch_size=8)" in lines
     assert "            scaler.scale(loss_of(model, batch) / 4).backward()" in lines
-    assert lines[-5:] == [
+    assert lines[-6:] == [
         "    scaler.unscale_(optimizer)",
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         "    scaler.step(optimizer)",
         "    scaler.update()",
         "    optimizer.zero_grad()",
+        "optimizer.finish()",
     ]
     assert made.notes == [
         "zero_optimization.sub_group_size: no equivalent",
