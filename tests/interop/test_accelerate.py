@@ -28,9 +28,8 @@ def test_the_script_of_the_how_to_saves_what_it_trained(tmp_path: Path) -> None:
 
 def test_the_script_of_the_migration_page_has_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUORATE_RUN", str(tmp_path / "run"))
     before, after = (script("accelerate", side).replace("shuffle=True", "shuffle=False") for side in "-+")
-    check_equal(losses_before(before, tmp_path, str(PYTHON)), losses_after(after, tmp_path))
+    check_equal(losses_before(before, tmp_path, str(PYTHON)), losses_after(after, tmp_path, monkeypatch))
 
 
 SCRIPT = """

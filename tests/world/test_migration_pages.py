@@ -16,6 +16,8 @@ from quorate.launch.local.processes import free_port
 from quorate.launch.virtual.run import run_script
 from tests.architecture.test_documents import blocks
 from tests.architecture.tree import ROOT
+from tests.support.programs import quorate
+from tests.world.test_documents import needed
 
 PAGES = ("ddp", "deepspeed", "accelerate", "torchft")
 
@@ -55,8 +57,9 @@ def losses_before(text: str, folder: Path, python: str = sys.executable) -> list
     return printed(outputs[0])
 
 
-def losses_after(text: str, folder: Path) -> list[str]:
+def losses_after(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (folder / "after.py").write_text(text)
+    monkeypatch.setenv("QUORATE_RUN", str(folder / "run"))
     status = run_script(folder / "after.py", size=2, run_dir=folder / "logs")
     log = folder / "logs" / "rank-0.log"
     output = log.read_text() if log.exists() else ""
@@ -78,20 +81,19 @@ def check_equal(before: list[str], after: list[str]) -> None:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUORATE_RUN", str(tmp_path / "run"))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_script_after_runs(name: str, folder: Path) -> None:
+def test_the_script_after_runs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile(script(name, "-"), "before.py", "exec")
-    losses_after(script(name, "+"), folder)
+    losses_after(script(name, "+"), folder, monkeypatch)
 
 
-def test_ddp_has_the_same_losses_and_model(folder: Path) -> None:
+def test_ddp_has_the_same_losses_and_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = losses_before(script("ddp", "-"), folder)
     old = torch.load(folder / "model.pt", weights_only=True)
-    check_equal(before, losses_after(script("ddp", "+"), folder))
+    check_equal(before, losses_after(script("ddp", "+"), folder, monkeypatch))
     new = torch.load(folder / "model.pt", weights_only=True)
     assert list(old) == list(new)
     for key in old:
@@ -103,6 +105,14 @@ def test_the_page_shows_what_the_verb_prints() -> None:
     made = migrated(json.loads(config))
     assert blocks(page("deepspeed"), "python") == [made.code + "\n"]
     assert len(made.notes) == 1
+
+
+def test_what_the_verb_prints_runs(folder: Path) -> None:
+    (code,) = blocks(page("deepspeed"), "python")
+    model = "import torch\nmodel = torch.nn.Linear(4, 1)\n"
+    (folder / "train.py").write_text("\n".join([model, *needed(model + code), code]))
+    done = quorate(folder, "run", "-n", "2", "train.py")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_client_of_flower_is_python() -> None:
