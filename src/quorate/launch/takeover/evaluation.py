@@ -5,7 +5,9 @@ Where replicas differ between steps, or may be at different rounds, an `eval()` 
 a worker that has called `eval()` asks the others, whose attendants answer while they train, where they are:
 
 - all have called it at the same place of the script: together;
-- another one has begun a later step without it, has ended, or makes no step for `PATIENCE` seconds: alone.
+- another one has begun a later step without it, has ended, or makes no step for `PATIENCE` seconds: alone;
+- all that have not called it wait in a collective of the script, which this worker is to enter after its evaluation
+  (`if rank == 0: evaluate()`, then `dist.barrier()`): alone.
 
 The first to know writes which it is to the board, under the place and the number of its visits, so that all do the
 same. An evaluation alone is of this worker's own replica; evaluations at that place are alone from then on.
@@ -14,12 +16,14 @@ same. An evaluation alone is of this worker's own replica; evaluations at that p
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds without a step of another worker after which an evaluation does not wait for it."""
 _LOOK_EVERY = 0.05
+_WAITED_LOOKS = 10
+"""Looks, one after the other, that find all others in collectives, after which these are waits for this worker."""
 _ANSWER_WITHIN = 2.0
 _WHERE = "quorate/evaluation"
 _TOGETHER, _ALONE = b"together", b"alone"
@@ -50,6 +56,8 @@ class Whereabouts:
     forwards: int
     visits: int
     """How often it has called `eval()` at the place that is asked for."""
+    is_waiting: bool = False
+    """Whether it waits in a collective of the script."""
     has_ended: bool = False
 
 
@@ -69,12 +77,13 @@ class Evaluations(StepObserver):
         """The models that are in evaluation."""
         self._inside: AbstractContextManager[None] | None = None
         self._has_said = False
+        self._thread = threading.get_ident()
+        if world.size > 1:  # answers until the training has ended, as calls before leaving are made in reverse order
+            world.serve(_WHERE, self._where)
 
     def begin(self) -> None:
-        """Let other workers ask where this one is; an optimizer was distributed."""
+        """Watch steps, and leave an evaluation before the end of the training; an optimizer was distributed."""
         observers(self._place).add(self)
-        if self._world.size > 1:
-            self._world.serve(_WHERE, self._where)
         self._place.leaving.append(self.leave)
 
     @property
@@ -126,8 +135,12 @@ class Evaluations(StepObserver):
     # -- together, or alone
 
     def _where(self, site: int) -> dict[str, Any]:
-        has_ended = any(loop.worker.has_ended for loop in loops_of(self._place))
-        return {"forwards": self.forwards, "visits": self._visits[site], "has_ended": has_ended}
+        return {
+            "forwards": self.forwards,
+            "visits": self._visits[site],
+            "is_waiting": is_in_collective(sys._current_frames().get(self._thread)),
+            "has_ended": any(loop.worker.has_ended for loop in loops_of(self._place)),
+        }
 
     def _meet(self) -> bool:
         """Return whether all workers evaluate together here; waits until that is known."""
@@ -146,15 +159,16 @@ class Evaluations(StepObserver):
         board, clock = self._world.wire.board, self._world.wire.clock
         key = f"evaluation/{site:08x}/{self._visits[site]}"
         newest: dict[int, int] = {}
-        since = clock.now()
+        since, waited_looks = clock.now(), 0
         with waiting(self._place) as serve:
             while (decision := board.get(key)) is None:
                 before, seen = dict(newest), {rank: self._ask(rank, site) for rank in others}
                 newest = {rank: where.forwards for rank, where in seen.items()}
-                has_come = {rank: where.visits >= self._visits[site] for rank, where in seen.items()}
-                if all(has_come.values()):
+                missing = [where for where in seen.values() if where.visits < self._visits[site]]
+                waited_looks = waited_looks + 1 if all(where.is_waiting for where in missing) else 0
+                if not missing:
                     board.swap(key, None, _TOGETHER)
-                elif any(self._does_not_come(where) for rank, where in seen.items() if not has_come[rank]):
+                elif waited_looks > _WAITED_LOOKS or any(map(self._does_not_come, missing)):
                     board.swap(key, None, _ALONE)
                 elif newest != before:
                     since = clock.now()
@@ -179,10 +193,14 @@ class Evaluations(StepObserver):
         return Whereabouts(**answer)
 
     def _apart(self) -> AbstractContextManager[None]:
-        loops = loops_of(self._place)
-        if all(loop.worker.has_rounds for loop in loops):
-            return self._world.evaluate(this_worker_only=True)
-        return backward_is_local(self._place) if loops else nullcontext()
+        """Return a context in which no round waits for this worker.
+
+        Nothing in it waits for others, as these may be in a collective of the script which this worker is to enter.
+        """
+        inside = ExitStack()
+        inside.enter_context(waiting(self._place))
+        inside.enter_context(backward_is_local(self._place))
+        return inside
 
     def _say(self) -> None:
         if not self._has_said:
@@ -193,12 +211,25 @@ class Evaluations(StepObserver):
             )
 
 
+def is_in_collective(frame: FrameType | None) -> bool:
+    """Return whether the code of `frame` is in a call of `torch.distributed` that the script has made."""
+    while frame is not None:
+        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package == "torch" and rest.startswith("distributed."):
+            return True
+        if package == "quorate" and rest != "launch.worker.torch_waits":
+            return False
+        frame = frame.f_back
+    return False
+
+
 def site_of_script() -> int:
     """Return a number for the line of the script that is being executed, with those that have called it."""
-    lines, frame = list[str](), sys._getframe(1)
-    while frame is not None:  # type: ignore[redundant-expr]
+    lines = list[str]()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in ("torch", "quorate"):
             lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return zlib.crc32("\n".join(lines).encode())
