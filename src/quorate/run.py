@@ -1,4 +1,4 @@
-"""`python -m quorate.run [--strategy NAME:key=value,...] SCRIPT [ARGS]`: one worker of a script that is written for DDP.
+"""`python -m quorate.run [--strategy NAME:key=value,...] SCRIPT [ARGS]`: a worker of a script that is written for DDP.
 
 For launchers that start the workers themselves: `torchrun --nproc-per-node 2 -m quorate.run --strategy eager-solo
 train.py`. The variables `QUORATE_STRATEGY` and `QUORATE_SETTINGS` say the same; `-m MODULE` runs a module.

@@ -113,7 +113,7 @@ REFUSED = {
         "optimizer.step() was called between model.eval() and model.train()",
     ),
     "an optimizer after the forward pass": (
-        "loss = model(torch.ones(1, 2)).sum(); late = torch.optim.SGD(model.parameters()); loss.backward(); late.step()",
+        "loss = model(torch.ones(1, 2)).sum(); late = torch.optim.SGD(model.parameters())\nloss.backward(); late.step()",
         "SGD was made between a forward pass and its step",
     ),
     "processes of its own": (

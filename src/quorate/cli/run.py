@@ -22,7 +22,7 @@ from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.options import argument, command, flags_given, option, same_named, settings_from, strategy_from
 from quorate.cli.resume import note_resumption, read_resumed
-from quorate.cli.scripts import check_module, check_script
+from quorate.cli.scripts import check_module, check_script, own_strategy
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import limit_from
 from quorate.core.telling import tell
@@ -120,7 +120,7 @@ class RunPlan:
         request, chosen = self.request, self.request.overrides
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
-        strategy = chosen.strategy or "the script's own"
+        strategy = chosen.strategy or own_strategy(request.script)
         beside: dict[str, object] = {"imbalance": chosen.imbalance, "pace": chosen.pace, "share": chosen.share}
         beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}
         details = "".join(f", {name}: {value}" for name, value in beside.items() if value is not None)

@@ -19,7 +19,7 @@ makes = torch.optim.Adam(generator.parameters(), lr=3e-3, betas=(0.0, 0.99))
 tells = torch.optim.Adam(discriminator.parameters(), lr=3e-3, betas=(0.0, 0.99))
 drawn = torch.Generator().manual_seed(5 + rank)
 loss_of = nn.BCEWithLogitsLoss()
-for step in range(12):
+for _ in range(12):
     angle = 6.28 * torch.rand(16, generator=drawn)
     real, noise = torch.stack([angle.cos(), angle.sin()], dim=1), torch.randn(16, 4, generator=drawn)
     tells.zero_grad()

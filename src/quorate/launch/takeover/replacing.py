@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from torch.nn import Module
 from torch.nn.parallel import distributed
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.overrides import Overrides
+from quorate.core.telling import flush, tell
+from quorate.launch.run.overrides import Overrides, asked_strategy, unused
 from quorate.launch.takeover.optimizers import count_optimizers
 from quorate.launch.takeover.recorded import RecordedDistributedDataParallel
 from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, settle, turn_inside
 from quorate.launch.worker.baselines import baselines
+from quorate.train.alone import class_of
 from quorate.wire import current
 
 _OfTorch: Any = distributed.DistributedDataParallel
@@ -35,6 +38,16 @@ def take_over(chosen: Overrides) -> None:
     _replace_start_of_processes()
     if not is_baseline:
         _replace_turns()
+    if "QUORATE_BOARD" not in os.environ:
+        atexit.register(_check_used, asked_strategy(chosen) or "", os.getpid())
+
+
+def _check_used(asked: str, pid: int) -> None:
+    """End with status 1 where nothing of what was asked for was used, and no launcher of ours looks at that."""
+    if os.getpid() == pid and class_of.cache_info().currsize == 0:
+        tell(f"quorate: {unused(asked)}\n")
+        flush()
+        os._exit(1)
 
 
 def _replace_class(kind: Any) -> None:
