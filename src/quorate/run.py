@@ -6,10 +6,9 @@ train.py`. The variables `QUORATE_STRATEGY` and `QUORATE_SETTINGS` say the same;
 
 from __future__ import annotations
 
-import os
 import sys
 
-from quorate.launch.takeover.starting import take_over_if_asked
+from quorate.launch.takeover.starting import choose, take_over_if_asked
 from quorate.launch.warm.script import live_as_main
 
 
@@ -17,23 +16,16 @@ def main() -> None:
     """Run the script as `__main__`."""
     words = sys.argv[1:]
     if words[:1] == ["--strategy"] and len(words) > 1:
-        _choose(words[1])
+        from quorate.cli.options import strategy_from
+
+        choose(*strategy_from(words[1]))
         words = words[2:]
     is_module = words[:1] == ["-m"]
     script, *arguments = words[1:] if is_module else words or sys.exit(__doc__)
-    if not os.environ.get("PYTHONSAFEPATH"):
+    if not sys.flags.safe_path:
         del sys.path[0]  # the folder of `-m`
     take_over_if_asked()
     live_as_main(script, arguments, is_module=is_module)
-
-
-def _choose(text: str) -> None:
-    """Let the variables say what `--strategy` says."""
-    from quorate.cli.options import strategy_from
-    from quorate.launch.run.overrides import Overrides
-
-    name, settings = strategy_from(text)
-    os.environ.update(Overrides(strategy=name, settings=settings).environment())
 
 
 if __name__ == "__main__":

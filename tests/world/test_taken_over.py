@@ -113,7 +113,8 @@ REFUSED = {
         "optimizer.step() was called between model.eval() and model.train()",
     ),
     "an optimizer after the forward pass": (
-        "loss = model(torch.ones(1, 2)).sum(); late = torch.optim.SGD(model.parameters())\nloss.backward(); late.step()",
+        "loss = model(torch.ones(1, 2)).sum()\nlate = torch.optim.SGD(model.parameters())\n"
+        "loss.backward()\nlate.step()",
         "SGD was made between a forward pass and its step",
     ),
     "processes of its own": (

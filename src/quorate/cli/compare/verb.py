@@ -22,6 +22,7 @@ from quorate.cli.compare.comparison import (
     factors_from,
     in_words,
     metric_from,
+    printed_name,
     seeds_from,
     subject_from,
 )
@@ -121,6 +122,9 @@ class CompareOptions(WorkerOptions):
     relevant: float | None = option(shared.RELEVANT, reads=share_from, metavar=shared.SHARE)
     stops: bool = option("End a run when it reaches the target.", "--stop-at-target", default=False)
     metric: str | None = option("The name under which a script logs its quality.", metavar="NAME")
+    metric_pattern: str | None = option(
+        "A line in which the script prints its quality: 'val_acc=([0-9.]+)'.", metavar="REGEX"
+    )
     higher: bool | None = option("Whether higher or lower values of it are better.", "--higher/--lower")
     share: str | None = option("How the data is divided.", metavar=shared.SHARES)
     tune: tuple[float, ...] | None = option(
@@ -177,7 +181,7 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
         **same_named(options, Comparison)
         | {
             "subject": subject,
-            "metric": metric_from(subject, options.metric, options.higher),
+            "metric": metric_from(subject, options.metric or printed_name(options.metric_pattern), options.higher),
             "workers": options.virtual or options.workers or (1 if hosts is None else hosts.layout.size),
             "seeds": options.seeds or seeds_from("3"),
             "ssh": None if hosts is None else hosts.ssh,

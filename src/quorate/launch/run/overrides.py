@@ -52,6 +52,8 @@ class Overrides:
     """A factor of the script's learning rates."""
     log: str | None = None
     """Names of loggers, instead of the script's."""
+    printed_metric: str | None = None
+    """A metric that the script prints: its name, "=", and the pattern of a line, whose group is the number."""
     replay: str | None = None
     """The folder of a run, whose rounds are formed once more."""
 

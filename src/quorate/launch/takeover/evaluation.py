@@ -75,7 +75,7 @@ class Evaluations(StepObserver):
         self._alone: set[int] = set()
         self._evaluated: weakref.WeakSet[Module] = weakref.WeakSet()
         """The models that are in evaluation."""
-        self._inside: AbstractContextManager[None] | None = None
+        self._inside: AbstractContextManager[object] | None = None
         self._has_said = False
         self._thread = threading.get_ident()
         if world.size > 1:  # answers until the training has ended, as calls before leaving are made in reverse order
@@ -97,7 +97,7 @@ class Evaluations(StepObserver):
             return
         self._evaluated.add(module)
         if self._inside is None and self._pauses:
-            inside = self._world.evaluate() if self._meet() else self._apart()
+            inside: AbstractContextManager[object] = self._world.evaluate() if self._meet() else self._apart()
             inside.__enter__()
             self._inside = inside
 
@@ -192,7 +192,7 @@ class Evaluations(StepObserver):
             return Whereabouts(0, 0, has_ended=is_over)
         return Whereabouts(**answer)
 
-    def _apart(self) -> AbstractContextManager[None]:
+    def _apart(self) -> AbstractContextManager[object]:
         """Return a context in which no round waits for this worker.
 
         Nothing in it waits for others, as these may be in a collective of the script which this worker is to enter.

@@ -45,7 +45,7 @@ def count_optimizers() -> None:
 
 @dataclass
 class FoundOptimizers:
-    """Those of one worker, with the models in wrappers whose parameters they have."""
+    """The optimizers of one worker, with the models in wrappers whose parameters they have."""
 
     modules: list[weakref.ref[Module]] = field(default_factory=list)
     """The models in wrappers, in the order in which these were made."""
@@ -55,6 +55,7 @@ class FoundOptimizers:
 
     @property
     def are_there(self) -> bool:
+        """Whether an optimizer was distributed."""
         return bool(self.optimizers)
 
     def watch(self, place: Place) -> None:
@@ -97,6 +98,7 @@ class FoundOptimizers:
 
     @property
     def all(self) -> list[Any]:
+        """The distributed optimizers."""
         return [optimizer for reference, _ in self.optimizers if (optimizer := reference()) is not None]
 
     def _alive(self) -> list[Module]:

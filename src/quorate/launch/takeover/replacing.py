@@ -1,4 +1,4 @@
-"""What a process puts in the place of torch's before a script runs that a strategy was asked for."""
+"""Replacements of torch's functions and of its DDP, in a process whose script is to train under a strategy."""
 
 from __future__ import annotations
 

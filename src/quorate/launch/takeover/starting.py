@@ -1,9 +1,12 @@
-"""Whether a script that is about to run is to be trained under a strategy, by the environment that launchers pass."""
+"""The choices of a launcher that are in force before a script runs: a strategy for a script that is written for DDP."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 from quorate.core.errors import ConfigurationError
-from quorate.launch.run.overrides import asked_strategy, overrides_here
+from quorate.launch.run.overrides import Overrides, asked_strategy, overrides_here
 
 
 def take_over_if_asked() -> None:
@@ -19,3 +22,12 @@ def take_over_if_asked() -> None:
         from quorate.launch.takeover.replacing import take_over
 
         take_over(chosen)
+        if chosen.printed_metric is not None and os.environ.get("RANK") == "0":
+            from quorate.launch.takeover.printed import log_printed
+
+            log_printed(chosen.printed_metric)
+
+
+def choose(strategy: str, settings: Mapping[str, object]) -> None:
+    """Ask for a strategy in this process, as a launcher does."""
+    os.environ.update(Overrides(strategy=strategy, settings=settings).environment())

@@ -6,7 +6,7 @@ It calls the model, and lets the optimizers of the script be distributed; how wo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.takeover.comm_hooks import settings_of_hook
 from quorate.launch.takeover.evaluation import Evaluations
+from quorate.launch.takeover.examples import count_examples
 from quorate.launch.takeover.optimizers import FoundOptimizers
 from quorate.launch.worker.join import join
 from quorate.means.equal_replicas import copy_tensors
@@ -40,7 +41,7 @@ _BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 class TakenOver:
     """The models in wrappers of one worker, and their optimizers."""
 
-    found: FoundOptimizers = field(default_factory=FoundOptimizers)
+    optimizers: FoundOptimizers = field(default_factory=FoundOptimizers)
     evaluations: Evaluations | None = None
     wire: Wire | None = None
     """A channel for copies of models as wrappers are made."""
@@ -114,30 +115,33 @@ class DistributedDataParallel(OfTorch):
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, None
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        self._paused: AbstractContextManager[None] | None = None
+        self._paused: AbstractContextManager[object] | None = None
         taken = self._taken = place.context(TakenOver)
         if taken.evaluations is None:
-            taken.evaluations = Evaluations(place, world, needs_buffers=lambda: has_running_statistics(taken.found))
-            taken.found.watch(place)
+            taken.evaluations = Evaluations(
+                place, world, needs_buffers=lambda: has_running_statistics(taken.optimizers.modules)
+            )
+            taken.optimizers.watch(place)
         if init_sync and world.size > 1 and not place.wire.is_newcomer:
             check_alike(module, world)
             taken.wire = taken.wire or place.wire.channel("taken over")
             copy_tensors([*parameters, *module.buffers()], taken.wire)
-        taken.found.modules.append(ref(module))
+        taken.optimizers.modules.append(ref(module))
         module.register_state_dict_post_hook(_StateWatch(place))
 
     # -- forward, as a user calls it
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the model."""
         if torch.is_grad_enabled():
-            self._begin()
+            self._begin((*inputs, *kwargs.values()))
         if self.device_ids:
             device = torch.device(self.device_type, self.device_ids[0])
             (inputs, *_), (kwargs, *_) = _to_kwargs(inputs, kwargs, device, False)
         return self.module(*inputs, **kwargs)
 
-    @torch.compiler.disable
-    def _begin(self) -> None:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _begin(self, arguments: tuple[Any, ...]) -> None:
         """Begin a forward pass with gradients."""
         evaluations = self._evaluations
         if evaluations is None or current.place() is not self._place:
@@ -145,10 +149,12 @@ class DistributedDataParallel(OfTorch):
         if self.training:
             evaluations.left_by(self.module)
         evaluations.forwards += 1
-        found = self._taken.found
-        is_first = not found.are_there
-        if found.distribute() and is_first:
+        optimizers = self._taken.optimizers
+        is_first = not optimizers.are_there
+        if optimizers.distribute() and is_first:
             evaluations.begin()
+        if optimizers.modules[0]() is self.module:  # others are called in the same step
+            count_examples(self._place, arguments)
         if self.require_backward_grad_sync == (self._paused is not None):
             self._put_off(not self.require_backward_grad_sync)
 
@@ -159,7 +165,7 @@ class DistributedDataParallel(OfTorch):
             self._paused = None
         if is_on:
             inside = ExitStack()
-            for optimizer in self._taken.found.of(self.module):
+            for optimizer in self._taken.optimizers.of(self.module):
                 inside.enter_context(optimizer.accumulate())
             self._paused = inside
 
@@ -193,18 +199,20 @@ class DistributedDataParallel(OfTorch):
         return self._joined() if enable else ExitStack()
 
     def join_hook(self, **kwargs: Any) -> Any:
+        """Raise `ConfigurationError`: torch's `Join` of several objects."""
         raise ConfigurationError(
             "torch's Join is not supported under a strategy of quorate; use model.join() of the wrapper alone"
         )
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Compress as torch's own hook does. Raises `ConfigurationError` for others, and after the first forward."""
-        if self._taken.found.are_there:
+        if self._taken.optimizers.are_there:
             raise ConfigurationError("register_comm_hook was called after the first forward pass; call it before")
         chosen = chosen_in(self._place)
         chosen.settings = {**settings_of_hook(state, hook), **chosen.settings}
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
+        """Begin an evaluation, or continue the training."""
         turn(self.module, self._taken, is_training=mode)
         Module.train(self, mode)
         return self
@@ -252,7 +260,7 @@ def turn(module: Module, taken: TakenOver, *, is_training: bool) -> None:
 
 def turn_inside(module: Module, taken: TakenOver, *, is_training: bool) -> None:
     """Tell the same of a model in a wrapper; `module` may be any."""
-    if any(reference() is module for reference in taken.found.modules):
+    if any(reference() is module for reference in taken.optimizers.modules):
         turn(module, taken, is_training=is_training)
 
 
@@ -261,15 +269,15 @@ def settle(place: Place) -> None:
     taken = place.context(TakenOver)
     if taken.evaluations is not None:
         taken.evaluations.leave()
-    for optimizer in taken.found.all:
+    for optimizer in taken.optimizers.all:
         optimizer.finish()
 
 
-def has_running_statistics(found: FoundOptimizers) -> bool:
+def has_running_statistics(modules: Sequence[ref[Module]]) -> bool:
     """Return whether a model has batch norm whose statistics each worker keeps by itself."""
     return any(
         isinstance(part, _BatchNorm) and part.track_running_stats
-        for reference in found.modules
+        for reference in modules
         if (module := reference()) is not None
         for part in module.modules()
     )
