@@ -9,8 +9,8 @@ from quorate.core.errors import ConfigurationError
 _MODULE = "torch.distributed.algorithms.ddp_comm_hooks."
 _HALF: dict[str, dict[str, object]] = {
     "allreduce_hook": {},
-    "fp16_compress_hook": {"compress": "half", "dtype": "float16"},
-    "bf16_compress_hook": {"compress": "half", "dtype": "bfloat16"},
+    "fp16_compress_hook": {"compress": "half", "dtype": "float16", "dense_below": 0},
+    "bf16_compress_hook": {"compress": "half", "dtype": "bfloat16", "dense_below": 0},
 }
 _POWER = ("powerSGD_hook", "batched_powerSGD_hook")
 
@@ -22,7 +22,7 @@ def settings_of_hook(state: Any, hook: Any) -> dict[str, object]:
         return dict(_HALF[name])
     if module.startswith(_MODULE) and name in _POWER:
         return {
-            "reduce": "power-sgd",
+            "compress": "power-sgd",
             "rank": state.matrix_approximation_rank,
             "start": state.start_powerSGD_iter,
             "min_rate": state.min_compression_rate,
