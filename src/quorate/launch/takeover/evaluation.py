@@ -116,7 +116,12 @@ class Evaluations(StepObserver):
             inside.__exit__(None, None, None)
 
     def step_begins(self) -> None:
-        """Raise `ConfigurationError` where an optimizer steps in an evaluation."""
+        """Raise `ConfigurationError` where an optimizer steps in an evaluation.
+
+        An evaluation is over where the models are in training again, also if nobody has called `train()`.
+        """
+        if self._inside is not None and all(module.training for module in self._evaluated):
+            self.leave()
         if self._inside is not None:
             raise ConfigurationError(
                 "optimizer.step() was called between model.eval() and model.train(), where gradients are each worker's "

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch.nn import Module, ModuleList
@@ -51,6 +53,8 @@ class FoundOptimizers:
     """The models in wrappers, in the order in which these were made."""
     optimizers: list[tuple[weakref.ref[Optimizer], frozenset[int]]] = field(default_factory=list)
     """Each distributed optimizer, with the ids of the models that it trains."""
+    begins: Callable[[], None] = lambda: None
+    """Called once the first optimizer is distributed."""
     _seen: tuple[int, int] = (-1, 0)
 
     @property
@@ -61,14 +65,18 @@ class FoundOptimizers:
     def watch(self, place: Place) -> None:
         """Refuse steps of optimizers that have parameters of these models and were not found before a gradient."""
 
-        def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def look(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             if isinstance(optimizer, DistributedOptimizer) or current.place() is not place:
-                return
+                return None
             if library_of(optimizer) is None and self._models_of(optimizer):
+                closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+                if callable(closure) and self.distribute():
+                    return (args[0], partial(_step_inside, optimizer, closure)), {}
                 raise ConfigurationError(
                     f"{type(optimizer).__name__} was made between a forward pass and its step, so that workers have "
                     "not agreed on its gradient; make it before the forward pass"
                 )
+            return None
 
         hook = register_optimizer_step_pre_hook(look)
         place.leaving.append(hook.remove)
@@ -89,6 +97,8 @@ class FoundOptimizers:
             models = self._models_of(optimizer)
             distribute(optimizer, models[0] if len(models) == 1 else ModuleList(models))
             self.optimizers.append((weakref.ref(optimizer), frozenset(map(id, models))))
+        if before == 0 and self.optimizers:
+            self.begins()
         return len(self.optimizers) > before
 
     def of(self, module: Module) -> list[Any]:
@@ -115,6 +125,16 @@ class FoundOptimizers:
     def _order(self) -> dict[int, int]:
         parameters = (p for module in self._alive() for p in module.parameters())
         return {id(p): number for number, p in enumerate(parameters)}
+
+
+def _step_inside(optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
+    """Make the step of the strategy in a plain step that has begun, which finds no gradient and updates nothing then.
+
+    For loops whose first forward pass is in the closure of a step, as in Lightning.
+    """
+    loss = optimizer.step(closure)
+    optimizer.zero_grad(set_to_none=True)
+    return loss
 
 
 def _first(optimizer: Optimizer, order: dict[int, int]) -> int:

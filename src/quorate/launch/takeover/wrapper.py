@@ -31,6 +31,7 @@ from quorate.launch.worker.join import join
 from quorate.means.equal_replicas import copy_tensors
 from quorate.train.chosen import chosen_in
 from quorate.train.pauses import differ, pause
+from quorate.train.undistributed import Undistributed
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -121,6 +122,8 @@ class DistributedDataParallel(OfTorch):
             taken.evaluations = Evaluations(
                 place, world, needs_buffers=lambda: has_running_statistics(taken.optimizers.modules)
             )
+            place.context(Undistributed).close()
+            taken.optimizers.begins = taken.evaluations.begin
             taken.optimizers.watch(place)
         if init_sync and world.size > 1 and not place.wire.is_newcomer:
             check_alike(module, world)
@@ -150,9 +153,7 @@ class DistributedDataParallel(OfTorch):
             evaluations.left_by(self.module)
         evaluations.forwards += 1
         optimizers = self._taken.optimizers
-        is_first = not optimizers.are_there
-        if optimizers.distribute() and is_first:
-            evaluations.begin()
+        optimizers.distribute()
         if optimizers.modules[0]() is self.module:  # others are called in the same step
             count_examples(self._place, arguments)
         if self.require_backward_grad_sync == (self._paused is not None):
