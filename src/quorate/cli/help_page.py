@@ -14,7 +14,7 @@ _PANELS = {
     "Model in pieces": "mesh zero offload limits no_overlap tries",
     "Data, length and quality": (
         "real workload_settings share seed seeds batch parameters steps epochs seconds target stops metric "
-        "higher relevant evaluations timeout"
+        "metric_pattern higher relevant evaluations timeout"
     ),
     "Several numbers of workers": "scale scaling price",
     "Recorded runs": "like check records",

@@ -22,7 +22,7 @@ from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.options import argument, command, flags_given, option, same_named, settings_from, strategy_from
 from quorate.cli.resume import note_resumption, read_resumed
-from quorate.cli.scripts import check_module, check_script, strategy_in
+from quorate.cli.scripts import check_module, check_script, own_strategy, strategy_in
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import limit_from
 from quorate.core.telling import tell
@@ -126,7 +126,7 @@ class RunPlan:
         kind = "worker" if request.virtual is None else "virtual worker"
         settings = ", ".join(f"{key}={value}" for key, value in chosen.settings.items())
         own = None if chosen.strategy or request.is_module else strategy_in(request.script)
-        strategy = chosen.strategy or (f"{own} (script)" if own else "the script's own")
+        strategy = chosen.strategy or (f"{own} (script)" if own else own_strategy(request.script))
         beside: dict[str, object] = {"imbalance": chosen.imbalance, "min step time": chosen.pace}
         beside |= {"data share": chosen.share}
         beside |= {"mesh": chosen.mesh, "zero": chosen.zero, "offload": chosen.offload, "seed": chosen.seed}

@@ -87,3 +87,10 @@ def check_module(name: str) -> None:
         for spec in (BuiltinImporter.find_spec(top), FrozenImporter.find_spec(top), PathFinder.find_spec(top, path))
     ):
         raise ConfigurationError(f'there is no module "{name}" (looked in {Path.cwd()} and where Python does)')
+
+
+def own_strategy(name: str) -> str:
+    """Return, in words, how the workers of a script agree where no strategy was asked for, as far as its text says."""
+    text = Path(name).read_bytes() if is_file(name) else b""
+    is_ddp = b"DistributedDataParallel" in text and b"quorate" not in text
+    return "the script's own DistributedDataParallel" if is_ddp else "the script's own"

@@ -79,12 +79,28 @@ class Metric:
     higher_is_better: bool
 
 
+def _check_pattern(pattern: str | None) -> None:
+    """Raise `ConfigurationError` for a pattern of a printed metric that has no group for the number."""
+    if pattern is None:
+        return
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ConfigurationError(f"--metric-pattern {pattern!r} is no regular expression: {error}") from None
+    if groups < 1:
+        raise ConfigurationError(
+            f"--metric-pattern {pattern!r} has no group for the number; write one, such as val_acc=([0-9.]+)"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """A grid of runs: every arm with every seed, all else equal. Raises `ConfigurationError` for an invalid one."""
 
     subject: Subject
     metric: Metric | None
+    metric_pattern: str | None = None
+    """The pattern of a line in which the script prints the metric."""
     workers: int
     """The number of workers; of arms with numbers of their own, the greatest."""
     world: Literal["real", "virtual"]
@@ -165,6 +181,7 @@ class Comparison:
         if self.metric is None and (self.target is not None or self.learning_rates is not None):
             option = "--target" if self.target is not None else "--tune-lr"
             raise ConfigurationError(f"{option} needs a measure of quality; give --metric NAME as the script logs it")
+        _check_pattern(self.metric_pattern)
         if self.equal == "target" and self.target is None:
             raise ConfigurationError("--stop-at-target goes with --target")
         if self.equal == "target" and self.subject.kind == "script":
@@ -190,7 +207,12 @@ class Comparison:
     def overrides(self, **of_cell: Any) -> Overrides:
         """Return the overrides of a run's script: `of_cell`, and those that are equal for all runs."""
         seconds = self.seconds if self.equal == "seconds" else None
-        return Overrides(imbalance=self.imbalance, pace=self.pace, share=self.share, seconds=seconds, **of_cell)
+        printed = None
+        if self.metric is not None and self.metric_pattern is not None:
+            printed = f"{self.metric.name}={self.metric_pattern}"
+        equal: dict[str, Any] = {"imbalance": self.imbalance, "pace": self.pace, "share": self.share}
+        equal["printed_metric"] = printed
+        return Overrides(**equal, seconds=seconds, **of_cell)
 
     def virtual(self, seed: int) -> VirtualRun | None:
         """Return the virtual world of a run with this seed; None where workers are processes."""

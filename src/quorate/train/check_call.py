@@ -33,10 +33,15 @@ _LIBRARIES |= {"pytorch_lightning": "Lightning", "keras": "Keras"}
 """Libraries that have optimizers of their own, by the name of their package."""
 
 
+def library_of(optimizer: object) -> str | None:
+    """Return the library whose own optimizer this is; None for one of torch, or of the script."""
+    modules = (kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__)
+    return next((name for module in modules if (name := _LIBRARIES.get(module))), None)
+
+
 def check_optimizer(optimizer: object) -> None:
     """Raise `ConfigurationError` for an object that is no optimizer of torch, or that a library has put around one."""
-    kind = type(optimizer)
-    library = next((name for each in kind.__mro__ if (name := _LIBRARIES.get(each.__module__.partition(".")[0]))), None)
+    kind, library = type(optimizer), library_of(optimizer)
     if library is not None and isinstance(optimizer, Optimizer):
         raise ConfigurationError(
             f"{kind.__name__} is what {library} puts around an optimizer; give quorate.distribute the "

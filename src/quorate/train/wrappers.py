@@ -37,7 +37,12 @@ def _registered(module: Module, name: str, part: Module | None) -> None:
 
 
 def _wraps(thing: object) -> str | None:
-    """Return the name of torch's class if `thing` is such a wrapper; by name, as classes may not be imported."""
+    """Return the name of torch's class if `thing` is such a wrapper; by name, as classes may not be imported.
+
+    None for the wrappers of this library in its place.
+    """
+    if any(kind.__module__.startswith("quorate.") for kind in type(thing).__mro__):
+        return None
     for kind in type(thing).__mro__:
         if kind.__module__.startswith("torch.") and kind.__name__ in _AVERAGING + _SHARDING:
             return kind.__name__

@@ -60,6 +60,18 @@ def metric_from(subject: Subject, name: str | None, higher: bool | None) -> Metr
     )
 
 
+def printed_name(pattern: str | None) -> str | None:
+    """Return the name that a pattern of a printed metric begins with. Raises `ConfigurationError` if it has none."""
+    if pattern is None:
+        return None
+    name = re.match(r"[A-Za-z_]\w*", pattern)
+    if name is None:
+        raise ConfigurationError(
+            f"--metric-pattern {pattern!r} begins with no name; give the metric one: --metric NAME"
+        )
+    return name[0]
+
+
 def _usual_direction(name: str) -> bool | None:
     """Return whether higher values are better, from the name of a metric; None where the name does not say it."""
     words = set(re.split(r"[^a-z]+", name.lower()))

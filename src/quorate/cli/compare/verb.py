@@ -23,6 +23,7 @@ from quorate.cli.compare.comparison import (
     factors_from,
     in_words,
     metric_from,
+    printed_name,
     seeds_from,
     subject_from,
 )
@@ -138,6 +139,9 @@ class CompareOptions(WorkerOptions):
     relevant: float | None = option(shared.RELEVANT, reads=share_from, metavar=shared.SHARE)
     stops: bool = option("End a run when it reaches the target.", "--stop-at-target", default=False)
     metric: str | None = option("The name under which a script logs its quality.", metavar="NAME")
+    metric_pattern: str | None = option(
+        "A line in which the script prints its quality: 'val_acc=([0-9.]+)'.", metavar="REGEX"
+    )
     higher: bool | None = option("Whether higher or lower values of it are better.", "--higher/--lower")
     share: str | None = option("How the data is divided.", "--data-share", metavar=shared.SHARES)
     tune: tuple[float, ...] | None = option(
@@ -196,7 +200,7 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
         **same_named(options, Comparison)
         | {
             "subject": subject,
-            "metric": metric_from(subject, options.metric, options.higher),
+            "metric": metric_from(subject, options.metric or printed_name(options.metric_pattern), options.higher),
             "workers": options.virtual or options.workers or (usual_workers() if hosts is None else hosts.layout.size),
             "seeds": options.seeds or seeds_from("3"),
             "ssh": None if hosts is None else hosts.ssh,

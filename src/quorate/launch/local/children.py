@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from quorate.launch.local.console import QuietConsole, ShownConsole
 from quorate.launch.local.orphans import LAUNCHER_FD, death_with_parent
 from quorate.launch.local.verdict import log_of
-from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.overrides import Overrides, asked_strategy
 
 _LOOK_EVERY = 0.01
 
@@ -100,7 +100,8 @@ class Command:
     @property
     def words(self) -> list[str]:
         """The command line."""
-        return [sys.executable, *(["-m"] if self.is_module else []), self.script, *self.arguments]
+        taken_over = ["-m", "quorate.run"] if asked_strategy(self.overrides) else []
+        return [sys.executable, *taken_over, *(["-m"] if self.is_module else []), self.script, *self.arguments]
 
 
 def hash_seed() -> str:

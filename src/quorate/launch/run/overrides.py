@@ -52,6 +52,8 @@ class Overrides:
     """A factor of the script's learning rates."""
     log: str | None = None
     """Names of loggers, instead of the script's."""
+    printed_metric: str | None = None
+    """A metric that the script prints: its name, "=", and the pattern of a line, whose group is the number."""
     replay: str | None = None
     """The folder of a run, whose rounds are formed once more."""
 
@@ -138,14 +140,20 @@ def asked_mesh(chosen: Overrides, size: int) -> str | None:
     return " ".join(words) or None
 
 
+def unused(strategy: str) -> str:
+    """Return the sentence about a strategy that was asked for and that no worker used."""
+    return (
+        f"{strategy} was asked for, and no worker used it: the script never called quorate.distribute(optimizer, "
+        "model), which the strategy acts through, and no optimizer of a model in DistributedDataParallel was there in "
+        "a forward pass"
+    )
+
+
 def why_unused(board: Board, chosen: Overrides, size: int) -> str | None:
     """Return why a run that ended well did not do what was asked; None if it did."""
     strategy, mesh = asked_strategy(chosen), asked_mesh(chosen, size)
     if strategy is not None and not is_used(board, "strategy"):
-        return (
-            f"{strategy} was asked for, and no worker used it: the script never called quorate.distribute(optimizer, "
-            "model), which the strategy acts through"
-        )
+        return unused(strategy)
     if mesh is not None and not is_used(board, "mesh"):
         return (
             f"{mesh} was asked for, and no worker used it: the script never called quorate.parallelize(model), which "

@@ -33,6 +33,7 @@ IMPORTED = (
     "torch.utils.tensorboard",  # where it is installed
     "quorate.core.settings",
     "quorate.launch.worker.join",
+    "quorate.launch.takeover.replacing",
     "quorate.launch.virtual.run",
     "quorate.train.distribute",
     "quorate.data.loading",

@@ -24,6 +24,7 @@ from typing import Any
 
 from quorate.launch.local.orphans import death_with_parent
 from quorate.launch.run.requests import ASKS
+from quorate.launch.takeover.starting import take_over_if_asked
 from quorate.launch.warm.script import live_as_main
 
 LENGTH = struct.Struct("!I")
@@ -133,6 +134,7 @@ def _live(
     os.environ.update(environment)
     _draw_seeds()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKS)
+    take_over_if_asked()
     live_as_main(script, arguments, is_module=is_module)
 
 

@@ -132,14 +132,15 @@ def _enter(timeout: float) -> current.Place:
     address = os.environ.get("QUORATE_BOARD", "")
     board: Board
     folder: Path | None = None
-    if dist.is_initialized():
+    is_ours = address.startswith("unix:")
+    if dist.is_initialized() and not (is_ours and (rank, size) == (dist.get_rank(), dist.get_world_size())):
         rank, size = dist.get_rank(), dist.get_world_size()
         board = board_in(dist.distributed_c10d._get_default_store(), rank, size, timeout)
     elif rank is None or size is None:
         if rank is not None or size is not None:
             raise ConfigurationError("RANK and WORLD_SIZE must be set together; a launcher sets both")
         rank, size, board = 0, 1, MemoryBoard()
-    elif address.startswith("unix:"):
+    elif is_ours:
         board = SocketBoard(address.removeprefix("unix:"))
         folder = Path(address.removeprefix("unix:")).parent
     elif (

@@ -1,0 +1,109 @@
+"""Replacements of torch's functions and of its DDP, in a process whose script is to train under a strategy."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.nn import Module
+from torch.nn.parallel import distributed
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.telling import flush, tell
+from quorate.launch.run.overrides import Overrides, asked_strategy, unused
+from quorate.launch.takeover.optimizers import count_optimizers
+from quorate.launch.takeover.recorded import RecordedDistributedDataParallel
+from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, settle, turn_inside
+from quorate.launch.worker.baselines import baselines
+from quorate.train.alone import class_of
+from quorate.wire import current
+
+_OfTorch: Any = distributed.DistributedDataParallel
+
+
+def take_over(chosen: Overrides) -> None:
+    """Let the script of this process train under what was asked for, once, before it runs."""
+    if torch.nn.parallel.DistributedDataParallel is not _OfTorch:
+        return
+    count_optimizers()
+    is_baseline = chosen.strategy is not None and chosen.strategy in baselines
+    _replace_class(RecordedDistributedDataParallel if is_baseline else DistributedDataParallel)
+    _replace_end()
+    _replace_start_of_processes()
+    if not is_baseline:
+        _replace_turns()
+    if "QUORATE_BOARD" not in os.environ:
+        atexit.register(_check_used, asked_strategy(chosen) or "", os.getpid())
+
+
+def _check_used(asked: str, pid: int) -> None:
+    """End with status 1 where nothing of what was asked for was used, and no launcher of ours looks at that."""
+    if os.getpid() == pid and class_of.cache_info().currsize == 0:
+        tell(f"quorate: {unused(asked)}\n")
+        flush()
+        os._exit(1)
+
+
+def _replace_class(kind: Any) -> None:
+    """Make `kind` torch's class, also for those who have imported that already."""
+
+    def new(cls: Any, *arguments: Any, **named: Any) -> Any:
+        return object.__new__(kind if cls is _OfTorch else cls)
+
+    _OfTorch.__new__ = new
+    for module in (torch.nn.parallel, distributed):
+        module.DistributedDataParallel = kind  # type: ignore[attr-defined]
+
+
+def _replace_turns() -> None:
+    """Let `eval()` and `train()` of a model count as those of its wrapper, as scripts call either."""
+    plain = Module.train
+
+    @functools.wraps(plain)
+    def train(self: Any, mode: bool = True) -> Any:
+        place = current.place()
+        if place is not None:
+            turn_inside(self, place.context(TakenOver), is_training=mode)
+        return plain(self, mode)
+
+    Module.train = train  # type: ignore[method-assign]
+
+
+def _replace_end() -> None:
+    """Let the training end, with the agreed model on all workers, where the script destroys its process group."""
+    plain = dist.destroy_process_group
+
+    @functools.wraps(plain)
+    def destroy_process_group(group: Any = None) -> None:
+        place = current.place()
+        if place is not None and group in (None, dist.group.WORLD):
+            settle(place)
+        if dist.is_initialized():
+            plain(group)
+
+    for module in (dist, dist.distributed_c10d):
+        module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+
+
+def _replace_start_of_processes() -> None:
+    """Let a function that a script starts as many processes of as there are workers run in each worker, as its rank."""
+
+    def start(function: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **named: Any) -> None:
+        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        if nprocs != size or not join:
+            raise ConfigurationError(
+                f"the script starts {nprocs} processes by itself (torch.multiprocessing.spawn), and {size} workers "
+                f"were started of it; start {nprocs}, and let it join them"
+            )
+        function(rank, *args)
+
+    for module in (torch.multiprocessing, torch.multiprocessing.spawn):
+        for name in ("spawn", "start_processes"):
+            if callable(getattr(module, name, None)) and not isinstance(getattr(module, name), type(os)):
+                setattr(module, name, start)

@@ -1,0 +1,71 @@
+"""The choices of a launcher that are in force before a script runs: a strategy for a script that is written for DDP."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from quorate.core.errors import ConfigurationError
+from quorate.launch.run.overrides import Overrides, asked_strategy, overrides_here
+
+
+def take_over_if_asked() -> None:
+    """Let the script that this process is about to run train under the strategy that was asked for, if any was.
+
+    It happens as soon as the script has imported torch, whose threads it may choose before.
+    """
+    try:
+        chosen = overrides_here()
+    except ConfigurationError:
+        return  # quorate.join() says it
+    if asked_strategy(chosen) is None:
+        return
+    if "torch" in sys.modules:
+        _take_over(chosen)
+    else:
+        sys.meta_path.insert(0, _AfterTorch(chosen))
+
+
+class _AfterTorch(MetaPathFinder):
+    """Takes over once torch is imported, in place of whoever finds it."""
+
+    def __init__(self, chosen: Overrides) -> None:
+        self._chosen = chosen
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of torch, with a loader that takes over behind it; None for other modules."""
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            plain = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                plain(module)
+                _take_over(self._chosen)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _take_over(chosen: Overrides) -> None:
+    from quorate.launch.takeover.replacing import take_over
+
+    take_over(chosen)
+    if chosen.printed_metric is not None and os.environ.get("RANK") == "0":
+        from quorate.launch.takeover.printed import log_printed
+
+        log_printed(chosen.printed_metric)
+
+
+def choose(strategy: str, settings: Mapping[str, object]) -> None:
+    """Ask for a strategy in this process, as a launcher does."""
+    os.environ.update(Overrides(strategy=strategy, settings=settings).environment())

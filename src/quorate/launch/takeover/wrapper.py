@@ -1,0 +1,332 @@
+"""The class that a script gets as torch's DistributedDataParallel where a strategy is asked for.
+
+It calls the model, and lets the optimizers of the script be distributed; how workers agree is the strategy's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Joinable
+from torch.distributed.utils import _to_kwargs
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel as OfTorch
+
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError
+from quorate.core.telling import tell
+from quorate.launch.takeover.comm_hooks import settings_of_hook
+from quorate.launch.takeover.evaluation import Evaluations
+from quorate.launch.takeover.examples import count_examples
+from quorate.launch.takeover.optimizers import FoundOptimizers
+from quorate.launch.worker.join import join
+from quorate.means.equal_replicas import copy_tensors
+from quorate.train.chosen import chosen_in
+from quorate.train.pauses import differ, pause
+from quorate.train.undistributed import Undistributed
+from quorate.wire import current
+from quorate.wire.current import Place
+
+_BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+
+
+@dataclass
+class TakenOver:
+    """The models in wrappers of one worker, and their optimizers."""
+
+    optimizers: FoundOptimizers = field(default_factory=FoundOptimizers)
+    evaluations: Evaluations | None = None
+    wire: Wire | None = None
+    """A channel for copies of models as wrappers are made."""
+    has_said_own: bool = False
+    """Whether it was said that a state is this worker's own."""
+
+
+class DistributedDataParallel(OfTorch):
+    """Looks like torch's class, and agrees as the strategy that was asked for says.
+
+    Every worker has rank 0's parameters and buffers once it is made. The optimizers of the parameters are distributed
+    at the first forward pass with gradients. `eval()` and `train()` are a pause of training: see `evaluation`.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        **more: Any,
+    ) -> None:
+        Module.__init__(self)
+        Joinable.__init__(self)
+        refused = {
+            "delay_all_reduce_named_params": delay_all_reduce_named_params,
+            "param_to_hook_all_reduce": param_to_hook_all_reduce,
+            "mixed_precision": mixed_precision,
+            "parameters to ignore": getattr(module, "_ddp_params_and_buffers_to_ignore", None),
+        }
+        for name, value in refused.items():
+            if value:
+                raise ConfigurationError(
+                    f"DistributedDataParallel was given {name}, which a strategy of quorate does not have; leave it out"
+                )
+        parameters = list(module.parameters())
+        if not any(p.requires_grad for p in parameters):
+            raise RuntimeError(
+                "DistributedDataParallel is not needed when a module doesn't have any parameters that require a "
+                "gradient."
+            )
+        if any(p.__class__.__name__ == "UninitializedParameter" for p in parameters):
+            raise RuntimeError("Modules with uninitialized parameters can't be used with `DistributedDataParallel`.")
+        world = join()
+        self._place = place = current.here()
+        if device_mesh is not None and process_group is None:
+            process_group = device_mesh.get_group()
+        if process_group is not None and process_group.size() != world.size:
+            raise ConfigurationError(
+                f"DistributedDataParallel was given a process group of {process_group.size()} of {world.size} workers, "
+                "and a strategy of quorate is one of all; leave out process_group"
+            )
+        self.module = module
+        self.device = parameters[0].device
+        self.device_type, self.dim = self.device.type, dim
+        self.device_ids = list(device_ids) if device_ids and self.device_type != "cpu" else None
+        self.output_device, self.process_group = output_device, process_group or _default_group()
+        self.broadcast_buffers = broadcast_buffers is not False
+        self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
+        self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, None
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self._paused: AbstractContextManager[object] | None = None
+        taken = self._taken = place.context(TakenOver)
+        if taken.evaluations is None:
+            taken.evaluations = Evaluations(
+                place, world, needs_buffers=lambda: has_running_statistics(taken.optimizers.modules)
+            )
+            place.context(Undistributed).close()
+            taken.optimizers.begins = taken.evaluations.begin
+            taken.optimizers.watch(place)
+        if init_sync and world.size > 1 and not place.wire.is_newcomer:
+            check_alike(module, world)
+            taken.wire = taken.wire or place.wire.channel("taken over")
+            copy_tensors([*parameters, *module.buffers()], taken.wire)
+        taken.optimizers.modules.append(ref(module))
+        module.register_state_dict_post_hook(_StateWatch(place))
+
+    # -- forward, as a user calls it
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the model."""
+        if torch.is_grad_enabled():
+            self._begin((*inputs, *kwargs.values()))
+        if self.device_ids:
+            device = torch.device(self.device_type, self.device_ids[0])
+            (inputs, *_), (kwargs, *_) = _to_kwargs(inputs, kwargs, device, False)
+        return self.module(*inputs, **kwargs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _begin(self, arguments: tuple[Any, ...]) -> None:
+        """Begin a forward pass with gradients."""
+        evaluations = self._evaluations
+        if evaluations is None or current.place() is not self._place:
+            return
+        if self.training:
+            evaluations.left_by(self.module)
+        evaluations.forwards += 1
+        optimizers = self._taken.optimizers
+        optimizers.distribute()
+        if optimizers.modules[0]() is self.module:  # others are called in the same step
+            count_examples(self._place, arguments)
+        if self.require_backward_grad_sync == (self._paused is not None):
+            self._put_off(not self.require_backward_grad_sync)
+
+    def _put_off(self, is_on: bool) -> None:
+        """Let the backward passes to come only add to `.grad`, or agree again."""
+        if self._paused is not None:
+            self._paused.__exit__(None, None, None)
+            self._paused = None
+        if is_on:
+            inside = ExitStack()
+            for optimizer in self._taken.optimizers.of(self.module):
+                inside.enter_context(optimizer.accumulate())
+            self._paused = inside
+
+    @property
+    def _evaluations(self) -> Evaluations | None:
+        return self._taken.evaluations
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes of what is computed inside only add to `.grad`, as in torch."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        yield
+        pause(self._place)
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Any:
+        """Return a context for loops of unequal length: workers that are through take part with weight 0."""
+        if throw_on_early_termination:
+            raise ConfigurationError("join(throw_on_early_termination=True) is not supported under a strategy")
+        return self._joined() if enable else ExitStack()
+
+    def join_hook(self, **kwargs: Any) -> Any:
+        """Raise `ConfigurationError`: torch's `Join` of several objects."""
+        raise ConfigurationError(
+            "torch's Join is not supported under a strategy of quorate; use model.join() of the wrapper alone"
+        )
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Compress as torch's own hook does. Raises `ConfigurationError` for others, and after the first forward."""
+        if self._taken.optimizers.are_there:
+            raise ConfigurationError("register_comm_hook was called after the first forward pass; call it before")
+        chosen = chosen_in(self._place)
+        chosen.settings = {**settings_of_hook(state, hook), **chosen.settings}
+
+    def train(self, mode: bool = True) -> DistributedDataParallel:
+        """Begin an evaluation, or continue the training."""
+        turn(self.module, self._taken, is_training=mode)
+        Module.train(self, mode)
+        return self
+
+    # -- what frameworks ask for
+
+    def _set_static_graph(self) -> None:
+        self.static_graph = True
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        return {}
+
+    def will_sync_module_buffers(self) -> bool:
+        """Return False: buffers are copied between forward passes."""
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = dict(self.__dict__)
+        for name in ("process_group", "_place", "_paused"):
+            own[name] = None
+        own["_taken"] = TakenOver()
+        return own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__setstate__(self, state)
+
+
+DistributedDataParallel.__name__ = DistributedDataParallel.__qualname__ = OfTorch.__name__
+
+
+def _default_group() -> Any:
+    return dist.group.WORLD if dist.is_initialized() else None
+
+
+def turn(module: Module, taken: TakenOver, *, is_training: bool) -> None:
+    """Tell that the `module` of a wrapper is about to be in training, or in evaluation."""
+    evaluations = taken.evaluations
+    if evaluations is None:
+        return
+    if is_training:
+        evaluations.left_by(module)
+    elif module.training:
+        evaluations.enter(module)
+
+
+def turn_inside(module: Module, taken: TakenOver, *, is_training: bool) -> None:
+    """Tell the same of a model in a wrapper; `module` may be any."""
+    if any(reference() is module for reference in taken.optimizers.modules):
+        turn(module, taken, is_training=is_training)
+
+
+def settle(place: Place) -> None:
+    """End the training: all workers have the agreed model."""
+    taken = place.context(TakenOver)
+    if taken.evaluations is not None:
+        taken.evaluations.leave()
+    for optimizer in taken.optimizers.all:
+        optimizer.finish()
+
+
+def has_running_statistics(modules: Sequence[ref[Module]]) -> bool:
+    """Return whether a model has batch norm whose statistics each worker keeps by itself."""
+    return any(
+        isinstance(part, _BatchNorm) and part.track_running_stats
+        for reference in modules
+        if (module := reference()) is not None
+        for part in module.modules()
+    )
+
+
+def check_alike(module: Module, world: Any) -> None:
+    """Raise `ConfigurationError` where workers have parameters or buffers of other names, shapes or dtypes."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    text = "\n".join(f"{name} {x.dtype} {tuple(x.shape)}" for name, x in tensors)
+    digests = world.gather(hashlib.sha256(text.encode()).hexdigest())
+    other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
+    if other is not None:
+        raise ConfigurationError(
+            f"the model in DistributedDataParallel has other parameters or buffers on rank {other} than on rank 0; "
+            "make the same model on all workers"
+        )
+
+
+class _StateWatch:
+    """Says once that a state of the model which is asked for outside of an evaluation is this worker's own replica."""
+
+    def __init__(self, place: Place) -> None:
+        self._place: Place | None = place
+
+    def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
+        place = self._place
+        if place is None or current.place() is not place:
+            return
+        taken = place.context(TakenOver)
+        is_inside = taken.evaluations is not None and taken.evaluations.is_on
+        if is_inside or taken.has_said_own or place.wire.size == 1 or not differ(place):
+            return
+        taken.has_said_own = True
+        tell(
+            f"quorate: rank {place.wire.rank}: state_dict() was called while replicas differ, and is this worker's own "
+            "replica; call it after model.eval() on all workers, or after dist.destroy_process_group(), for the agreed "
+            "model\n"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StateWatch:
+        return _silent()
+
+    def __reduce__(self) -> Any:
+        return _silent, ()
+
+
+def _silent() -> _StateWatch:
+    """Return the hook of a copy of the model, which nobody trains."""
+    hook = _StateWatch.__new__(_StateWatch)
+    hook._place = None
+    return hook

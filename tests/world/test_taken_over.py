@@ -1,0 +1,157 @@
+"""Scripts that are written for torch DDP, unchanged, under `quorate run --strategy`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.architecture.tree import ROOT
+from tests.support.programs import quorate
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = ROOT / "tests" / "support" / "ddp_scripts"
+ARGUMENTS = {"gan": (), "imagenet": (), "multigpu": ("2", "1", "--nprocs"), "nanogpt": ()}
+
+
+def run(folder: Path, name: str, *options: str, size: int = 2) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    arguments = (*ARGUMENTS[name], str(size)) if name == "multigpu" else ARGUMENTS[name]
+    script = str(SCRIPTS / f"{name}.py")
+    return quorate(folder, "run", "-n", str(size), "--name", "r", *options, script, *arguments, timeout=100)
+
+
+def states(folder: Path, size: int = 2) -> list[dict[str, Tensor]]:
+    return [torch.load(folder / f"state-{rank}.pt") for rank in range(size)]
+
+
+def trained(folder: Path, name: str, strategy: str | None, size: int = 2) -> dict[str, Tensor]:
+    """The state that all workers save at the end, which is the same."""
+    ended = run(folder, name, *(() if strategy is None else ("--strategy", strategy)), size=size)
+    assert ended.returncode == 0, ended.stderr
+    first, *others = states(folder, size)
+    for other in others:
+        assert all(torch.equal(other[key], first[key]) for key in first)
+    return first
+
+
+@pytest.mark.parametrize("name", ["gan", "imagenet", "nanogpt"])
+def test_all_reduce_has_the_bits_of_ddp(name: str, tmp_path: Path) -> None:
+    own = trained(tmp_path / "own", name, None)
+    ours = trained(tmp_path / "ours", name, "all-reduce")
+    assert list(own) == list(ours)
+    assert all(torch.equal(own[key], ours[key]) for key in own)
+
+
+def test_three_workers_have_its_numbers(tmp_path: Path) -> None:
+    own = trained(tmp_path / "own", "gan", None, size=3)
+    ours = trained(tmp_path / "ours", "gan", "all-reduce", size=3)
+    for key in own:
+        torch.testing.assert_close(ours[key], own[key], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+@pytest.mark.parametrize("strategy", ["eager-majority", "local-sgd", "d-psgd"])
+def test_all_workers_end_with_one_model(name: str, strategy: str, tmp_path: Path) -> None:
+    state = trained(tmp_path / "ours", name, strategy)
+    assert all(x.isfinite().all() for x in state.values())
+
+
+def test_it_resumes(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", "imagenet", "all-reduce")
+    parts, script = tmp_path / "parts", str(SCRIPTS / "imagenet.py")
+    for name, words in (("a", ["--epochs", "1"]), ("b", ["--resume", "checkpoint.pth.tar"])):
+        parts.mkdir(exist_ok=True)
+        ended = quorate(parts, "run", "-n", "2", "--name", name, "--strategy", "all-reduce", script, *words)
+        assert ended.returncode == 0, ended.stderr
+    resumed = states(parts)[0]
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+ALONE = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rank = dist.get_rank()
+for step in range(6):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if rank == 0:
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        model.train()
+        print("evaluated", flush=True)
+    BARRIER
+"""
+
+
+@pytest.mark.parametrize("strategy", ["eager-majority", "local-sgd", "d-psgd"])
+@pytest.mark.parametrize("barrier", ["dist.barrier()", ""])
+def test_one_worker_evaluates_alone(strategy: str, barrier: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ALONE.replace("BARRIER", barrier))
+    ended = quorate(tmp_path, "run", "-n", "2", "--strategy", strategy, "train.py", timeout=25)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("evaluated") == 6
+    assert ended.stderr.count("so this worker evaluates its own replica") == 1
+
+
+REFUSED = {
+    "a hook of its own": (
+        "model.register_comm_hook(None, lambda state, bucket: bucket)",
+        "register_comm_hook was given <lambda>",
+    ),
+    "a step in an evaluation": (
+        "step(); model.eval(); step()",
+        "optimizer.step() was called between model.eval() and model.train()",
+    ),
+    "an optimizer after the forward pass": (
+        "loss = model(torch.ones(1, 2)).sum()\nlate = torch.optim.SGD(model.parameters())\n"
+        "loss.backward()\nlate.step()",
+        "SGD was made between a forward pass and its step",
+    ),
+    "processes of its own": (
+        "torch.multiprocessing.spawn(print, nprocs=3)",
+        "the script starts 3 processes by itself",
+    ),
+    "another model on rank 1": (
+        "DistributedDataParallel(torch.nn.Linear(2, 1 + dist.get_rank()))",
+        "has other parameters or buffers on rank 1 than on rank 0",
+    ),
+}
+REFUSED_SCRIPT = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_sentence_says_what_does_not_work(case: str, tmp_path: Path) -> None:
+    line, words = REFUSED[case]
+    (tmp_path / "train.py").write_text(f"{REFUSED_SCRIPT}{line}\n")
+    ended = quorate(tmp_path, "run", "-n", "2", "--strategy", "eager-majority", "train.py")
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+def test_a_script_whose_parameters_were_never_agreed_on_does_not_end_well(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(1, 2)).sum().backward()\noptimizer.step()\n"
+    )
+    ended = quorate(tmp_path, "run", "-n", "2", "--strategy", "eager-solo", "train.py")
+    assert ended.returncode == 1
+    assert "--strategy eager-solo was asked for, and no worker used it" in ended.stderr
