@@ -55,7 +55,7 @@ class Member:
         add_with: AddWith | None = None,
     ) -> None:
         self.agreed, self.rank, self._blank, self._host_of = agreed, rank, blank, host_of
-        self._add_with = self._add_alone if add_with is None else add_with
+        self._add_with = add_with if add_with is not None and agreed.is_large else self._add_alone
         self.pending = PendingGradients(agreed, blank=blank) if pending is None else pending
         self.log = Log(agreed.log_rounds, agreed.log_bytes, agreed.vector_bytes if agreed.pieces > 1 else None)
         self.term, self.leads, self.started, self.applied = 0, 0, 0, 0
