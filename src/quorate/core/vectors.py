@@ -224,13 +224,13 @@ def coded_segments(layout: Layout) -> dict[int, tuple[Segment, ...]]:
 
 def empty_vector(layout: Layout, on_cpu: Callable[[int, torch.dtype], Tensor] | None = None) -> Flat:
     """Return a new vector of arbitrary numbers; `on_cpu(numel, dtype)` allocates its parts on the CPU."""
-
-    def part(p: Part) -> Tensor:
-        if on_cpu is not None and p.device.type == "cpu":
-            return on_cpu(p.numel, p.dtype)
-        return torch.empty(p.numel, dtype=p.dtype, device=p.device)
-
-    return Flat([part(p) for p in layout.parts], layout)
+    parts = [
+        torch.empty(p.numel, dtype=p.dtype, device=p.device)
+        if on_cpu is None or p.device.type != "cpu"
+        else on_cpu(p.numel, p.dtype)
+        for p in layout.parts
+    ]
+    return Flat(parts, layout)
 
 
 def placeholder(layout: Layout) -> Flat:

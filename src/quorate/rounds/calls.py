@@ -122,16 +122,11 @@ class Calls:
         return self.members.alive
 
     @property
-    def live(self) -> int:
-        """The number of these."""
-        return len(self.members.alive)
-
-    @property
     def quorum(self) -> int:
         """The number of workers (or learners) that have to call, of those that have not died."""
         if not self.agreed.learners:
-            return self.agreed.quorum_of(self.live)
-        return self.agreed.quorum_of(len(self.learners.among(self.inside)))
+            return self.agreed.quorum_of(len(self.members.alive))
+        return self.agreed.quorum_of(len(self.learners.among(self.members.alive)))
 
     def is_gone(self, rank: int) -> None:
         """Note that `rank` has died: it counts for nothing but its contributions."""
@@ -208,7 +203,7 @@ class Calls:
 
     def counted_at(self, now: float) -> int:
         """Return how many train: they have not ended or died, and have not been silent for too long."""
-        return sum(self._trains(self.workers[rank], now) for rank in self.members.alive)
+        return sum([self._trains(self.workers[rank], now) for rank in self.members.alive])
 
     def _trains(self, worker: Stepper, now: float) -> bool:
         is_heard = worker.is_present or now - worker.heard_at < self.agreed.patience
@@ -225,7 +220,7 @@ class Calls:
 
     def may_start(self) -> bool:
         """Return whether a round starts now."""
-        if not self._is_called_for() or self._far_behind():
+        if not self.callers or not self._is_called_for() or self._far_behind():
             return False
         return self.learners.among(self.callers) >= self._counted()[1] or self.window.is_over(self.now)
 
@@ -235,8 +230,9 @@ class Calls:
         return self.window.until if self._is_called_for() and not self._far_behind() else math.inf
 
     def held_by(self) -> list[int]:
-        """Return the workers that the callers wait for: to call, or to catch up where they are at the bound."""
-        if not self.callers or self.may_start():
+        """Return the workers that the callers wait for, where no round may start: to call, or to catch up where they
+        are at the bound."""
+        if not self.callers:
             return []
         if self._is_called_for():
             return self._far_behind()
@@ -245,7 +241,7 @@ class Calls:
 
     def _counted(self) -> tuple[list[int], set[int]]:
         if self._known is None:
-            states = ((rank, self.workers[rank]) for rank in self.inside)
+            states = [(rank, self.workers[rank]) for rank in self.members.alive]
             workers = [(rank, worker) for rank, worker in states if worker.activity in ("stepping", "away")]
             absent = (rank for rank, worker in workers if not worker.is_present)
             counted = self.learners.whole([rank for rank, worker in workers if worker.is_present], absent)
@@ -274,16 +270,18 @@ class Calls:
 
     def may_settle(self) -> bool:
         """Return whether nobody steps any more: one more round takes what is pending."""
-        return all(self.workers[rank].activity in ("settling", "ended") for rank in self.inside)
+        if self.callers:  # they step
+            return False
+        return {self.workers[rank].activity for rank in self.members.alive} <= {"settling", "ended"}
 
     @property
     def ended(self) -> int:
-        return sum(self.workers[rank].activity == "ended" for rank in self.inside)
+        return sum([self.workers[rank].activity == "ended" for rank in self.members.alive])
 
     @property
     def all_ended(self) -> bool:
         """Whether every worker has ended or died."""
-        return self.ended == self.live
+        return self.ended == len(self.members.alive)
 
     def begin(self) -> int:
         """Start the next round; return its number."""
@@ -293,12 +291,13 @@ class Calls:
         self.window.closed(self.now)
         return self.started
 
-    def takes_effect(self, number: int, joining: Iterable[int], *, is_pause: bool) -> None:
+    def takes_effect(self, number: int, joining: Sequence[int], *, is_pause: bool) -> None:
         """Note that round `number` is there, and the `joining` workers step from it on."""
         if is_pause:
             self.resumed(number)
         self.completed(number)
-        self.come(joining, number)
+        if joining:
+            self.come(joining, number)
 
     def completed(self, number: int) -> None:
         for worker in self.workers:

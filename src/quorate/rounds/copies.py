@@ -65,7 +65,7 @@ class Copies:
 
     def needs(self, now: float) -> int | None:
         """Return the oldest round that workers may miss after the copies under way; None where there are none."""
-        return min((self._needs[to] for to, until in self._until.items() if until > now), default=None)
+        return min([self._needs[to] for to, until in self._until.items() if until > now], default=None)
 
     def ended(self, to: int) -> None:
         self._until.pop(to, None)
@@ -119,7 +119,7 @@ class Entrance:
 
     def calls(self, has: Mapping[int, int]) -> bool:
         """Return whether a round has to start so that a newcomer steps; `has` is the newest round of each worker."""
-        return any(has[rank] == self._log.newest for rank in self._hastening)
+        return bool(self._hastening) and any(has[rank] == self._log.newest for rank in self._hastening)
 
     def let_in(self, number: int, has: Mapping[int, int], *, is_pause: bool) -> tuple[int, ...]:
         """Return the newcomers that step from round `number` on; `has` is the newest round of each worker."""

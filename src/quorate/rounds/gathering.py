@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from quorate.core.vectors import Flat, Layout, add_into
@@ -46,7 +47,7 @@ class OpenRound:
     @property
     def looks_at(self) -> float:
         """When the next worker may count as silent."""
-        return min((at for rank, at in self.until.items() if rank not in self.contributions), default=math.inf)
+        return min([at for rank, at in self.until.items() if rank not in self.contributions], default=math.inf)
 
     def silent(self, now: float, *, but: int) -> list[int]:
         """Return the workers that have not answered in time; they are not waited for any more."""
@@ -58,11 +59,8 @@ class OpenRound:
 
 def furthest(contributions: Iterable[Contribution], step: float, options: Any) -> tuple[float, Any]:
     """Return the step and the options of the contributor furthest in the training, if beyond `step`."""
-    best = max(
-        (contribution for contribution in contributions if contribution.gives),
-        key=lambda contribution: contribution.step,
-        default=None,
-    )
+    giving = [contribution for contribution in contributions if contribution.stalenesses]
+    best = max(giving, key=attrgetter("step"), default=None)
     return (step, options) if best is None or best.step < step else (best.step, best.options)
 
 
@@ -85,8 +83,12 @@ def sum_by_hosts(
     hosts: Iterable[Iterable[int]], contributions: Mapping[int, Contribution], add: Add = sum_of
 ) -> Flat | None:
     """Return the sum as several hosts form it: of each host in order, then of the hosts in order."""
-    sums = (add([vector for rank in host if (vector := contributions[rank].vector) is not None]) for host in hosts)
-    return add([vector for vector in sums if vector is not None])
+    sums = [
+        total
+        for host in hosts
+        if (total := add([vector for rank in host if (vector := contributions[rank].vector) is not None])) is not None
+    ]
+    return sums[0] if len(sums) == 1 else add(sums)
 
 
 def round_of(
@@ -106,18 +108,19 @@ def round_of(
 ) -> Round:
     """Return the round of `result` and of `contributions`, by rank."""
     best_step, best_options = furthest(contributions.values(), log.step, log.options)
-    contributors = {rank: sent.stalenesses for rank, sent in contributions.items() if sent.gives}
-    live = calls.live if gathering.is_pause else max(1, calls.counted_at(now), len(contributors))
+    contributors = {rank: sent.stalenesses for rank, sent in contributions.items() if sent.stalenesses}
+    inside, counted = len(calls.inside), 0 if gathering.is_pause else calls.counted_at(now)
+    live = inside if gathering.is_pause else max(1, counted, len(contributors))
     return Round(
         number=gathering.number,
         term=term,
         sum=result.vector,
-        weight=sum(sent.weight for sent in contributions.values()),
+        weight=sum([sent.weight for sent in contributions.values()]),
         live=live,
-        alive=live if gathering.is_pause else max(live, calls.counted_at(now) + calls.ended),
+        alive=live if gathering.is_pause else max(live, counted + calls.ended),
         options=best_options,
         step=best_step,
-        progress=log.progress + sum(sent.used_up for sent in contributions.values()) / max(1, calls.live),
+        progress=log.progress + sum([sent.used_up for sent in contributions.values()]) / max(1, inside),
         contributors=contributors,
         is_pause=gathering.is_pause,
         saves=saves,
@@ -169,12 +172,16 @@ class Asking:
 
     def due(self, held: set[int], now: float) -> tuple[list[int], list[int]]:
         """Return, of the workers waited for (`held`), those that have not answered, and those to ask (again)."""
+        if not held and not self._until:
+            return [], []
         for rank in self._until.keys() - held:
             del self._until[rank]
         for rank in held - self._until.keys():
             self._is_there.add(rank)
             self._until[rank] = now + self._grace
         due = [rank for rank in sorted(held) if self._until[rank] <= now]
+        if not due:
+            return [], []
         return [rank for rank in due if rank not in self._is_there], [rank for rank in due if rank in self._is_there]
 
     def asked(self, rank: int, until: float) -> None:

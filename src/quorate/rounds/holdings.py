@@ -10,7 +10,7 @@ from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
 from quorate.rounds.copies import Copies, CopyFor
-from quorate.rounds.forming import Forming, spans_hosts
+from quorate.rounds.forming import Forming, are_apart, spans_hosts
 from quorate.rounds.gathering import Carrying
 from quorate.rounds.log import Log, Round
 from quorate.rounds.messages import Envelope, RoundSignal, Signal
@@ -81,7 +81,7 @@ class Holdings:
         self._copies = Copies(rank, host_of)
         self._proposed: Round | None = None
         self._first_there: dict[int, int] = {}  # by host, the worker that has the newest sum first, and passes it on
-        self._host_of = host_of
+        self._host_of, self.are_apart = host_of, are_apart(host_of, agreed.ranks)
 
     # -- what is known
 
@@ -91,14 +91,16 @@ class Holdings:
             self.told[rank] = -1
             self._left_out.discard(rank)
             self._on_its_way.pop(rank, None)
-        self._first_there = {host: rank for host, rank in self._first_there.items() if self.told[rank] >= 0}
+        if self.are_apart:
+            self._first_there = {host: rank for host, rank in self._first_there.items() if self.told[rank] >= 0}
 
     def heard(self, rank: int, envelope: Envelope, now: float) -> None:
         """Note the newest round of `rank`."""
         logged = envelope.logged
         if rank in self._on_its_way and logged >= self._on_its_way[rank][0]:
             del self._on_its_way[rank]
-        self.know(rank, envelope)
+        if logged != self._logged[rank]:
+            self.know(rank, envelope)
         if rank in self._left_out and logged >= self.told[rank] and self._calls.workers[rank].is_present:
             self.bring_up(rank, logged, envelope.log_term, now)
 
@@ -136,7 +138,8 @@ class Holdings:
 
     def acknowledged(self, now: float) -> int:
         """Return the newest round that all have, and that no copy under way may miss."""
-        newest = min(self._log.newest if rank == self._rank else self._logged[rank] for rank in self._calls.inside)
+        alive, newest = self._calls.members.alive, self._log.newest
+        newest = min([newest if rank == self._rank else self._logged[rank] for rank in alive])
         oldest = self._copies.needs(now)
         return newest if oldest is None else min(newest, oldest - 1)
 
@@ -153,7 +156,8 @@ class Holdings:
         only proposed (see `votes`), and `holders` hold it already."""
         number, self._proposed = formed.number, formed if voters else None
         heads = {} if forming is None else forming.head_of
-        self._first_there = {self._host_of(rank): rank for rank in (*heads.values(), self._rank)}
+        if self.are_apart:
+            self._first_there = {self._host_of(rank): rank for rank in (*heads.values(), self._rank)}
         acknowledged = self.acknowledged(now)
         announcement = self._announcement(formed, acknowledged)
         header = announcement.header()
@@ -184,7 +188,7 @@ class Holdings:
         return is_sole and self._host_of(rank) == self._host_of(self._rank)
 
     def _send_newest(self, to: int, newest: Announcement, header: Header, *, from_here: bool = False) -> None:
-        first = self._first_there.setdefault(self._host_of(to), to)
+        first = self._first_there.setdefault(self._host_of(to), to) if self.are_apart else self._rank
         self._send_from(self._rank if from_here else first, to, newest, header)
 
     def _send_from(self, source: int, to: int, announcement: Announcement, header: Header) -> None:

@@ -33,7 +33,7 @@ from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
 from quorate.rounds.combining import Combined
 from quorate.rounds.copies import Entrance
-from quorate.rounds.forming import are_apart, on_one_host
+from quorate.rounds.forming import on_one_host
 from quorate.rounds.gathering import Add, Asking, Carrying, OpenRound, round_of, total_of
 from quorate.rounds.holdings import Holdings, Send
 from quorate.rounds.hosts.attempts import Attempts
@@ -76,7 +76,7 @@ class Leader:
         self._asking = Asking(agreed.grace)
         self.attempts: Attempts | NoAttempts = NoAttempts()
         self.votes: Votes | NoVotes = NoVotes()
-        if are_apart(host_of, agreed.ranks):
+        if self.holdings.are_apart:
             self.attempts = Attempts(agreed, rank, self.calls, self.holdings, send, host_of)
             self.votes = Votes(log, self.calls, host_of)
         self._wanted = 0  # the newest request that a round be kept
@@ -95,7 +95,7 @@ class Leader:
 
     def received(self, source: int, envelope: Envelope, header: Header, vector: Flat | None, now: float) -> None:
         """Take in a message of `source` to whoever leads."""
-        if self.is_outside(source):
+        if source not in self.calls.members.alive:
             self._heard_outside(source, envelope, header, now)
             return
         self.heard(source, envelope, now)
@@ -123,7 +123,7 @@ class Leader:
         self.advance(now)
 
     def is_outside(self, rank: int) -> bool:
-        return rank not in self.calls.members
+        return rank not in self.calls.members.alive
 
     def heard(self, rank: int, envelope: Envelope, now: float) -> None:
         """Note that `rank` is there, as it has sent a message."""
@@ -220,7 +220,8 @@ class Leader:
 
     def _finds_silent(self, needed: Iterable[int], now: float, longer: float = 0.0) -> bool:
         silent, there = self._asking.due(set(needed) - {self.rank}, now)
-        self.are_absent(silent)
+        if silent or self.holdings.are_apart:
+            self.are_absent(silent)
         for rank in there:
             self._send(rank, Signal("look").header(), None)
             self._asking.asked(rank, self._silent_at(rank, now) + longer)
@@ -265,8 +266,8 @@ class Leader:
     def _go_on(self, gathering: OpenRound, now: float) -> None:
         if not (gathering.until.keys() <= gathering.contributions.keys() and self.attempts.are_needed(gathering)):
             return
-        gives = any(contribution.gives for contribution in gathering.contributions.values())
-        if not (gathering.spans and gives and self.attempts.decide(gathering, now)):
+        gives = gathering.spans and any(contribution.gives for contribution in gathering.contributions.values())
+        if not (gives and self.attempts.decide(gathering, now)):
             self._form(gathering, None, now)
 
     def _form(self, gathering: OpenRound, total: Flat | None, now: float) -> None:

@@ -51,11 +51,6 @@ class Round:
     excluded: list[list[Any]] = field(default_factory=list)
     """Ranks that an aggregation rule gave no weight, or hardly any, each with the reason."""
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the sum."""
-        return 0 if self.sum is None else nbytes_of(self.sum)
-
     def header(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
@@ -234,12 +229,11 @@ class Log:
     def trim(self, applied: int, acknowledged: int) -> None:
         """Forget the rounds before `applied` that all have (up to `acknowledged`), or that are too many. So few results
         lie in memory where all keep up."""
-        size = sum(map(self._nbytes, self._rounds.values()))
         for number in sorted(self._rounds):
-            is_kept = number > acknowledged and size <= self._limit and number > applied - self._most
-            if number >= applied or is_kept:
+            is_wanted = number > acknowledged and number > applied - self._most
+            if number >= applied or (is_wanted and self._nbytes() <= self._limit):
                 break
-            size -= self._nbytes(self._rounds.pop(number))
+            del self._rounds[number]
 
     def release(self, applied: int, acknowledged: int) -> None:
         """Release the sum of round `applied`, too, where all have it."""
@@ -252,8 +246,10 @@ class Log:
         """The oldest round that is kept with its sum; the next one where none is."""
         return max(min(self._rounds, default=self.newest + 1), self._released + 1)
 
-    def _nbytes(self, formed: Round) -> int:
-        return formed.nbytes if self._each is None else self._each
+    def _nbytes(self) -> int:
+        if self._each is not None:
+            return self._each * len(self._rounds)
+        return sum([nbytes_of(formed.sum) for formed in self._rounds.values() if formed.sum is not None])
 
 
 def at_once(agreed: Agreed, rank: int) -> int:

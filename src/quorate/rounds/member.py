@@ -55,7 +55,7 @@ class Member:
         add_with: AddWith | None = None,
     ) -> None:
         self.agreed, self.rank, self._blank, self._host_of = agreed, rank, blank, host_of
-        self._add_with = self._add_alone if add_with is None else add_with
+        self._add_with = add_with if add_with is not None and agreed.is_large else self._add_alone
         self.pending = PendingGradients(agreed, blank=blank) if pending is None else pending
         self.log = Log(agreed.log_rounds, agreed.log_bytes, agreed.vector_bytes if agreed.pieces > 1 else None)
         self.term, self.leads, self.started, self.applied = 0, 0, 0, 0
@@ -79,7 +79,8 @@ class Member:
         self._was_started = self._asked = 0  # the newest round that this term's leader has asked for
         self.patience = Patience(agreed)
         self.between: BetweenHosts | NoExchanges = NoExchanges()
-        if are_apart(host_of, agreed.ranks):
+        self._is_apart = are_apart(host_of, agreed.ranks)
+        if self._is_apart:
             self.between = BetweenHosts(rank, self._tell, blank, layout_of, self._giving.snapshots, self.patience)
         self.incoming = Incoming(agreed, self.log, self.between, self.patience, self._tell, self._accept)
         if rank == 0:
@@ -191,7 +192,8 @@ class Member:
     def _accept(self, formed: Round, acknowledged: int) -> None:
         number = formed.number
         self.log.add(formed)
-        self.incoming.logged(formed)
+        if self._is_apart:
+            self.incoming.logged(formed)
         self._note = _goes_on(self._note, number, formed.era, is_in=self.rank in formed.joined)
         self.patience.new_round()
         self.started = max(self.started, number)
@@ -293,7 +295,7 @@ class Member:
             # Somebody knows more: it leads better. Its term is newer than this one.
             self._tell(newest, Signal("stand").header(), None)
             return
-        if self._is_apart and not inquiry.is_enough(self.members, self.log.voters):
+        if are_apart(self._host_of, self.members.everyone) and not inquiry.is_enough(self.members, self.log.voters):
             self._inquiry, inquiry.until = inquiry, now + self.patience.seconds
             return
         self.leader = self._new_leader(started)
@@ -305,10 +307,6 @@ class Member:
 
     def _add_alone(self, waiting: object, vectors: Sequence[Flat]) -> Flat | None:
         return sum_of(vectors, self._blank)
-
-    @property
-    def _is_apart(self) -> bool:
-        return are_apart(self._host_of, self.members.everyone)
 
     def _state(self) -> State:
         return State(max(self.started, self._was_started), self._note, self.incoming.held.about)

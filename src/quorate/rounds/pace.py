@@ -145,10 +145,6 @@ class Called(Work[int], Protocol):
 class Pace(Protocol):
     """Decides what the training thread of one worker applies."""
 
-    @property
-    def version(self) -> int:
-        """The newest round that was applied."""
-
     def call(self, slack: float | None, *, waits: bool) -> Called:
         """Call for a round, if none has started since the previous step returned; `slack` is as of `Rounds.hand_in`."""
 
@@ -189,16 +185,12 @@ class OwnPace:
         self._progress, self._member, self._arrival = progress, progress.member, arrival
         self._era, self._settles, self._give = era, is_pause, give
 
-    @property
-    def version(self) -> int:
-        return self._progress.applied
-
     def call(self, slack: float | None, *, waits: bool) -> Wait:
-        started = self._member.started
-        if started > self.version:
-            self._progress.say(Note("ride", started if waits else self.version).header())
+        started, applied = self._member.started, self._progress.applied
+        if started > applied:
+            self._progress.say(Note("ride", started if waits else applied).header())
             return Wait(self._arrival, started, is_called_for=False)
-        computing = None if waits else self.version
+        computing = None if waits else applied
         self._progress.say(Note("call", computing, started, slack).header())
         return Wait(self._arrival, started + 1)
 
@@ -209,7 +201,7 @@ class OwnPace:
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
         if (copied := self._copied()) is not None:
             return copied
-        completed = self._member.log.get(self.version + 1)
+        completed = self._member.log.get(self._progress.applied + 1)
         if completed is not None and completed.number <= up_to:
             return completed
         self._arrival.drain()
@@ -223,9 +215,12 @@ class OwnPace:
         source, copy = member.copy
         member.copy, state = None, copy.jump.state
         if copy.is_whole:
-            is_known = not member.is_outside or (state.era, state.number) <= (self._era(), self.version)
+            is_known = not member.is_outside or (state.era, state.number) <= (self._era(), self._progress.applied)
         else:
-            is_known = (state.number, state.log_term) == (self.version, member.log.term_of(self.version))
+            is_known = (state.number, state.log_term) == (
+                self._progress.applied,
+                member.log.term_of(self._progress.applied),
+            )
         return None if is_known else Copied(source, copy)
 
     @property

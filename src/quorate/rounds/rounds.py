@@ -77,7 +77,7 @@ class Rounds:
 
     @property
     def version(self) -> int:
-        return self._pace.version
+        return self._progress.applied
 
     @property
     def ledger(self) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from quorate.core.contracts import Message
 
@@ -25,51 +25,38 @@ class Receive(Protocol):
 R = TypeVar("R", bound=Receive)
 
 
-class _Box(Generic[R]):
-    """Messages and receives at one address; never both for the same source."""
-
-    def __init__(self) -> None:
-        self.arrived: deque[tuple[int, Message]] = deque()
-        self.waiting: deque[R] = deque()
-
-
 class Boxes(Generic[A, R]):
     """Messages and receives of all addresses; receives are served in the order of their calls. Not locked."""
 
     def __init__(self) -> None:
-        self._boxes: dict[A, _Box[R]] = {}
+        self._arrived = defaultdict[A, deque[tuple[int, Message]]](deque)
+        self._waiting = defaultdict[A, deque[R]](deque)
+        """Neither has an empty queue, and for no source is there a message in one and a receive in the other."""
 
     def put(self, source: int, address: A, message: Message) -> None:
         """Add an arrived message: the first receive that fits gets it."""
-        box = self._box(address)
-        for place, receive in enumerate(box.waiting):
+        for place, receive in enumerate(self._waiting.get(address, ())):
             if receive.source is None or receive.source == source:
-                del box.waiting[place]
-                self._tidy(address, box)
+                _remove(self._waiting, address, place)
                 receive.fill(source, message)
                 return
-        box.arrived.append((source, message))
+        self._arrived[address].append((source, message))
 
     def ask(self, address: A, receive: R) -> None:
         """Give `receive` the next message at `address` that no earlier receive gets, now or later."""
-        box = self._box(address)
-        for place, (source, message) in enumerate(box.arrived):
+        for place, (source, message) in enumerate(self._arrived.get(address, ())):
             if receive.source is None or receive.source == source:
-                del box.arrived[place]
-                self._tidy(address, box)
+                _remove(self._arrived, address, place)
                 receive.fill(source, message)
                 return
-        box.waiting.append(receive)
+        self._waiting[address].append(receive)
 
-    def _box(self, address: A) -> _Box[R]:
-        box = self._boxes.get(address)
-        if box is None:
-            box = self._boxes[address] = _Box()
-        return box
 
-    def _tidy(self, address: A, box: _Box[R]) -> None:
-        if not box.arrived and not box.waiting:
-            del self._boxes[address]
+def _remove(queues: dict[A, deque[Any]], address: A, place: int) -> None:
+    queue = queues[address]
+    del queue[place]
+    if not queue:
+        del queues[address]
 
 
 class Gate:

@@ -48,18 +48,18 @@ def encode(
 
     Of a tensor for which `place` returns a place, only the place is written.
     """
-    described, carried = list[tuple[Any, ...]](), list[Tensor]()
+    described, carried = list[tuple[Any, ...]](), list[memoryview]()
     for tensor in message.tensors:
         x = tensor.detach().cpu().contiguous()
         at = place(x) if place is not None else None
         described.append((str(x.dtype).removeprefix("torch."), list(x.shape), *([list(at)] if at is not None else [])))
-        if at is None:
-            carried.append(x)
+        if at is None and x.numel():
+            carried.append(raw(x))
     header = {"e": envelope, "h": dict(message.header), "x": described}
     text = _TEXT_OF(header).encode()
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"a message's header takes {len(text)} bytes; at most {HEADER_LIMIT} are allowed")
-    return [memoryview(_LENGTH.pack(len(text)) + text), *(raw(x) for x in carried if x.numel())]
+    return [memoryview(_LENGTH.pack(len(text)) + text), *carried]
 
 
 def _bytes_of(dtype: str, shape: Sequence[int]) -> int:
@@ -91,11 +91,12 @@ class Reader:
         envelope, header, described = self._header["e"], self._header["h"], self._header["x"]
         if not (isinstance(envelope, dict) and isinstance(header, dict) and isinstance(described, list)):
             raise TypeError("it does not have the three parts of a frame")
-        self._tensors, self._left = [], []
+        self._tensors, self._left, self._is_shared = [], [], False
         if described and sum(_bytes_of(dtype, shape) for dtype, shape, *place in described if not place) > BYTES_LIMIT:
             raise ValueError(f"a frame announces more than the {BYTES_LIMIT} bytes of memory there are")
         for dtype, shape, *place in described:
             self._tensors.append(self._tensor(_DTYPES[dtype], shape, place))
+            self._is_shared = self._is_shared or bool(place)
             if not place and self._tensors[-1].numel():
                 self._left.append(self._tensors[-1])
 
@@ -130,8 +131,7 @@ class Reader:
         if self._left:
             self._stage, self._buffer, self._filled = "tensor", raw(self._left.pop(0)), 0
             return None
-        is_shared = any(place for _, _, *place in self._header["x"])
-        message = Message(tuple(self._tensors), self._header["h"], is_shared)
+        message = Message(tuple(self._tensors), self._header["h"], self._is_shared)
         self._tensors = []
         envelope: dict[str, Any] = self._header["e"]
         self._next_length()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from quorate.wire.work import Together
 from quorate.wire.wrapped import Wrapped
 
 T = TypeVar("T")
+_NBYTES = attrgetter("nbytes")
 
 
 @dataclass
@@ -61,11 +63,12 @@ class Metered(Wrapped):
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         work = self.inner.send(message, to, tag)
         if to != self.rank:
-            self.meter.sent("send", sum([x.nbytes for x in message.tensors]), 1)
+            self.meter.sent("send", sum(map(_NBYTES, message.tensors)), 1)
         return work
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
-        return _Receive(self.inner.receive(source, tag, needs), self.meter, self.rank)
+        work = self.inner.receive(source, tag, needs)
+        return work if source == self.rank else _Receive(work, self.meter, self.rank)
 
     def _call(self, operation: str, launch: Callable[[], Work[T]], payload: Any, peer: int | None) -> Work[T]:
         work = launch()
@@ -118,19 +121,17 @@ class Metered(Wrapped):
 class _Receive:
     """Counts a message when it is first waited for."""
 
-    __slots__ = ("_meter", "_rank", "_work")
+    __slots__ = ("_meter", "_rank", "_work", "done")
 
     def __init__(self, work: Work[tuple[int, Message]], meter: Meter, rank: int) -> None:
         self._work, self._rank = work, rank
         self._meter: Meter | None = meter
-
-    def done(self) -> bool:
-        return self._work.done()
+        self.done = work.done
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
         source, message = self._work.wait(timeout)
         if self._meter is not None and source != self._rank:
-            self._meter.received("receive", sum([x.nbytes for x in message.tensors]), 1)
+            self._meter.received("receive", sum(map(_NBYTES, message.tensors)), 1)
         self._meter = None
         return source, message
 

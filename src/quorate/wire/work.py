@@ -23,6 +23,10 @@ class Done(Generic[T]):
         return self._value
 
 
+SENT = Done(None)
+"""A message that was given, or never will be."""
+
+
 class Together(Generic[T]):
     """Several works as one: the thread that waits calls `combine` on their results, once."""
 

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from quorate.observe.host_load import HostLoad
 from quorate.observe.memory_use import memory_use
 from quorate.observe.step_times import timing
 from quorate.records.records import Recorder, records_of
-from quorate.records.rows import End, Log, Start
+from quorate.records.rows import End, Log, Row, Start
 from quorate.train.serving import serves_only
 from quorate.wire import current
 from quorate.wire.current import Place
@@ -58,15 +58,16 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     if wire.rank == 0 and isinstance(wire, RealWire) and not os.environ.get("QUORATE_RUN"):
         place.context(_Kept).folder = folder
     is_real = isinstance(wire, RealWire)
+    further: Callable[[], Sequence[Row]] = tuple
     if isinstance(wire, RealWire) and not wire.endpoint.is_local:
-        place.context(_Kept).transfer = RecordTransfer(wire.endpoint, folder)
+        place.context(_Kept).transfer, further = RecordTransfer(wire.endpoint, folder), wire.endpoint.clocks.news
     writing = _writing(place, folder, chosen, log)
     recorder = timing(place).recorder = Recorder(
         records_of(folder, wire.rank),
         closes=not is_real,
         copy=None if writing is None else Scalars(writing),
         say=partial(_say, wire.rank),
-        further=wire.endpoint.clocks.news if isinstance(wire, RealWire) else tuple,
+        further=further,
     )
     recorder.write(
         Start(

@@ -65,10 +65,6 @@ class _TellingPace:
         self._own, self._tell = own, tell
         self.applied, self.serve, self.wait_for_news = own.applied, own.serve, own.wait_for_news
 
-    @property
-    def version(self) -> int:
-        return self._own.version
-
     def call(self, slack: float | None, *, waits: bool) -> Called:
         called = self._own.call(slack, waits=waits)
         self._tell("call", number=called.number, is_called_for=called.is_called_for)
@@ -126,10 +122,6 @@ class _FollowingPace:
         self._row = row.channel(_TAG)
         self._asked = self._row.receive(0, _TAG)
         self._early: Answer | None = None
-
-    @property
-    def version(self) -> int:
-        return self._task.applied
 
     def answer(self, kind: str) -> Answer:
         answer = self._after_copies()

@@ -89,21 +89,21 @@ class Lobby:
     """The connections that have not proved themselves."""
 
     def __init__(self) -> None:
-        self._inside: dict[Arriving, None] = {}
+        self.inside: dict[Arriving, None] = {}
 
     def __contains__(self, arriving: Arriving) -> bool:
-        return arriving in self._inside
+        return arriving in self.inside
 
     def enter(self, arriving: Arriving) -> None:
         """Add an accepted connection."""
-        self._inside[arriving] = None
+        self.inside[arriving] = None
 
     def leave(self, arriving: Arriving) -> None:
         """Remove a connection that has proved itself, or is closed."""
-        self._inside.pop(arriving, None)
+        self.inside.pop(arriving, None)
 
     def overdue(self) -> list[Arriving]:
         """Return the connections to be closed: they took too long, or there are too many; the oldest first."""
         limit = time.monotonic() - PROOF_SECONDS
-        first = list(self._inside)[: max(0, len(self._inside) - MOST_UNPROVEN)]
-        return [arriving for arriving in self._inside if arriving in first or arriving.since < limit]
+        first = list(self.inside)[: max(0, len(self.inside) - MOST_UNPROVEN)]
+        return [arriving for arriving in self.inside if arriving in first or arriving.since < limit]

@@ -230,7 +230,7 @@ class Mailbox:
             events = self._selector.select(timeout=1.0)
             for lender in self._lenders:
                 lender.report_releases()
-            late = self._lobby.overdue()
+            late = self._lobby.overdue() if self._lobby.inside else ()
             for key, _ in events:
                 if key.data is None:
                     self._accept(key.fileobj)  # type: ignore[arg-type]

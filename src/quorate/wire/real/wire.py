@@ -42,7 +42,7 @@ from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
 from quorate.wire.real.works import GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
-from quorate.wire.work import Done, Together
+from quorate.wire.work import SENT, Together
 
 T = TypeVar("T")
 _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8)
@@ -66,7 +66,7 @@ class RealWire(CollectivesByMessages):
         self, endpoint: Endpoint, name: str = "main", beside: Beside | None = None, *, gpus: str = NCCL
     ) -> None:
         super().__init__()
-        self.endpoint, self.name, self._gpus = endpoint, name, gpus
+        self.endpoint, self.name, self._tags, self._gpus = endpoint, name, f"{name}:", gpus
         self.rank, self.size = endpoint.rank, endpoint.size
         self.board, self.clock, self.timeout = endpoint.board, endpoint.clock, endpoint.timeout
         self.order = Order(endpoint, name)
@@ -92,7 +92,7 @@ class RealWire(CollectivesByMessages):
         report_coming(self.board, self.rank)
 
     def tolerate_deaths(self, tag: str) -> None:
-        self.endpoint.followers.append(self._tag(tag))
+        self.endpoint.followers.append(self._tags + tag)
 
     def channel(self, name: str) -> Wire:
         if name not in self._channels:
@@ -143,7 +143,7 @@ class RealWire(CollectivesByMessages):
 
     def _summing(self) -> Sums | HostSums:
         if self._sums is None:
-            endpoint, tag = self.endpoint, self._tag(_SUMS)
+            endpoint, tag = self.endpoint, self._tags + _SUMS
 
             def send(message: Message, to: int) -> object:
                 return self.send(message, to, _SUMS)
@@ -155,7 +155,7 @@ class RealWire(CollectivesByMessages):
                 ranks = layout.hosts[layout.place_of(self.rank)]
                 segment = SharedSegment(endpoint, tag, send, ranks, has_bells=True)
                 send_part = functools.partial(self._send, lane=Lane.SUMS)
-                post = Post(send_part, lambda source, tag: endpoint.inbox.ask(source, self._tag(tag), segment.ring))
+                post = Post(send_part, lambda source, tag: endpoint.inbox.ask(source, self._tags + tag, segment.ring))
                 self._sums = HostSums(segment, layout, self.rank, post, _SUMS)
         return self._sums
 
@@ -251,31 +251,29 @@ class RealWire(CollectivesByMessages):
         own = message.tensors
         if own:
             own = tuple(x.detach() if message.shared else x.detach().clone() for x in own)
-        self.endpoint.inbox.put(to, self._tag(tag), Message(own, dict(message.header), message.shared))
-        return Done(None)
+        self.endpoint.inbox.put(to, self._tags + tag, Message(own, dict(message.header), message.shared))
+        return SENT
 
     def _send(self, message: Message, to: int, tag: str, lane: Lane = Lane.USUAL) -> Work[None]:
         self._known(to)
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
         try:
-            return SendWork(self.endpoint, mailbox.send(message, to, self._tag(tag), lane), to)
+            return SendWork(self.endpoint, mailbox.send(message, to, self._tags + tag, lane), to)
         except ConnectionError as error:
             if self.endpoint.followers:
-                return Done(None)  # it has died, as the board will show, and the others outlive it
+                return SENT  # it has died, as the board will show, and the others outlive it
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         if source is not None:
             self._known(source)
-        return ReceiveWork(self.endpoint, source, self._tag(tag), needs)
+        return ReceiveWork(self.endpoint, source, self._tags + tag, needs)
 
     def _known(self, peer: int) -> None:
-        if not 0 <= peer < self.max_size:
-            raise ConfigurationError(f"rank {peer} is not a rank of this wire; its ranks are 0 to {self.max_size - 1}")
-
-    def _tag(self, tag: str) -> str:
-        return f"{self.name}:{tag}"
+        size = self.endpoint.max_size
+        if not 0 <= peer < size:
+            raise ConfigurationError(f"rank {peer} is not a rank of this wire; its ranks are 0 to {size - 1}")
 
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         mailbox = self.endpoint.mailbox

@@ -201,8 +201,9 @@ class ReceiveWork:
         return self._waiting.filled.is_open or self._endpoint.is_in_vain(self._needs)
 
     def wait(self, timeout: float | None = None) -> tuple[int, Message]:
-        self._endpoint.check()
-        if not self._waiting.filled.is_open:
+        if self._waiting.filled.is_open:
+            self._endpoint.check()
+        else:
             self._endpoint.until(
                 self._waiting.filled.wait,
                 waits_for="receive from anyone" if self._source is None else f"receive from rank {self._source}",
