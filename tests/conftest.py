@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,9 @@ for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGH
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, usual)
 os.environ["OMP_NUM_THREADS"] = "1"
+# Bytecode is kept: more than a hundred processes import the product, and pytest rewrites every test file.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 own_path = (str(SOURCES), str(SOURCES.parent), os.environ.get("PYTHONPATH", ""))  # the second for `tests`
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, own_path))
 

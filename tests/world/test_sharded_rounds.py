@@ -88,7 +88,7 @@ def test_replicas_go_on_without_one_that_has_lost_a_worker(size: int, who: int, 
 
 @pytest.mark.parametrize("who", [0, 3])
 def test_a_replica_that_is_begun_anew_joins_with_all_its_pieces(who: int, tmp_path: Path) -> None:
-    steps = "150" if CAN_FORK else "400"  # programs that import torch take seconds to join
+    steps = "100" if CAN_FORK else "400"  # programs that import torch take seconds to join
     status, said, ends = launched(tmp_path, 4, str(who), "dies", steps, restarts=2)
     assert status == 0, said
     assert "rank 4 is started in place of rank" in said and "rank 5 is started in place of rank" in said

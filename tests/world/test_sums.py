@@ -107,6 +107,11 @@ def test_strided_tensors_too(few: Few) -> None:
     assert run_real(3, partial(sums_of, few(TYPES), strided)) == [[]] * 3
 
 
+@cache
+def drawn_bits(seed: int) -> Tensor:
+    return torch.randint(0, 256, (8 << 20,), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+
+
 def broadcasts(wire: Wire) -> list[str]:
     """Those whose bits are not the root's, of any bits (some are no numbers) and of memory that is no whole words."""
     wrong = []
@@ -114,8 +119,7 @@ def broadcasts(wire: Wire) -> list[str]:
         for numel in (3, 64, 1 << 16, 1 << 20):
             for root in (0, wire.size - 1):
                 for turn in range(4):  # the first two go by messages
-                    draw = torch.Generator().manual_seed(root + 7 * turn)
-                    bits = torch.randint(0, 256, (numel * dtype.itemsize,), generator=draw).to(torch.uint8)
+                    bits = drawn_bits(root + 7 * turn)[: numel * dtype.itemsize]
                     given = bits.gt(127)[:numel] if dtype == torch.bool else bits.view(dtype)
                     x = given.clone() if wire.rank == root else torch.ones_like(given)
                     assert wire.broadcast(x, root).wait() is x

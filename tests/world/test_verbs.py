@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.support import programs
 from tests.support.launching import until
 
 QUORATE = str(Path(sys.executable).with_name("quorate"))
@@ -63,7 +65,7 @@ def test_a_run_is_joined_and_resumed(tmp_path: Path) -> None:
             run.kill()
     assert (run.returncode, out) == (0, "the end of 0\n"), err
     assert "the end of 2" in (tmp_path / "runs" / "x" / "rank-2.log").read_text()
-    resumed = quorate(tmp_path, "run", "--resume", "x", "-n", "1", "train.py", "1")
+    resumed = programs.quorate(tmp_path, "run", "--resume", "x", "-n", "1", "train.py", "1")
     assert (resumed.returncode, resumed.stdout) == (0, "the end of 0\n"), resumed.stderr
 
 
@@ -87,6 +89,7 @@ def test_times_are_simulated(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_machine_is_examined(tmp_path: Path) -> None:
     done = quorate(tmp_path, "doctor", "--json")
-    levels = {finding["name"]: finding["level"] for finding in json.loads(done.stdout)["findings"]}
-    assert [levels[name] for name in ("torch", "quorate run")] == ["OK", "OK"], done.stderr
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert [findings[name]["level"] for name in ("torch", "quorate run")] == ["OK", "OK"], done.stderr
+    assert f"{torch.__version__}, Python {sys.version.split()[0]}" in findings["torch"]["found"]
     assert list(tmp_path.iterdir()) == []

@@ -94,14 +94,13 @@ def test_a_launchers_environment_does_not_reach_a_trial(monkeypatch: pytest.Monk
     assert tried(program(listed)) == {}
 
 
-def test_torch_describes_the_machine() -> None:
-    environment = trials.environment()
-    assert environment["torch_version"] and environment["python_version"] and isinstance(environment["gpus"], list)
-
-
 def test_a_run_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tests/world/test_verbs.py` has one that ends well."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchinterface")
-    assert quorate_run().level == "FAIL"
-    assert os.listdir(tmp_path) == []
+    script, folder = tmp_path / "fails.py", tmp_path / "here"
+    script.write_text("raise OSError('there is none')")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(trials, "PROGRAM", (sys.executable, "--no-fork", str(script)))
+    finding = quorate_run()
+    assert finding.level == "FAIL" and "rank" in finding.found
+    assert os.listdir(folder) == []
