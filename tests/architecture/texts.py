@@ -19,9 +19,13 @@ from tests.architecture.tree import Module, modules
 
 EXAMPLE = re.compile(r"^ *(?:>>>|\.\.\. ?|\.\. ).*$", re.MULTILINE)
 """A line of an example or a directive."""
-ENTRY = re.compile(r"^(?: +\*{0,2}\w[\w*.`, ()]*:|(?:Args|Returns|Raises|Yields|Example):$)")
-"""The beginning of a described argument, or of a section."""
-SECTION = re.compile(r"^(Idea|Cost|When it loses|Honesty|Paper):\s*", re.MULTILINE)
+HEADINGS = {"Args:", "Returns:", "Raises:", "Yields:", "Example:"}
+ENTRY_DEPTH = 4
+COLUMNS = re.compile(r"\S {2,}\S|^\s*\|.*\|$")
+"""A row of a table."""
+CITATION = re.compile(r"^(?:Paper|Sources?): (?:.+\n?)+", re.MULTILINE)
+"""A list of papers: it has a sentence for each, as long as the title."""
+SECTION = re.compile(r"^(Idea|Cost|When it loses|Honesty):\s*", re.MULTILINE)
 
 
 class Text(NamedTuple):
@@ -82,15 +86,19 @@ def messages() -> Iterator[Text]:
 
 
 def prose(text: str) -> str:
-    """Return a docstring as a page: without its code, each argument and each section a paragraph."""
-    lines = EXAMPLE.sub("", SECTION.sub(r"\n", inspect.cleandoc(text))).splitlines()
+    """Return a docstring as a page: without code, tables and citations, each argument and section a paragraph."""
     page: list[str] = []
-    indent = 0
-    for line in lines:
+    indent, is_literal, is_section = 0, False, False
+    for line in SECTION.sub(r"\n", CITATION.sub("", EXAMPLE.sub("", inspect.cleandoc(text)))).splitlines():
         depth = len(line) - len(line.lstrip())
-        if ENTRY.match(line) or (depth < indent and not ITEM.match(line)):
+        if line.strip() and page and not page[-1].strip():
+            before = next((earlier for earlier in reversed(page) if earlier.strip()), "")
+            is_literal = depth > 0 and (is_literal or before.rstrip().endswith(":")) and before not in HEADINGS
+        if line.strip() and depth == 0:
+            is_section = line in HEADINGS
+        if (is_section and depth <= ENTRY_DEPTH) or (depth < indent and not ITEM.match(line)):
             page.append("")
-        page.append(re.sub(r"^(\s*)(?=[#<|])", r"\1x ", line))
+        page.append("" if is_literal or COLUMNS.search(line) else re.sub(r"^(\s*)(?=[#<|])", r"\1x ", line))
         indent = depth if line.strip() else 0
     return "\n".join(page)
 

@@ -1,8 +1,8 @@
 """Horovod's elastic training: state that is committed, restored and made equal, and a sampler that goes on.
 
-Under Quorate the launcher and the strategy see to workers that die or join: with a strategy that outlives deaths the
-others train on, `quorate run --restart N` starts new workers in their place, and `quorate join` adds workers. So `run`
-calls the training function once, and a state is restored only if the script asks for it.
+Under Quorate the launcher and the strategy handle workers that die or join. With a strategy that outlives deaths the
+others train on. `quorate run --restart N` starts new workers in place of dead ones, and `quorate join` adds workers. So
+`run` calls the training function once, and a state is restored only if the script asks for it.
 """
 
 from __future__ import annotations

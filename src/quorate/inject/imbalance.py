@@ -95,8 +95,8 @@ class _Each:
 def parse_imbalance(text: str, *, seed: int, size: int) -> Imbalance:
     """Return the imbalance that `text` describes, among `size` workers. The terms of a sum are drawn independently.
 
-    Raises `ConfigurationError` for an unknown form (the known ones are listed), a wrong number, a rank or a count of
-    workers that does not exist, and a file that cannot be used.
+    Raises `ConfigurationError` for an unknown form (with a list of the known ones), and for a wrong number. It raises
+    one too for a rank or a count of workers that does not exist, and for a file that cannot be used.
     """
     pieces = _PLUS.split(text)
     seeds = [mixed(seed, _STREAM, place) for place in range(len(pieces))]

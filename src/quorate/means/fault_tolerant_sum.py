@@ -35,8 +35,9 @@ class FaultTolerantSum:
     """Sums that continue among the survivors of a death; the wire must outlive it (`Wire.tolerate_deaths`).
 
     A number other than 0 in the slice `changed` of the header of a sum marks a part that changed after it was sent. A
-    worker has one of these for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those
-    of the others that are under way move on too: another worker may be waiting for them before it comes to this one.
+    worker has one of these for each of its optimizers, all of them in `beside`. While it waits for one worker's sum,
+    the sums of the others that are under way progress too. Another worker may be waiting for them before it reaches
+    this one.
     """
 
     def __init__(

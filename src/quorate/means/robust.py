@@ -6,9 +6,9 @@ workers know the distances between whole vectors, and make the same choice or we
 pieces, and sends the result to all. Non-finite vectors are left out first, and so are workers that have no gradient.
 
 Cost: With P workers and n bytes each worker sends (P - 1) / P n in the first exchange, which overlaps with the backward
-pass, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one host
-nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of memory. A
-rule that starts from its newest result takes a P-th of a vector more: each owner keeps its piece.
+pass. It sends as much in the second, as in an all-reduce, and P^2 + P numbers between the two. P^2 / P n products. On
+one host nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of
+memory. A rule that starts from its newest result takes a P-th of a vector more: each owner keeps its piece.
 
 When it loses: Where no worker is wrong: it is noisier than the mean, and on one host the mean is formed in shared
 memory. Other messages of workers are trusted: how many gradients there are, who stops, who saves. A rule protects

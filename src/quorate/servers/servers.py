@@ -1,5 +1,8 @@
-"""Parameters on servers: one worker of one optimizer pushes gradients, with or without momentum of its own, and puts
-the answers of all servers together into parameters (or a centre) of one version."""
+"""Parameters on servers, as the worker of one optimizer sees them.
+
+The worker pushes gradients, with or without momentum of its own, and puts the answers of all servers together into
+parameters (or a centre) of one version.
+"""
 
 from __future__ import annotations
 
