@@ -199,9 +199,8 @@ class Complete:
     Parameters that no worker has used keep no gradient. Cost: a check of each parameter of the group; zeros, and
     their traffic, for parameters that this worker has not used.
 
-    FSDP2 reduces the gradients of the parameters that have one. Where workers use different parameters of a group,
-    their vectors differ in length, or mix parameters of one shape; so a worker adds zeros for the parameters it has not
-    used.
+    FSDP2 reduces the gradients of the parameters that have one. If workers use different parameters of a group, their
+    vectors differ in length, or mix parameters of one shape. So a worker adds zeros for the parameters it has not used.
     """
 
     def __init__(self, group: Any, reducing: WireReduceScatter) -> None:

@@ -211,8 +211,8 @@ def route(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int
     second ones, and among these tokens in their order. Other pairs are dropped; gates that are left stay as they are.
 
     The losses are of each group, and averaged over groups. `balance_loss` is equation 4 of Fedus et al. 2021 (Switch
-    Transformer, arXiv 2101.03961) without its coefficient: P_i is the mean probability of expert i, f_i the share of
-    all choices that were for it, the dropped ones included. `z_loss` is equation 5 of Zoph et al. 2022 (ST-MoE, arXiv
+    Transformer, arXiv 2101.03961) without its coefficient. P_i is the mean probability of expert i, f_i the share of
+    all choices that were for it, including the dropped ones. `z_loss` is equation 5 of Zoph et al. 2022 (ST-MoE, arXiv
     2202.08906). Numbers of fewer than 4 bytes are routed in float32. T is a multiple of `groups`.
     """
     logits = logits.float() if logits.element_size() < 4 else logits

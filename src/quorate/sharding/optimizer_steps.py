@@ -81,8 +81,8 @@ class WholeTensors:
     receives the pieces of its parameters and of their gradients, makes the step of these alone, and sends everyone its
     piece of the results. The optimizer's state of a parameter lies on its owner only.
 
-    Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, no more than the gradients
-    alone take to be reduced; during the step, memory for its share of parameters and of gradients once more.
+    Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, no more than reducing the
+    gradients alone takes. During the step, it needs memory for its share of parameters and of gradients once more.
     """
 
     def __init__(self, wire: Wire, traffic: Traffic) -> None:

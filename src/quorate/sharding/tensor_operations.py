@@ -36,8 +36,9 @@ _meets: dict[DeviceMesh, Callable[[str], None]] = {}
 
 
 def define_operations(mesh: DeviceMesh, meet: Callable[[str], None]) -> None:
-    """Let torch use the operations of this module. `meet(call)` waits until all workers of the mesh have come to
-    `call`, as before a number is read; other stages of a pipeline have other parameters, and are not waited for."""
+    """Let torch use the operations of this module. `meet(call)` waits until all workers of the mesh have reached
+    `call`, as before a number is read. Other stages of a pipeline have other parameters, and are not waited for.
+    """
     _meets[mesh] = meet
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     handlers[_aten._local_scalar_dense.default] = handlers[_aten.item.default] = _item

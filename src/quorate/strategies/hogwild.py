@@ -10,8 +10,8 @@ Cost: No bytes and no waiting in a step. One copy of the parameters per host; wh
 evaluation, a checkpoint), two per worker. A number written by one core has to reach the caches of the others before
 they can read it.
 
-When it loses: With dense gradients, and several workers at one learning rate: while a gradient is computed, on average
-one gradient of each other worker is applied, and an addition that is overwritten by another is lost (torch adds without
+When it loses: With dense gradients, and several workers at one learning rate. While a gradient is computed, on average
+one gradient of each other worker is applied. An addition that is overwritten by another is lost (torch adds without
 atomic operations). Momentum, Adam and weight decay write all numbers, or remember only one worker's gradients. No two
 runs are the same, except in the virtual world.
 

@@ -2,8 +2,8 @@
 
 Idea: Each client keeps the mean gradient of its newest round (its control variate), and all workers keep the mean of
 the control variates of all clients. In every local step a client adds the common control variate to its gradient and
-subtracts its own, so that it moves in the direction of the mean of all clients. Clients have equal weights, as their
-control variates do.
+subtracts its own. So it moves in the direction of the mean of all clients. Clients have equal weights, as their control
+variates do.
 
 Cost: Twice the traffic of `fed-avg`: the change of the control variates is sent with the updates. On the worker that
 simulates it, one vector as long as the parameters for each client that was ever drawn; four more besides the model.

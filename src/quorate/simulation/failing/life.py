@@ -2,8 +2,8 @@
 
 A learner is elastic, or it is not. An elastic one stops after a death, continues with the live workers, and stops again
 when the dead come back; it is gone only while all its workers are dead. Another learner is gone with the first death,
-until all its workers are there again. A learner that was gone has lost its state: it continues from its last checkpoint
-if it is alone, and else with the newest of the other learners, without its work since it last contributed.
+until all its workers are there again. A learner that was dead has lost its state. If it is alone, it continues from its
+last checkpoint; otherwise from the newest state of the other learners, without its work since it last contributed.
 """
 
 from __future__ import annotations

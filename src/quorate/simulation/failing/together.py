@@ -222,7 +222,7 @@ class _Paths:
 def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: float) -> Spent:
     """Simulate meetings when each learner has done `work` seconds of it, each followed by an exchange.
 
-    A learner that is gone before has lost its work: the others wait until it has done all of it again, or, where they
+    A learner that is dead before has lost its work. The others wait until it has done all of it again, or, where they
     go on, leave it out until the next meeting.
     """
     base, spent, now = lives.by_themselves(), Spent(), 0.0

@@ -150,8 +150,8 @@ class KeptCopy:
         """Add to the copy what the script has written into the model since then.
 
         Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker is
-        `at_pause`, the copy becomes the edited model, and stays so until its next step: neighbours may have moved it by
-        numbers of before edits, of this worker and of theirs.
+        `at_pause`, the copy becomes the edited model, and stays so until its next step. Neighbours may have moved it by
+        numbers from before edits, of this worker and of theirs.
         """
         is_edited = self.shown is not None and worker.replica.take_edits(self.shown, into=self.x)
         self.pause_edited = at_pause and (self.pause_edited or is_edited)

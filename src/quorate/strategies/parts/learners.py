@@ -256,10 +256,10 @@ class Learner(StepsOfMates, WithPoint):
     ) -> None:
         """Make the outer step of a fragment, on `part` of the mean delta in the `sums` of a round, and go on from it.
 
-        If the round has a contribution of this worker (see `payloads`), and it has made at most `within` steps since,
-        its own numbers count `share` if it has made any (Streaming DiLoCo). If it has made more, or is at a pause,
-        these steps are kept: it goes on by them from the new point. If the round does not have one, the worker moves as
-        far as the common point did, or, if it `drops` its steps, to that point.
+        If the round has a contribution of this worker (see `payloads`), and it has made between 1 and `within` steps
+        since, its own numbers count `share` (Streaming DiLoCo). If it has made more, or is at a pause, these steps are
+        kept: it goes on by them from the new point. If the round does not have one, the worker moves as far as the
+        common point did, or, if it `drops` its steps, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         local, before = among(own, self.fragments[fragment]), x.clone()

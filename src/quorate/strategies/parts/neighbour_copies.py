@@ -1,9 +1,9 @@
 """Copies that neighbours keep of each other's replicas, and tell each other by differences which codecs write small.
 
-A copy of worker i, its x^_i, is the same to the bit at i itself and at all its neighbours: all advance it by what
-neighbours read of the same code. Who has missed an exchange of i (it rested, or has only now become a neighbour) gets
-the whole copy with the next one. Both ends of an edge know that, as both know in which exchange both took part last. So
-an edge counts at both ends or at none, and what its ends draw each other by adds up to zero.
+A copy of worker i, its x^_i, is the same to the bit at i itself and at all its neighbours. All advance it by the vector
+that neighbours decode from the same code. Who has missed an exchange of i (it rested, or has only now become a
+neighbour) gets the whole copy with the next one. Both ends of an edge know that, as both know in which exchange both
+took part last. So an edge counts at both ends or at none, and what its ends draw each other by adds up to zero.
 """
 
 from __future__ import annotations

@@ -91,8 +91,10 @@ class OuterStepSettings(Strategy):
     nesterov: bool = True
     """Whether the outer optimizer uses Nesterov momentum (SGD only)."""
     outer_gain: Literal["set", "measured"] = "set"
-    """Whether the outer momentum is `outer_momentum`, or is chosen in each outer step so that the step goes
-    `outer_reach` times as far along the mean delta, with at most `outer_momentum` (SGD only)."""
+    """Whether the outer momentum is `outer_momentum` or is chosen in each outer step (SGD only).
+
+    A chosen one makes the step move `outer_reach` times as far along the mean delta, with at most `outer_momentum`.
+    """
     outer_reach: float = 1.5
     """Length of an outer step along the mean delta, in multiples of that delta, with `outer_gain="measured"`."""
     outer_device: Literal["own", "cpu"] = "own"
@@ -389,8 +391,8 @@ def holding(gradient: Flat, memory: dict[str, Any], gain: float, *, most: float,
     """The momentum at which an SGD step on `gradient` has the `gain`, or comes closest; above 0, and at most `most`.
 
     With b the momentum buffer and a = <b, d> / <d, d> the gain at momentum m is 1 + m a, and 1 + m (1 + m a) with
-    Nesterov's; before there is a buffer 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another order
-    have the same.
+    Nesterov's. Before there is a buffer it is 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another
+    order have the same.
     """
     buffers, square = memory.get(BUFFER), dot(gradient.parts, gradient.parts)
     before = [old.to(new.device) for old, new in zip(buffers or (), gradient.parts, strict=False)]
