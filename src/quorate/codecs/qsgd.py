@@ -9,7 +9,7 @@ Elias code, which is shorter if most levels are 0, is not used. Scales differ be
 by itself. Drawing a random number for each takes more time than the rest. The expected squared error is at most min(d /
 (4 s²), √d / s) of the squared norm.
 
-When it loses: With few levels and large buckets. s = 1 and d = 512 have an error of up to 22 times the squared norm; a
+When it loses: With few levels and large buckets. For s = 1 and d = 512 the error is up to 22 times the squared norm; a
 smaller learning rate or larger batches have to compensate for it. A smaller bucket or `norm="max"` help.
 
 Paper: Alistarh, Grubic, Li, Tomioka and Vojnović, "QSGD: communication-efficient SGD via gradient quantization and

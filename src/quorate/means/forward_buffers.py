@@ -24,9 +24,9 @@ from quorate.wire.current import Place
 from quorate.wire.survivors import Survivors
 
 SAME, OTHERS, CARRIED = 1.0, 2.0, 0.25
-"""Marks in headers: the buffers of rank 0 have changed, and a message of their own follows (`SAME`); also their names
-or shapes have changed (`OTHERS`); or their numbers travel behind this header (`CARRIED`). Two workers that both count
-as rank 0, as a third has died, add up to a mark that is not `CARRIED`.
+"""Marks in headers. `SAME`: the buffers of rank 0 have changed, and a message of their own follows. `OTHERS`: also
+their names or shapes have changed. `CARRIED`: their numbers travel behind this header. Two workers that both count as
+rank 0, as a third has died, add up to a mark that is not `CARRIED`.
 """
 _USUAL = 2
 """A buffer that had changed at this many looks is copied whenever another one is."""

@@ -34,9 +34,9 @@ Made = Callable[[int, Rows, Sequence[Tensor]], None]
 class OwnedPieces(Remembering):
     """A reducer that combines the vectors of all workers as `_decided` says, in place of their sum.
 
-    Cost per worker, with P workers and n bytes: (P - 1) / P n sent in the first exchange, which overlaps with backward,
-    and as much in the second, as in an all-reduce. Between the two the sum of the measurements is sent. On one host
-    neither is copied on the way: owners read the vectors of others in shared memory, and write their results there.
+    Cost per worker, with P workers and n bytes: (P - 1) / P n sent in each of two exchanges, as in an all-reduce. The
+    first one overlaps with backward. Between the two the sum of the measurements is sent. On one host neither is copied
+    on the way: owners read the vectors of others in shared memory, and write their results there.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:

@@ -34,9 +34,9 @@ class Experts(Module):
         count: The number of experts; a multiple of the number of shards.
         dim: The width of a token.
         top_k: The number of experts of each token.
-        capacity_factor: An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens of a call; the
-            others add zeros, so that such a token continues by the residual connection around the layer alone. None:
-            no limit. `route` (`quorate.sharding.experts`) has the exact rules.
+        capacity_factor: An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens of a call. The
+            others add zeros, so such a token continues by the residual connection around the layer alone. None: no
+            limit. `route` (`quorate.sharding.experts`) has the exact rules.
         groups: The number of groups of neighbouring tokens, each with its own capacity and losses. One process with
             `groups=4` and the concatenated batches of four workers computes the same as four workers with `groups=1`.
 

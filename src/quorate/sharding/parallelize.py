@@ -119,9 +119,9 @@ def parallelize(
         example: Inputs of the model (a tensor or a tuple, of one micro-batch), with which rank 0 measures each module
             for `stages`; None: stages are cut by numbers of parameters.
 
-    Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7). The messages of the strategy for 1 / S of the model are
-    added.
+    Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3.
+    The source is Rajbhandari et al. 2020 (arXiv 1910.02054, section 7). The messages of the strategy for 1 / S of the
+    model are added.
 
     Returns:
         `model`.

@@ -11,8 +11,8 @@ neighbour. In memory a copy of the worker's own replica and of each neighbour's,
 `compress` it is `d-psgd`.
 
 When it loses: With coarse codes. The theory needs a small error alpha, relative to the norm of the input: (1 - rho)^2 >
-4 mu^2 alpha^2. rho is W's second largest eigenvalue, and mu the largest distance of its eigenvalues from 1. On a ring
-of 8 alpha may be 0.073: `qsgd` of 8 bits. Where the condition does not hold, a line on stderr says so. `choco-sgd`
+4 mu^2 alpha^2. Here rho is W's second largest eigenvalue, and mu the largest distance of its eigenvalues from 1. On a
+ring of 8 alpha may be 0.073: `qsgd` of 8 bits. Where the condition does not hold, a line on stderr says so. `choco-sgd`
 takes any codec.
 
 Honesty:

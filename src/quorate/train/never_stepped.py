@@ -33,8 +33,9 @@ class NeverStepped(StepObserver):
 
     Where gradients are agreed on in the backward pass, updates by other code may be the same on all workers: they are
     reported. Elsewhere they are each worker's own, and end the training after a few. Cost: with every backward pass
-    before the first step a pass over the parameters' version counters, and where gradients are not agreed on in it a
-    sample of their numbers; none after it. Each comparison is a pass over the parameters, and a message to the board.
+    before the first step a pass over the parameters' version counters. If gradients are not agreed on in it, a sample
+    of their numbers is read too; after the first step there is no cost. Each comparison is a pass over the parameters,
+    and a message to the board.
     """
 
     phase = Phase.CHECK

@@ -145,8 +145,8 @@ class BufferWatch(StepObserver):
 
     The running statistics of batch norm are left out, as no forward pass of training reads them. Nobody waits: each
     worker writes digests to the board, and the last one that writes compares them. Cost, for models with such buffers:
-    in steps 1, 2, 4, 8 and so on, and every 1,024 from there, a sample of each one's numbers, and one message to the
-    board.
+    a sample of each buffer's numbers, and one message to the board. This is in steps 1, 2, 4, 8 and so on, and every
+    1,024 from there.
     """
 
     phase = Phase.CHECK

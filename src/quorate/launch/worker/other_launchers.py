@@ -9,9 +9,9 @@
 The first that applies is taken: mpirun may start its processes by srun. In the shell of sbatch and salloc there are
 variables of Slurm too, and no step with several tasks: such a process is alone.
 
-Between hosts rank 0 is on the first host of the step (srun), and is looked for where mpirun itself runs: of that host
-Open MPI tells the addresses (4: OMPI_MCA_orte_hnp_uri) or the name (5: in PMIX_NAMESPACE). MASTER_ADDR goes first.
-Workers of one host whose launcher offers no board meet at one that rank 0 serves on a Unix socket.
+Between hosts rank 0 is on the first host of the step (srun). With mpirun, rank 0 is on the host where mpirun itself
+runs: Open MPI gives that host's addresses (4: OMPI_MCA_orte_hnp_uri) or its name (5: in PMIX_NAMESPACE). MASTER_ADDR
+goes first. Workers of one host whose launcher offers no board meet at one that rank 0 serves on a Unix socket.
 """
 
 from __future__ import annotations

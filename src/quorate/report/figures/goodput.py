@@ -46,7 +46,7 @@ def goodput_of(run: RunRecords, step_seconds: float | None = None) -> Goodput | 
     """Return the goodput of a run of which all rows were read; None without steps.
 
     `step_seconds` is the time of an undisturbed step. By default it is the pace of the run, if it has a fixed one that
-    holds steps back; else the median step, which is too long if more than half of all steps are disturbed.
+    holds steps back. Otherwise it is the median step, which is too long if more than half of all steps are disturbed.
     """
     seconds = training_seconds(run)
     if not seconds:

@@ -322,8 +322,8 @@ class Measured:
     """Measures of one outer step, whatever the optimizer; None if an outer gradient is 0 or not finite, and of rho in
     the first step.
 
-    With d the outer gradient, s the outer step and lr the outer rate: rho is the cosine of d and the one before; the
-    gain <s, d> / (lr <d, d>) says how many times the plain step it went along d; what is transverse,
+    With d the outer gradient, s the outer step and lr the outer rate, rho is the cosine of d and the one before. The
+    gain <s, d> / (lr <d, d>) is the length of s along d in plain steps. The transverse part,
     |s - (<s, d> / <d, d>) d| / (lr |d|), is momentum of former outer gradients that d does not share. `holding` chooses
     the momentum by the gain.
     """
