@@ -1,4 +1,7 @@
-"""The sentences that users and readers see outside of the written pages: help, cards, messages, docstrings."""
+"""The texts that readers see outside of the written pages: docstrings, messages, and pages made from the code.
+
+Help of the command line and cards of `quorate explain` are among them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,10 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import typer
-
-import quorate
-from quorate.cli.explain import FAMILIES, cards_of
-from quorate.cli.listing import registry
-from quorate.cli.verbs import app
 from tests.architecture.prose import ITEM, sentences, word_count
+from tests.architecture.test_generated_pages import script
 from tests.architecture.tree import Module, modules
 
 EXAMPLE = re.compile(r"^ *(?:>>>|\.\.\. ?|\.\. ).*$", re.MULTILINE)
@@ -25,6 +23,11 @@ COLUMNS = re.compile(r"\S {2,}\S|^\s*\|.*\|$")
 """A row of a table."""
 CITATION = re.compile(r"^(?:Paper|Sources?): (?:.+\n?)+", re.MULTILINE)
 """A list of papers: it has a sentence for each, as long as the title."""
+SHORTEST = 3
+STYLE = re.compile(r"\{ [\w-]+:")
+"""A rule of a style sheet."""
+PAPER = re.compile(r"^## Paper\n\n(?:.+\n?)+", re.MULTILINE)
+CELL = re.compile(r"(?<!\\)\|")
 SECTION = re.compile(r"^(Idea|Cost|When it loses|Honesty):\s*", re.MULTILINE)
 
 
@@ -35,40 +38,6 @@ class Text(NamedTuple):
     text: str
 
 
-def help_texts() -> Iterator[Text]:
-    """Yield the help of each verb and of its options."""
-    for verb, command in getattr(typer.main.get_command(app), "commands", {}).items():
-        yield Text(f"quorate {verb} --help", command.help or "")
-        for parameter in command.params:
-            yield Text(f"quorate {verb} {parameter.opts[0]}", getattr(parameter, "help", None) or "")
-
-
-def cards() -> Iterator[Text]:
-    """Yield the texts that `quorate explain` prints for the names of this package, without the papers."""
-    for family in FAMILIES:
-        names = registry(family)
-        for name, place in names.places.items():
-            if not place.startswith("quorate."):
-                continue
-            for card in cards_of(name):
-                sections = (text for title, text in card.sections.items() if title not in ("Paper", "Goes with"))
-                remarks = (row.remark for row in card.honesty)
-                meanings = (setting.meaning for setting in card.settings)
-                for text in (card.summary, card.text, *sections, *remarks, *meanings):
-                    yield Text(name, text)
-
-
-def public_docstrings() -> Iterator[Text]:
-    """Yield the docstrings of the public names and of the public methods of the classes among them."""
-    for name in sorted({*quorate.__all__} - {"shard"}):
-        value: Any = getattr(quorate, name)
-        members = vars(value) if inspect.isclass(value) or inspect.ismodule(value) else {}
-        yield Text(name, inspect.getdoc(value) or "")
-        for member, described in members.items():
-            if not member.startswith("_") and (inspect.isroutine(described) or isinstance(described, property | type)):
-                yield Text(f"{name}.{member}", inspect.getdoc(described) or "")
-
-
 def docstrings() -> Iterator[Text]:
     """Yield every docstring: of modules, classes, functions and attributes."""
     for module in modules():
@@ -77,12 +46,21 @@ def docstrings() -> Iterator[Text]:
 
 
 def messages() -> Iterator[Text]:
-    """Yield every other text with spaces: what errors say and what is printed; a placeholder is the word x."""
+    """Yield every other text of three words and more: help, errors, reports; a placeholder is the word x."""
     for module in modules():
         described = {id(constant) for constant in _docstrings(module.nodes)}
         for node, text in _strings(module, described):
-            if " " in text.strip():
+            if len(text.split()) >= SHORTEST and not STYLE.search(text):
                 yield Text(f"{module.place}:{node.lineno}", text)
+
+
+def generated_pages() -> Iterator[Text]:
+    """Yield the pages that are made from the code, without citations, and each cell of their tables by itself."""
+    for path, page in script("generated_pages").pages_by_path():
+        yield Text(path, PAPER.sub("", page))
+        for line in page.splitlines():
+            if line.startswith("|"):
+                yield from (Text(path, cell) for cell in CELL.split(line))
 
 
 def prose(text: str) -> str:
@@ -108,6 +86,7 @@ def long_sentences(texts: Iterable[Text], longest: int) -> list[Text]:
     return [
         Text(place, sentence)
         for place, text in texts
+        if len(text.split()) > longest
         for sentence in sentences(prose(text))
         if word_count(sentence) > longest
     ]

@@ -259,7 +259,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
     except FileNotFoundError:
         if folder.parent.exists():
             return  # a later checkpoint is complete already, and this one was removed
-        tell(f"a checkpoint could not be written: the folder {part.root} is gone")
+        tell(f"a checkpoint could not be written: the folder {part.root} no longer exists")
     except OSError as error:
         tell(f"a checkpoint could not be written, and the previous one stays the newest: {error}")
     except QuorateError:

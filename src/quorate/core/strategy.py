@@ -310,7 +310,7 @@ class Strategy(ABC):
         """Go on from parameters that no step of this worker has made.
 
         Args:
-            at: None: the model and `worker.state` are those of a checkpoint, or `start` has made them anew. Otherwise
+            at: None: the model and `worker.state` are those of a checkpoint, or `start` has made them again. Otherwise
                 the consensus of all workers, in a copy of a replica, or as the script has changed it inside
                 `world.evaluate()`. The model has it if replicas are equal or meet, and the change if they differ.
         """

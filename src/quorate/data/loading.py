@@ -53,7 +53,7 @@ class Indexed(Protocol):
 
 
 @one_sentence(
-    dict.fromkeys(("sampler", "batch_sampler"), "loader deals out the data itself, and shuffles by seed")
+    dict.fromkeys(("sampler", "batch_sampler"), "loader assigns the data itself, and shuffles by seed")
     | {"batch_size": "it is the number of examples per batch and per worker"}
 )
 def loader(

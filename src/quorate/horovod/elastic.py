@@ -112,7 +112,7 @@ class ElasticSampler(Sampler[int]):
 
     Args:
         dataset: What has a length.
-        shuffle: Whether indices are shuffled anew in each epoch.
+        shuffle: Whether indices are shuffled again in each epoch.
         seed: Seed of the order, the same on all workers.
     """
 
@@ -140,7 +140,7 @@ class ElasticSampler(Sampler[int]):
         return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def reset(self) -> None:
-        """Distribute anew what is not processed; every worker has equally many indices, some of them twice."""
+        """Distribute again what is not processed; every worker has equally many indices, some of them twice."""
         remaining = [index for index in range(len(self.dataset)) if index not in self.processed_indices]
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(remaining)

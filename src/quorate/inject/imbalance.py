@@ -4,7 +4,7 @@ Delays are drawn by counting from the seed, the step and, where ranks are indepe
 computes the same table without communication, and another strategy meets exactly the same delays.
 
 form                      delay
-one-of:200ms              every step one worker, drawn anew
+one-of:200ms              every step one worker, drawn again
 3-of:200ms                every step three different workers
 rank:3:200ms              always this worker
 rank:3:x2                 this worker takes twice as long as it would otherwise

@@ -245,7 +245,7 @@ class Coded(Remembering):
         """Return whether every worker gets each worker's message of a part, and not only their sum."""
         return part in self._shapes and not self.codec.is_linear
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         reducer = self._for_layout(x.layout)

@@ -109,7 +109,7 @@ class FaultTolerantSum:
     def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
         """Launch the parts that `part_ready` has not, and return the sum of all.
 
-        It is written into `x`, or into new memory if it is formed anew: earlier exchanges may still write into `x`.
+        It is written into `x`, or into new memory if it is formed again: earlier exchanges may still write into `x`.
         `kept` returns the contribution once more, with zeros in `changed`.
         """
         self._calls += 1
@@ -148,8 +148,8 @@ class FaultTolerantSum:
             return None  # the board will report the death
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        """Raise an error: where a part changed after it was sent, the whole sum is formed anew."""
-        raise AssertionError("a sum with a part that changed was not formed anew")
+        """Raise an error: where a part changed after it was sent, the whole sum is formed again."""
+        raise AssertionError("a sum with a part that changed was not formed again")
 
     def divisor(self, size: int) -> float:
         return self.of.divisor(size)
@@ -254,7 +254,7 @@ class _Sum:
             self._anew = self._reducer.survivors.gather(Message(self._reducer.of.message(self._kept())), "sum")
 
     def _how(self, seconds: float) -> bytes | None:
-        """Return the decision on this sum: it counts, or it is formed anew; None where it is open."""
+        """Return the decision on this sum: it counts, or it is formed again; None where it is open."""
         board, key = self._wire.board, f"{self._key}/how"
         if self._has and not self._has_counted:
             self._has_counted = True

@@ -46,7 +46,7 @@ class _Slot:
     moves: int = 0
     """The number of looks at which the buffer had changed."""
     is_silent: bool = False
-    """Whether the buffer has changed while its version counter stood still."""
+    """Whether the buffer has changed while its version counter did not change."""
 
     @property
     def tensor(self) -> Tensor | None:

@@ -58,7 +58,7 @@ class OwnedPieces(Remembering):
         """Return the combination of the vectors of `ranks`, whose measurements together are `measured`."""
 
     def _formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
-        """Take the full parts of a sum that was formed anew of the vectors of `ranks`, with their headers."""
+        """Take the full parts of a sum that was formed again of the vectors of `ranks`, with their headers."""
 
     @abstractmethod
     def _draw(self) -> Draw:
@@ -178,7 +178,7 @@ class OwnedPieces(Remembering):
                 )
         return sent + all_reduce_bytes(8 * self._measured_numbers(size), size)
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def sum_of(
         self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat

@@ -218,7 +218,7 @@ class Robust(OwnedPieces):
     def _centre(self, part: int, here: slice) -> Tensor | None:
         return None if self._from is None else self._from.looked_from(part, here)
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         return x.parts if self._from is None else (*x.parts, *self._from.message())
@@ -240,7 +240,7 @@ class Robust(OwnedPieces):
 
 def _no_majority(ranks: Sequence[int]) -> str:
     return (
-        f"{ranks_in_words(ranks)} compute the same batch, and no gradient was sent by more than half of them: too many "
-        "are wrong, or what they compute is not the same to the bit (batches that quorate.loader does not deal out, "
+        f"{ranks_in_words(ranks)} compute the same batch, and no gradient was sent by more than half of them. Too many "
+        "are wrong, or their computations are not the same to the bit (batches that quorate.loader does not assign, "
         "draws of dropout, algorithms that are not deterministic)"
     )

@@ -218,7 +218,7 @@ class CodedFragments:
         self._own = [whole.of(layout) for layout in layouts]
 
     def lay_out(self, layouts: Sequence[Layout]) -> None:
-        """Lay out fragments anew; the error of tensors that stay is kept."""
+        """Lay out fragments again; the error of tensors that stay is kept."""
         errors = _by_name(coding.error for coding in self._own)
         self._own = [self._whole.of(layout) for layout in layouts]
         self._take(errors)

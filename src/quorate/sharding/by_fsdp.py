@@ -366,7 +366,7 @@ def give_back() -> bool:
 
     glibc keeps freed memory for later requests, and raises the size from which an allocation is a mapping of its own,
     so gathered parameters and gradients stay resident. Returning allocations of 128 KiB and more at once, as a fixed
-    threshold does, is slower: the memory of passes is mapped anew many times in a step. Measured with 25 million
+    threshold does, is slower: the memory of passes is mapped again many times in a step. Measured with 25 million
     parameters in two shards, two workers each: 0.82 s a step and 221 MB resident after it with that threshold. If
     memory is returned at the end of the step, it is 0.55 s and 215 MB.
     """

@@ -128,7 +128,7 @@ class _Calls:
             if any(int(other[at]) != int(digests[0][at]) for other in digests):
                 raise Mismatch(
                     f"workers that compute a model together were given different {kind} (call {self._calls} of the "
-                    "model); load data with quorate.loader, and draw the same random numbers on all workers "
+                    "model). Load data with quorate.loader, and draw the same random numbers on all workers "
                     "of the tensor axis"
                 )
 

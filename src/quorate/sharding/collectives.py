@@ -24,7 +24,7 @@ from quorate.wire.exchange import describe, sum_in_order
 from quorate.wire.swap import Swap
 
 REMEDY = (
-    "; workers of a replica use the blocks of a model in shards in one order, so decide alike on all of them which "
+    "; workers of a replica use the blocks of a model in shards in one order. Decide alike on all of them which "
     "blocks are used, or, where nothing is trained, calculate inside `with quorate.whole(model):`"
 )
 _OF_A_BLOCK = re.compile(r"(all_gather|reduce_scatter) of ")

@@ -109,7 +109,7 @@ def parallelize(
             is the plan of `quorate.tensor_plan(model, workers)`, which can be changed and passed. None is the same, if
             the mesh has the axis. Without a mesh all workers form the axis. With "sequence" layers are not cut, and
             each worker calculates on a piece of the sequence: see `quorate.sequence_attention`.
-        initialize: A function that initialises a module of a model on the meta device.
+        initialize: A function that initializes a module of a model on the meta device.
         stages: The cut along the axis `stages`, along which each worker has some of the layers (a pipeline) and
             calculates one micro-batch after the other. "auto" makes the slowest stage as fast as possible, "memory" the
             largest as small as possible. A list has the names of the modules that begin stages, without the first.

@@ -2,7 +2,7 @@
 
 `float(p.norm())` is the norm of this worker's shard in torch: a number is read from a tensor whose sum over the workers
 has not been formed. Here it is formed first, so all workers that share the tensor must read it. `p.copy_(x)` takes a
-whole tensor. Cost: where a script reads such a number, two small messages to each of these workers.
+full tensor. Cost: where a script reads such a number, two small messages to each of these workers.
 
 Arithmetic of tensors in shards with plain ones works too: `F.linear(x, block.weight)`, `loss + block.weight.norm()`.
 Where a script calculates with a tensor in shards (`DTensor`) and a plain tensor, the former is gathered, and the result

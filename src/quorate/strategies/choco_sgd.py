@@ -74,7 +74,7 @@ class ChocoSGD(GossipSettings):
     """gamma, above 0 and at most 1: how far each step moves towards the neighbours' copies. By default 1 without a
     codec, and s / (2 - s) with a codec.
 
-    s is the share of the squared norm of a normally distributed matrix that the codec keeps (0.04 for top-k of 1 %).
+    Here s is the share of the squared norm of a normally distributed matrix that it keeps (0.04 for top-k of 1 %).
     """
     overlap: bool = True
     """Whether codes are sent while the next gradient is computed and are used in the next step; otherwise they are used

@@ -63,7 +63,7 @@ class D2(GossipSettings):
         s: State = worker.state
         members = worker.neighbours.members()
         if s.members not in (None, members):
-            s.before = None  # the corrections of the dead are missing in the sum of all: it begins anew
+            s.before = None  # the corrections of the dead are missing in the sum of all: it restarts
         s.members = members
         if s.before is not None and s.shown is not None:
             worker.replica.take_edits(s.shown, into=s.before)  # what the script has written is no step to be corrected

@@ -99,6 +99,7 @@ def _warn(graph: Topology, size: int, codec: EdgeCodec) -> None:
     alpha, most = codec.left_out**0.5, most_noise(graph, size)
     if alpha > most:
         say(
-            f"quorate: dcd-psgd is known to converge where codes err by less than {most:.2g} times what they stand for "
-            f"on this graph, and these err by {alpha:.2g}; use more levels, a smaller bucket, or choco-sgd\n"
+            f"quorate: dcd-psgd is known to converge if the error of codes is less than {most:.2g} times the encoded "
+            f"vector on this graph, and the error of these is {alpha:.2g}. Use more levels, a smaller bucket, or "
+            "choco-sgd\n"
         )

@@ -9,7 +9,7 @@ result.
 Cost: In every tau-th step a worker sends d numbers to the servers and gets d back, 2 d / tau per step, while the
 optimizer's step is computed. A single server has P times that on its link; with `servers="all"` each has (P - 1) / P of
 it in each direction. A thread and two passes over its part per server. Each worker keeps the centre as of the last time
-all workers were at rest, and two vectors for an exchange. At an evaluation and at the end all workers read the centre,
+all workers paused, and two vectors for an exchange. At an evaluation and at the end all workers read the centre,
 and there is a mean.
 
 When it loses: Against `local-sgd` where replicas have little to explore. The centre is some tau / beta steps behind

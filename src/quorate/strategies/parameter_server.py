@@ -12,7 +12,7 @@ all parts.
 Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: P times the gradient
 each way for a single server. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring
 all-reduce. A thread per server, which takes turns with its worker's training; with `quorate run --servers` a process.
-While all workers are at rest (an evaluation, a checkpoint), every worker reads all parameters and the optimizer state.
+In a pause of all workers (an evaluation, a checkpoint), every worker reads all parameters and the optimizer state.
 With `replication=2` each gradient goes to two servers; both compute the step and keep the optimizer state.
 
 When it loses: With equally fast workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are

@@ -115,7 +115,7 @@ class Scaffold(FederatedSettings):
         if self.weigh != "equal":
             raise ConfigurationError('weigh is "examples"; scaffold needs "equal", as control variates count equally')
         if self.noise > 0 or self.secure:
-            raise ConfigurationError("noise and secure hide ways only, and scaffold hands in control variates as well")
+            raise ConfigurationError("noise and secure hide deltas only, and scaffold sends control variates as well")
         if not self.server_rate > 0:
             raise ConfigurationError(f"server_rate is {self.server_rate}; it must be a number above 0")
 

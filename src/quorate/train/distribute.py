@@ -1,6 +1,6 @@
 """`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers.
 
-It also makes steps on the host for models whose optimizer is offloaded, and has data dealt out alike under strategies
+It also makes steps on the host for models whose optimizer is offloaded, and has data assigned alike under strategies
 that compute the same batches on several workers.
 """
 

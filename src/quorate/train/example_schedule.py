@@ -163,8 +163,8 @@ class ExampleSchedule(LRScheduler):
         worker = self._worker
         if self._extra == 2 and worker is not None and worker.wire.size > 1:
             tell(
-                "quorate: scheduler.step() is called several times for one optimizer.step(), as if for each worker; "
-                "call it once: the examples of all workers are counted, and the other calls have changed nothing\n"
+                "quorate: scheduler.step() is called several times for one optimizer.step(), as if for each worker. "
+                "Call it once: the examples of all workers are counted, and the other calls have changed nothing\n"
             )
 
     def _correct(self, before: Sequence[float]) -> None:

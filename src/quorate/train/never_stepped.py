@@ -66,7 +66,7 @@ class NeverStepped(StepObserver):
         worker.digests.look_unstepped(
             f"{count} {unit}",
             f"step() of the distributed {worker.replica.plain.__name__} was never called in {count} {unit}, and the "
-            "script updates parameters by itself: make every update of world.mean() of what it is made of, the same on "
+            "script updates parameters by itself. Make every update of numbers averaged by world.mean(), the same on "
             "all workers, or call step()",
             tells=unit == _MEETINGS,
         )
@@ -120,6 +120,6 @@ class NeverStepped(StepObserver):
         kind = self._worker.replica.plain.__name__
         return (
             f"parameters of the distributed {kind} were updated after {self._updates} backward passes, and its step() "
-            "was never called, so workers train apart; give quorate.distribute the optimizer that your loop steps, let "
-            "the one that wraps it call its step(), or call step() in place of an update by hand"
+            "was never called, so workers train apart. Give quorate.distribute the optimizer that your loop steps, or "
+            "let the one that wraps it call its step(), or call step() in place of an update by hand"
         )

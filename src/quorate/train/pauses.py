@@ -1,4 +1,4 @@
-"""Pauses in training that all workers make together: the end of an epoch that is dealt out, an evaluation."""
+"""Pauses in training that all workers make together: the end of an epoch of a dynamic share, an evaluation."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ _OWN = _Own()
 
 
 def _at(seed: int, era: int) -> np.random.Generator:
-    """A generator that begins where the stretch does: setting the state takes 2 µs, a new Philox 15."""
+    """A generator that begins at the first count of the rows: setting the state takes 2 µs, a new Philox 15."""
     state: Any = _OWN.philox.state
     state["state"]["key"][:] = (seed, 0)
     state["state"]["counter"][:] = (0, 0, 0, era)
@@ -237,7 +237,7 @@ def opened(plane: Plane, rows: int) -> tuple[Floats, Floats]:
     temporary name and renamed, under a lock, so that it is written once however many processes want it.
 
     What is written into the arrays stays in this process. Looked at are the file's length, its header, the targets'
-    digest, and `CHECKED_ROWS` rows; a file that fails is written anew. Raises `ConfigurationError` where the file can
+    digest, and `CHECKED_ROWS` rows; a file that fails is written again. Raises `ConfigurationError` where the file can
     not be kept, or another process does not finish writing it within `WAIT_SECONDS`.
     """
     folder = cache_folder()

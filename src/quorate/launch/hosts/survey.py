@@ -56,7 +56,7 @@ def _check_records(first: Link, folder: Path) -> None:
             if time.monotonic() > until:
                 raise ConfigurationError(
                     f"the records would be in {folder} on host {first.place.host}, which is not the folder of that "
-                    f"name on {socket.gethostname()}; start the comparison on {first.place.host}, or in a folder that "
+                    f"name on {socket.gethostname()}. Start the comparison on {first.place.host}, or in a folder that "
                     "both have"
                 )
             time.sleep(_LOOK_EVERY)

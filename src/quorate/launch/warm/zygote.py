@@ -137,7 +137,7 @@ def _live(
 
 
 def _draw_seeds() -> None:
-    """Default generators begin anywhere, as in a fresh process (python's own one is drawn anew at every fork)."""
+    """Default generators begin anywhere, as in a fresh process (python's own one is drawn again at every fork)."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:

@@ -1,4 +1,4 @@
-"""Gangs of workers: torchrun starts all anew where one died, or a host has come or gone.
+"""Gangs of workers: torchrun restarts all where one died, or a host has come or gone.
 
 Its store mostly stays, and holds what the workers before have left there, their failure too. So each gang keeps its
 notes under a name of its own, on which its workers agree. In the store are, below `quorate`:

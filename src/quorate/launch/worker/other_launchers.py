@@ -163,7 +163,7 @@ def name_under_slurm() -> str | None:
 
 
 def is_requeued() -> bool:
-    """Whether Slurm has started this job anew."""
+    """Whether Slurm has restarted this job."""
     count = os.environ.get("SLURM_RESTART_COUNT", "")
     return count.isdecimal() and int(count) > 0
 
@@ -290,8 +290,8 @@ def meet_on_this_host(launched: LaunchedRank, timeout: float) -> tuple[Board, Pa
             return SocketBoard(str(served / _BOARD)), served
         if time.monotonic() > until:
             raise WireTimeout(
-                f"rank 0 of the {launched.size} workers that {launched.launcher} has started was not met on this host "
-                f"within {timeout:g} s; if it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
+                f"rank 0 of the {launched.size} workers that {launched.launcher} has started did not answer on this "
+                f"host within {timeout:g} s. If it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
             )
         time.sleep(_MEETING_LOOK_EVERY)
 

@@ -166,7 +166,7 @@ def skew_of(
     `newcomers` joined later: they meet the others where all wait for all, and have no step of equal number elsewhere.
 
     A rank is slow if it is last far more often than by chance (binomial, at `SURPRISE` over all ranks). Its median
-    lateness must *also* be greater than the others' by an amount that matters. So a delay that hits a rank drawn anew
+    lateness must *also* be greater than the others' by an amount that matters. So a delay that hits a rank drawn again
     in every step makes none slow.
     """
     together = meetings.is_together

@@ -15,7 +15,7 @@ from quorate.report.reading.run import RunRecords
 
 @dataclass(frozen=True)
 class Window:
-    """A time of a run in which workers were at work, on a clock that stands still during evaluations.
+    """A time of a run in which workers were at work, on a clock that stops during evaluations.
 
     The workers are those of the start, without the dead that were outlived; these, and newcomers, count in part.
     """

@@ -21,7 +21,7 @@ LEAD = (
 )
 APART = (
     "The workers did not all wait for each other, so there was no meeting point. The chart shows how much longer each "
-    "rank needed for a step than the fastest rank needed for the step of the same number: how late it would have been "
+    "rank needed for a step than the fastest rank needed for the step of the same number. So late it would have been "
     "if all had waited."
 )
 MISSING = "No run with two or more ranks ended well, so lateness is unknown."

@@ -140,7 +140,7 @@ class ScaledRun:
     curves: Curves
     noise: NoiseFigures | None
     simulated: Sequence[Mapping[str, float]] = ()
-    """The times that a simulation from this run foresees."""
+    """The times that a simulation from this run predicts."""
     target: Target | None = None
     base: Sequence[ScaledRun] = ()
     """The runs of the fewest workers of the same strategy; none where there is one number of workers."""

@@ -33,8 +33,8 @@ from quorate.report.reading.sound import finite, has_numbers, row_of, sound_part
 from quorate.report.trace.profile import Profile
 
 LAYOUT = (
-    "within a step, lengths are recorded and positions are not: data first, the bubble of a pipeline (waiting for "
-    "other stages), delay and compute up to the arrival, then encode, waiting, communication, decode, update"
+    "within a step, lengths are recorded and positions are not. Data is first, then the bubble of a pipeline (waiting "
+    "for other stages), delay and compute up to the arrival, then encode, waiting, communication, decode, update"
 )
 _EVALUATION = 1
 """The track of evaluations; those of optimizers come after it, two for each."""

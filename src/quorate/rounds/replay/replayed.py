@@ -102,7 +102,7 @@ class ReplayedRounds(IdleInReplays):
     def standing(self) -> Any:
         return self
 
-    # -- what this worker hands in
+    # -- contributions of this worker
 
     def blank(self) -> Flat:
         return empty_vector(self._layout)

@@ -51,7 +51,7 @@ class Schedule:
     """Stages of a worker; None: two or more, as requested."""
     placement: Placement = "loop"
     is_split: bool = False
-    """Whether the backward pass is in two parts; torch's sharded parameters must then not be gathered anew between."""
+    """Whether the backward pass is in two parts; torch's sharded parameters must then not be gathered again between."""
     microbatches_of_stages: bool = False
     """Whether there must be at least as many micro-batches as stages."""
     microbatches_in_rounds: bool = False

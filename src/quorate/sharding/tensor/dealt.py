@@ -182,7 +182,7 @@ def _check(name: str, items: Sequence[Module]) -> None:
     if any(isinstance(part, RNNBase) for branch in items for part in branch.modules()):
         raise ConfigurationError(
             f"the branches of {name} have a recurrent module of torch, which keeps a list of its parameters; such "
-            "branches are not dealt out to workers"
+            "branches are not assigned to workers"
         )
     if len(_dtypes(items)) > 1:
         raise ConfigurationError(f"the branches of {name} have parameters of several dtypes; use one dtype")

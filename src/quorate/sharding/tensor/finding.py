@@ -428,7 +428,7 @@ def _outermost(name: str, module: Module, why: dict[str, str]) -> Iterator[tuple
         graph = _Steps().trace(module)
     except Exception:  # whatever a model's code raises that is given no numbers
         if not isinstance(module, nn.ModuleList | nn.ModuleDict):
-            why[name or type(module).__name__] = "what its code does cannot be foreseen; its parts are looked at"
+            why[name or type(module).__name__] = "the result of its code cannot be predicted; its parts are looked at"
         for key, child in module.named_children():
             yield from _outermost(f"{name}.{key}" if name else key, child, why)
     else:

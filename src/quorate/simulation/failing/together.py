@@ -143,7 +143,7 @@ class _Attempt:
     arrival: float
     """Infinite: it does not arrive before the end."""
     lost_at: float = math.inf
-    """When it was first gone before arriving; minus infinity: it was gone when the others went on."""
+    """When it was first dead before arriving; minus infinity: it was dead when the others went on."""
     kept: float = 0.0
     dropped: float = 0.0
     """Worker-seconds; `kept` arrive at the meeting."""

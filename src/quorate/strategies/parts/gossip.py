@@ -93,18 +93,18 @@ def check_patience(seconds: float | None) -> None:
 def begin_momenta(worker: Worker, graph: Topology, topology: str, momentum: str) -> None:
     """Begin exchanges, in which momenta travel if they are averaged.
 
-    Raises `ConfigurationError` where momenta would begin anew after every exchange.
+    Raises `ConfigurationError` where momenta would begin again after every exchange.
     """
     if momentum == "reset" and worker.size > 1 and graph.cycle(worker.size) == 1:
         raise ConfigurationError(
             f'momentum="reset" forgets after every cycle of the graph, and with "{topology}" every round is one among '
-            f"{worker.size} workers, so nothing would be kept; take a graph that changes, or no momentum"
+            f"{worker.size} workers, so nothing would be kept. Choose a graph that changes, or no momentum"
         )
     worker.neighbours.has_moments = momentum == "average"
 
 
 def forget_after_cycle(worker: Worker) -> None:
-    """Let momenta begin anew if the exchange that was taken in was the last one of a cycle of the graph."""
+    """Let momenta begin again if the exchange that was taken in was the last one of a cycle of the graph."""
     near, members = worker.neighbours, worker.neighbours.members()
     cycle = among(worker.state.graph, worker.size, members).cycle(worker.size)
     if len(members) > 1 and cycle > 1 and (near.round + 1) % cycle == 0:

@@ -1,7 +1,7 @@
-"""Masked sums: workers learn the sum of what all hand in, and nothing else of each other; it survives dropouts.
+"""Masked sums: workers learn the sum of all contributions, and nothing else of each other; it survives dropouts.
 
 Every two workers agree on a secret, from which both draw the same mask. One adds it to its contribution, the other
-subtracts it, so that masks cancel in the sum. A second mask, a worker's own, hides what it hands in also when the first
+subtracts it, so that masks cancel in the sum. A second mask, a worker's own, hides its contribution also when the first
 ones come to be known. Of both secrets every worker has one Shamir share. When the sum is there, the remaining workers
 publish shares of secrets. They publish those of the own masks of workers that are in it, and of the keys of workers
 that are not, never both.
@@ -229,7 +229,7 @@ def mask(seed: bytes, length: int) -> NDArray[np.uint32]:
 
 
 class MaskingKeys:
-    """One worker's, made anew for every sum and never told: one to talk with others, one to draw masks with, and the
+    """One worker's, new for every sum and never sent: one to talk with others, one to draw masks with, and the
     seed of its own mask."""
 
     def __init__(self) -> None:

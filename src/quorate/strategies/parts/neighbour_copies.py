@@ -74,7 +74,7 @@ def take_in(worker: Worker, advance: Advance) -> None:
     for peer, message in sorted(received.items()):
         if peer == worker.rank:
             continue
-        if message.is_written != (peer in s.of):  # a message between the two was lost: both begin anew
+        if message.is_written != (peer in s.of):  # a message between the two was lost: both restart
             s.met.pop(peer, None)
             continue
         x = message.x
@@ -116,7 +116,7 @@ def held_by(codec: EdgeCodec | None) -> tuple[float, float]:
     if not held > 0:
         raise ConfigurationError(
             "choco-sgd needs codes that hold part of any vector, small ones as well, and these hold nothing of small "
-            "numbers (votes without a scale, thresholds that are absolute); choose another codec or its settings"
+            "numbers (votes without a scale, thresholds that are absolute). Choose another codec or its settings"
         )
     return share, held
 

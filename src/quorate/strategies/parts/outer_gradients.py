@@ -1,4 +1,4 @@
-"""Outer gradients of learners as they are handed in and come back, plain or radial, and their weights by age."""
+"""Outer gradients of learners as they are contributed and returned, plain or radial, and their weights by age."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class OuterState(SynchronousPhase, WithPoint):
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from the consensus `at`; with None, from a checkpoint.
 
-        After a checkpoint with another number of fragments the outer optimizers begin anew.
+        After a checkpoint with another number of fragments the outer optimizers begin again.
         """
         if at is None:
             worker.means.step_alone(self.is_local)
