@@ -154,10 +154,10 @@ def distribute(
         weight: The weight of a worker in means over all workers: "equal", as in torch DDP, "examples" or "tokens".
             "examples" is the number it has loaded from `quorate.loader` for the step. "tokens" needs batches that have
             a number of tokens as an attribute `tokens` (not in rounds of gradients).
-        shard_by: With a model in shards, how the workers of a replica divide the optimizer's state. "rows" of each
-            parameter are for optimizers that treat all numbers alike (AdamW). Full "tensors", each stepped by its
-            owner, are for others (Muon, Adafactor). None: by the class of the optimizer, which is tried on small
-            tensors if it is not one of torch's.
+        shard_by: With a model in shards, how the workers of a replica divide the optimizer's state. "rows" divides
+            each parameter, for optimizers that treat all numbers alike (AdamW). "tensors" gives each full tensor to an
+            owner that steps it, for others (Muon, Adafactor). None: by the class of the optimizer, which is tried on
+            small tensors if it is not one of torch's.
         settings: Beside a name, the settings of the strategy. Beside either, those of means. `compress` names the codec
             of gradients (under `diloco`, of changes of the parameters), with the codec's settings beside it. `reduce`,
             `error_feedback`, `error_decay`, `dense` and `dense_below` are in docs/howto/compress.md. `on_anomaly` is

@@ -286,12 +286,7 @@ def _ratio(value: float | None, other: float | None) -> float | None:
 
 
 def _losses(means: Means, base: Means, rates: float | None, examples: float | None) -> dict[Limit, float]:
-    """Return the lost shares of the examples and of the throughput, divided by how much longer each part of a step
-    takes.
-
-    Of the examples, the loss is beyond that of the fewest workers. Of the throughput, it is the difference to that of
-    the fewest workers times the ratio of workers.
-    """
+    """Return the shares lost against the fewest workers: of examples, and of throughput, split by the longer parts."""
     losses: dict[Limit, float] = {} if examples is None else {"batch": max(0.0, 1 - examples)}
     if rates is None or not means.step or not base.step or not means.batch or not base.batch:
         return losses

@@ -372,7 +372,7 @@ class AsyncLearner(Learner):
     gathered: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
     """The sum of the outer gradients since then, by tensor; none where there was none."""
     m: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
-    """The momentum of the outer steps."""
+    """The momentum of the outer steps, by tensor; none where there was none."""
     speeds: dict[str, float] = kept("same", default_factory=dict)
     """Steps per second, by learner, in the payload of its newest arrival."""
 
