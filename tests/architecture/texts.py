@@ -42,7 +42,7 @@ def docstrings() -> Iterator[Text]:
     """Yield every docstring: of modules, classes, functions and attributes."""
     for module in modules():
         for constant in _docstrings(module.nodes):
-            yield Text(f"{module.place}:{constant.lineno}", constant.value)
+            yield Text(f"{module.place}:{constant.lineno}", str(constant.value))
 
 
 def messages() -> Iterator[Text]:
