@@ -123,7 +123,7 @@ def main() -> int:
     parser = record.arguments(__doc__ or "")
     parser.add_argument("--sizes", type=int, nargs="*", default=[4, 8, 16, 32], help="numbers of workers")
     parser.add_argument("--turns", type=int, default=5, help="of all strategies, at each size; and starts (5)")
-    parser.add_argument("--picture", type=Path, help="draw the contributions per second into this SVG or PNG file")
+    parser.add_argument("--picture", type=Path, help="draw the contributions per second into this SVG file")
     options = parser.parse_args()
     turns, share = (2, 0.3) if options.quick else (options.turns, 1.0)
     sizes = [4, 16] if options.quick else options.sizes
@@ -167,20 +167,25 @@ def main() -> int:
 
 def draw(path: Path, rates: dict[int, list[dict[str, float]]]) -> None:
     """Draw contributions per second over the number of workers."""
-    import matplotlib.pyplot as plt
+    from chart_style import chart_style
 
-    figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
-    for arm in ARMS:
-        medians = [record.median_of([row[arm] for row in rows]) for rows in rates.values()]
-        axes.plot(list(rates), medians, marker="o", label=arm)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(rates), [str(size) for size in rates])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("workers on one host of 2 cores")
-    axes.set_ylabel("contributions per second")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    from quorate.report.charts.lines import Axes, Line, line_chart
+    from quorate.report.charts.markup import Markup, element
+
+    lines = [
+        Line(
+            name=arm,
+            look=look,
+            curves=[[(size, record.median_of([row[arm] for row in rows]) or 0.0) for size, rows in rates.items()]],
+            is_of_runs=False,
+        )
+        for look, arm in enumerate(ARMS)
+    ]
+    axes = Axes(x="workers on one host of 2 cores", x_kind="count", y="contributions per second")
+    chart = line_chart(lines, axes, width=760, height=320, label="Contributions per second by number of workers")
+    style = element("style", Markup(chart_style()))
+    head, _, inside = str(chart).partition(">")
+    path.write_text(f'{head} xmlns="http://www.w3.org/2000/svg">{style}{inside}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

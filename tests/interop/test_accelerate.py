@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.support.libraries import check_cases, check_refused, needs, result_of, script_of
+from tests.support.libraries import PYTHON, check_cases, check_refused, needs, result_of, script_of
+from tests.world.test_migration_pages import check_equal, losses_after, losses_before, script
 
 pytestmark = needs("accelerate")
 
@@ -23,6 +24,12 @@ def test_the_script_of_the_how_to_saves_what_it_trained(tmp_path: Path) -> None:
     weight = result_of(tmp_path, "first", "train.py")
     kept = load_file(tmp_path / "kept" / "model.safetensors")
     assert [*kept["weight"][0].tolist(), *kept["bias"].tolist()] == weight
+
+
+def test_the_script_of_the_migration_page_has_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before, after = (script("accelerate", side).replace("shuffle=True", "shuffle=False") for side in "-+")
+    check_equal(losses_before(before, tmp_path, str(PYTHON)), losses_after(after, tmp_path, monkeypatch))
 
 
 SCRIPT = """

@@ -10,6 +10,7 @@ _SSH = """\
 for last; do host=$before; before=$last; done
 if [ "$host" = away ]; then echo "no route to away" >&2; exit 255; fi
 echo a login shell says something
+unset NCCL_DEBUG
 exec sh -c "$last"
 """
 

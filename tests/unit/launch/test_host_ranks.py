@@ -52,23 +52,24 @@ def until(is_so: Callable[[], bool]) -> None:
 
 RANKS = """
     import json, os, sys
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OF_THE_TEST")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OF_THE_TEST", "NCCL_DEBUG")
     sys.stdout.write(json.dumps([os.environ[name] for name in names]) + f" {len(os.environ['QUORATE_TOKEN'])}\\n")
     sys.stdout.flush()
     sys.stderr.write("on stderr\\n")
 """
 
 
-def test_each_worker_has_its_rank_and_its_log(tmp_path: Path, ssh: str) -> None:
+def test_each_worker_has_its_rank_and_its_log(tmp_path: Path, ssh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")  # which the login of a host does not have
     status, out, err = ended(begun(tmp_path, ssh, RANKS, "--env", "OF_THE_TEST=7"))
     assert status == 0, err
     logs = [(tmp_path / "runs" / "x" / f"rank-{rank}.log").read_text() for rank in range(3)]
-    assert out == '["0", "3", "0", "1", "0", "7"] 64\n' and "on stderr\n" in err
+    assert out == '["0", "3", "0", "1", "0", "7", "WARN"] 64\n' and "on stderr\n" in err
     lines = [next(line for line in log.splitlines() if line.startswith("[")).removesuffix(" 64") for log in logs]
     assert [json.loads(line) for line in lines] == [
-        ["0", "3", "0", "1", "0", "7"],
-        ["1", "3", "0", "2", "1", "7"],
-        ["2", "3", "1", "2", "1", "7"],
+        ["0", "3", "0", "1", "0", "7", "WARN"],
+        ["1", "3", "0", "2", "1", "7", "WARN"],
+        ["2", "3", "1", "2", "1", "7", "WARN"],
     ]
     assert all("on stderr\n" in log for log in logs)
 

@@ -26,7 +26,9 @@ _OURS = (
     "TORCH_DISABLE_",
 )  # fmt: skip
 _TAKEN_ALONG = ("QUORATE_TOKEN", "QUORATE_SILENCE", "QUORATE_TLS", "QUORATE_CONGESTION", "QUORATE_GPU_BACKEND")
-"""Variables of the launcher's own environment that workers get, besides those named by the user."""
+_OF_LIBRARIES = ("NCCL_", "TORCH_NCCL_", "RCCL_", "UCX_", "CUDA_", "HSA_")
+"""Variables of the launcher's own environment that workers get, besides those named by the user; the latter begin so:
+they set up the communication between GPUs, and have to be the same on all hosts."""
 
 
 class Worker:
@@ -114,6 +116,7 @@ class HostRanks:
     def _shared(self, environment: Mapping[str, str]) -> dict[str, str]:
         shared = {name: value for name, value in environment.items() if name.startswith(_OURS)}
         shared |= {name: os.environ[name] for name in _TAKEN_ALONG if os.environ.get(name)}
+        shared |= {name: value for name, value in os.environ.items() if name.startswith(_OF_LIBRARIES)}
         for entry in self._hosts.env:
             name, is_given, value = entry.partition("=")
             if is_given or name in os.environ:
