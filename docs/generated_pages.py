@@ -180,7 +180,7 @@ def settings_page(cards: Mapping[str, Sequence[Card]]) -> str:
         "|---|---|",
         "| [strategies](#strategies) | `quorate run --set key=value`, `--strategy NAME:key=value`, or keyword "
         "arguments of `quorate.distribute` |",
-        "| [codecs](#codecs), [rules](#rules) | likewise, beside `compress=NAME` or `reduce=NAME`; or in its text: "
+        "| [codecs](#codecs), [rules](#rules) | the same, beside `compress=NAME` or `reduce=NAME`; or in its text: "
         '`compress="top-k:density=0.01"` |',
         "| [workloads](#workloads) | `quorate compare --workload-set key=value` |",
         "",

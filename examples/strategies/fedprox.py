@@ -1,13 +1,13 @@
 """FedProx: local steps that are held near the newest mean, so that workers with different data drift apart less.
 
-Idea: Every worker takes H steps (`sync_every`) of its own optimizer; after each it goes a small part (`pull`) of the
-way back to where the newest mean of all was. Then all replace their parameters by the mean. With `pull` 0 it is
-`local-sgd`.
+Idea: Every worker takes H steps (`sync_every`) of its own optimizer; after each it moves a small part (`pull`) of the
+way back to the newest mean of all. Then all replace their parameters by the mean. With `pull` 0 it is `local-sgd`.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, in the step, not overlapped; two
-copies of the parameters in memory, and two passes over them per step. All wait for the slowest, every H steps.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, in the step, not overlapped.
+Memory holds two copies of the parameters, and each step passes over them twice. All wait for the slowest, every H
+steps.
 
-When it loses: Where workers have data alike: what is pulled back was progress.
+When it loses: If workers have data alike, because it pulls back progress.
 
 Honesty:
 - worker death: goes on with `on_death="continue"`; else stops cleanly
@@ -18,7 +18,7 @@ Honesty:
 - resume: goes on; every worker with its own replica
 
 Paper: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020, Algorithm 2. There each worker
-minimizes its loss plus mu / 2 times the squared distance from the newest mean, inexactly; here `pull` is the learning
+minimizes its loss plus mu / 2 times the squared distance from the newest mean, inexactly. Here `pull` is the learning
 rate times mu, and that step is made by itself, whatever the optimizer.
 """
 

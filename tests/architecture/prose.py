@@ -11,7 +11,7 @@ SKIPPED = re.compile(r"^\s*(?:#|\||<|!\[|\[\^)")
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+|^\s*>\s?")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 CODE = re.compile(r"``.+?``|`[^`]+`")
-END = re.compile(r"(?<!et al)(?<!e\.g)(?<!i\.e)[.!?][)\"*]*(?=\s+\W*[A-Z0-9`(\[*§]|$)")
+END = re.compile(r"(?<!et al)(?<!e\.g)(?<!i\.e)[.!?][)\"*]*(?=\s+(?:\W*[A-Z0-9`(\[*§]|\"\w)|$)")
 WORD = re.compile(r"\w")
 
 

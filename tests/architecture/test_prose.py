@@ -1,20 +1,27 @@
-"""Pages have short sentences, and none of the words that docs/explanation/words.md replaces."""
+"""Sentences are short, and have none of the words that docs/explanation/words.md replaces.
+
+This holds for pages, for docstrings, for help and messages in the code, and for pages that are made from the code.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.prose import CODE, FENCE, sentences, word_count
 from tests.architecture.test_documents import DOCUMENTS
+from tests.architecture.texts import EXAMPLE, Text, docstrings, generated_pages, long_sentences, messages
 from tests.architecture.tree import ROOT
 
 LONGEST_SENTENCE = 30
 WORDS = ROOT / "docs" / "explanation" / "words.md"
 PAGES = [page for page in DOCUMENTS if page.name != "CHANGELOG.md"]
 
+each_kind = pytest.mark.parametrize("kind", [docstrings, messages, generated_pages], ids=lambda kind: kind.__name__)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
@@ -23,6 +30,24 @@ def banned_phrases() -> list[str]:
     table = WORDS.read_text(encoding="utf-8").partition("## Words that are not used")[2]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
     return [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row[-1])]
+
+
+@cache
+def texts_of(kind: Callable[[], Iterator[Text]]) -> tuple[Text, ...]:
+    """Return the texts of a kind, which are read once."""
+    return tuple(kind())
+
+
+@cache
+def _banned() -> re.Pattern[str]:
+    phrases = "|".join(re.sub(r"\s+", r"\\s+", re.escape(phrase).replace(r"\ ", " ")) for phrase in banned_phrases())
+    return re.compile(rf"(?<![\w-])(?:{phrases})(?![\w-])", re.IGNORECASE)
+
+
+def banned_words(text: str) -> list[str]:
+    """Return the banned phrases in a text, without its code."""
+    phrases: list[str] = _banned().findall(CODE.sub("", FENCE.sub("", text)))
+    return phrases
 
 
 @each_page
@@ -35,9 +60,18 @@ def test_no_sentence_is_long(page: Path) -> None:
 def test_no_page_has_banned_words(page: Path) -> None:
     if page == WORDS:
         return
-    prose = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
-    phrases = "|".join(re.sub(r"\s+", r"\\s+", re.escape(phrase).replace(r"\ ", " ")) for phrase in banned_phrases())
-    assert not re.findall(rf"(?<![\w-])(?:{phrases})(?![\w-])", prose, re.IGNORECASE)
+    assert not banned_words(page.read_text(encoding="utf-8"))
+
+
+@each_kind
+def test_sentences_of_the_code_are_short(kind: Callable[[], Iterator[Text]]) -> None:
+    long = long_sentences(texts_of(kind), LONGEST_SENTENCE)
+    assert not long, "split: " + "\n".join(map(str, long))
+
+
+@each_kind
+def test_texts_of_the_code_have_no_banned_words(kind: Callable[[], Iterator[Text]]) -> None:
+    assert not [(place, word) for place, text in texts_of(kind) for word in banned_words(EXAMPLE.sub("", text))]
 
 
 def test_the_banned_words_are_read() -> None:

@@ -201,7 +201,7 @@ def test_in_a_world_of_another_size_the_sum_of_what_is_left_stays(tmp_path: Path
 def test_another_codec_begins_anew_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scene("top-k", 2, 5, root=tmp_path, saves=[5]).run()
     scene("half", 2, 6, root=tmp_path, loads=True).run()
-    assert "what the codec of all-reduce remembers begins anew" in capsys.readouterr().err
+    assert "the memory of the codec of all-reduce starts empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

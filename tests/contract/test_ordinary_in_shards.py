@@ -40,7 +40,7 @@ def _loops() -> dict[str, Loop]:
 
 
 LOOPS = _loops()
-_BESIDE = "got a whole tensor and a parameter in shards; call the model"
+_BESIDE = "got a full tensor and a parameter in shards. Call the model"
 _ROWS = "writes into some rows of a tensor in shards"
 REFUSED: dict[str, tuple[int, str]] = {
     "as_list": (STEPS, r"tolist\(\) of a tensor in shards; gather it by p.full_tensor"),
@@ -144,7 +144,7 @@ def test_a_number_that_one_worker_reads_is_named() -> None:
 
 def test_an_error_of_torch_is_told_in_words() -> None:
     error = RuntimeError("aten.mm.default got mixed torch.Tensor and DTensor, need to convert all torch.Tensor")
-    assert "aten.mm.default got a whole tensor and a parameter in shards" in str(in_words(error))
+    assert "aten.mm.default got a full tensor and a parameter in shards" in str(in_words(error))
     assert in_words(RuntimeError("size mismatch")) is None
 
 
@@ -163,7 +163,7 @@ def test_an_error_of_torch_ends_a_script_with_the_sentence(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = command_line(tmp_path, "run", "-n", "2", "--zero", "3", "script.py")
     assert ended.returncode == 2
-    assert "quorate: aten.add_.Tensor got a whole tensor and a parameter in shards" in ended.stderr
+    assert "quorate: aten.add_.Tensor got a full tensor and a parameter in shards" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

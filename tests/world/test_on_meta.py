@@ -123,9 +123,9 @@ def test_refused_by_name() -> None:
     for told in run_real_world(2, refused, 60.0):
         assert [one.partition(";")[0] for one in told] == [
             'quorate.parallelize was called inside torch.device("meta")',
-            "nothing has initialised weights.0, scale of a model on the meta device",
+            "nothing has initialized weights.0, scale of a model on the meta device",
             "some parameters are on the meta device, and head.weight, head.bias not",
-            "flags on the meta device cannot be seen to be initialised, being of few values",
+            "flags on the meta device cannot be seen to be initialized, being of few values",
         ]
 
 

@@ -1,8 +1,8 @@
 """Bulyan: repeated Krum, then a trimmed mean around the median.
 
-Idea: Krum chooses a vector and sets it aside, then chooses among the remaining ones, until n - 2 f are chosen. Of
-these, the n - 4 f numbers nearest to the median are averaged in each coordinate, so a vector that is near the others as
-a whole cannot be far from them in one coordinate.
+Idea: Krum chooses a vector and sets it aside, then chooses among the remaining ones, until n - 2 f are chosen. In
+each coordinate the mean is formed of the n - 4 f numbers of these that are nearest to the median. So a vector that is
+near the others as a whole cannot be far from them in one coordinate.
 
 Cost: As Krum (distances are computed once), and a sort of n - 2 f numbers for each coordinate.
 

@@ -37,8 +37,10 @@ def chosen(places: Sequence[int], count: int) -> Tensor:
 
 
 def by_krum(squared_distance: Tensor, f: int) -> list[int]:
-    """Return the places of n vectors, best first: by the sum of squared distances to the n - f - 2 nearest others (at
-    least one), and among equals by that to all others: two that are each other's nearest have the same score.
+    """Return the places of n vectors, best first, by the sum of squared distances to the n - f - 2 nearest others (at
+    least one).
+
+    Two vectors that are each other's nearest have the same score; the sum to all others decides between equals.
     """
     count = len(squared_distance)
     others = squared_distance.clone().fill_diagonal_(math.inf).sort(1).values[:, : count - 1]
@@ -48,8 +50,11 @@ def by_krum(squared_distance: Tensor, f: int) -> list[int]:
 
 
 def far_rows(gram: Tensor) -> list[int]:
-    """Return the places of the n vectors with inner products `gram` (n, n) whose median distance to the others is more
-    than 3 times the median of these; none of fewer than 3 vectors."""
+    """Return the places of the n vectors with inner products `gram` (n, n) whose median distance to the others is
+    large.
+
+    Large means more than 3 times the median of these distances. Of fewer than 3 vectors none is returned.
+    """
     count = len(gram)
     if count < 3:
         return []

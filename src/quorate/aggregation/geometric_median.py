@@ -2,7 +2,7 @@
 
 Idea: Weiszfeld's iteration, smoothed: each vector gets the weight one over its distance from the current point, and the
 weighted mean is the next point. The iteration starts at the mean of the vectors in the smallest ball, centred at one of
-them, that holds more than half of all; a distance counts as at least `smallest` times the radius of this ball. The
+them, that holds more than half of all. A distance counts as at least `smallest` times the radius of this ball. The
 weights follow from inner products alone, so vectors are read once, whatever the number of iterations. Wrong vectors
 cannot move the ball far from the others.
 

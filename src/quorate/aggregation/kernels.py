@@ -1,7 +1,7 @@
 """Passes over columns of a few vectors, which numba compiles (the extra `kernels`); for vectors in the CPU's memory.
 
-A pass looks at `BLOCK` columns of all vectors at a time: these stay in the nearest cache while they are compared,
-multiplied or added up, and each vector is read from memory once. Results may be written where the vectors lie.
+A pass reads `BLOCK` columns of all vectors at a time. These stay in the nearest cache while they are compared,
+multiplied or added up, so each vector is read from memory once. Results may be written where the vectors lie.
 
 Vectors are given by their addresses, as an array of integers, and are all as wide as `width`; `like` is an empty array
 of their dtype, float32 or float64. Each is divided by its divisor, which may be 1. A function is compiled for the

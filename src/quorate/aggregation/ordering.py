@@ -1,8 +1,8 @@
 """Columns in order: the numbers at given places after each column of a few rows is sorted; pure.
 
-A few rows are sorted by comparisons of whole rows, which run at the speed of memory: Batcher's odd-even merge sort
-(1968), without the comparisons that the wanted places do not need. This is many times as fast as sorting each column by
-itself. More rows than `FEW` are sorted column by column.
+A few rows are sorted by comparing rows as vectors, which runs at the speed of memory. The comparisons are those of
+Batcher's odd-even merge sort (1968), without those that the wanted places do not need. This is many times as fast as
+sorting each column by itself. More rows than `FEW` are sorted column by column.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Gradients out of proportion to those of their peers, found by sketches over the last sums; pure.
 
-A sketch is a linear map of a vector to a few hundred numbers that nearly preserves lengths and angles: the vector's
+A sketch is a linear map of a vector to a few hundred numbers that nearly preserves lengths and angles. The vector's
 numbers are multiplied by random signs and added up in groups (Charikar, Chen and Farach-Colton, 2002). So one short
 message from each worker tells all workers the lengths of all gradients and the angles between them.
 
-A length is judged by its logarithm, relative to the median of the others in the same sum, in units of how much lengths
-have differed in the last sums (the median absolute deviation, z-scores as in Iglewicz and Hoaglin, 1993). It also has
-to be ten times the largest length of any other worker in these sums, because late in training a hard batch has a much
-longer gradient than others, and is rare. Agreement, the cosine between a gradient and the mean of the others, is judged
-in the same way, averaged over a worker's last sums. Both also have to pass an absolute limit, so that workers whose
-gradients hardly differ, or hardly agree, are not reported.
+A length is judged by its logarithm, relative to the median of the others in the same sum. The unit is how much lengths
+have differed in the last sums (the median absolute deviation, z-scores as in Iglewicz and Hoaglin, 1993). It must also
+be ten times the largest length of any other worker in these sums. Late in training a hard batch is rare and has a much
+longer gradient than others. Agreement, the cosine between a gradient and the mean of the others, is judged in the same
+way, averaged over a worker's last sums. Both also have to pass an absolute limit, so that workers whose gradients
+hardly differ, or hardly agree, are not reported.
 """
 
 from __future__ import annotations

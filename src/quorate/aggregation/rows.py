@@ -97,8 +97,11 @@ class Rows:
                 x[here].copy_(total)
 
     def write_middle(self, places: Sequence[int], first: int, last: int, into: Sequence[Tensor]) -> None:
-        """Write the mean of the numbers at the places from `first` to `last` - 1 of each column in order, of the rows
-        at `places`, which are finite; to each vector (c) of `into`, which may be the vectors themselves."""
+        """Write the mean of the numbers at the places from `first` to `last` - 1 of each column in order to each vector
+        of `into`.
+
+        The columns are those of the finite rows at `places`. The vectors (c) of `into` may be the rows themselves.
+        """
         self.write_combined(places, lambda rows, mean: mean_in_order(rows, first, last, mean), into)
 
     def write_combined(

@@ -2,7 +2,8 @@
 
 Every rule here has two steps. The first mixes whole vectors with weights that follow from their inner products alone
 (an n x n matrix); the second works on each coordinate by itself. So a rule can be applied to vectors that lie in pieces
-on several workers: each computes the inner products of its pieces, these are summed, and no vector is gathered in full.
+on several workers. Each worker computes the inner products of its pieces, the products are summed, and no vector is
+gathered in full.
 """
 
 from __future__ import annotations
@@ -105,8 +106,11 @@ class Rule(ABC):
 
 
 def mixed_rows(rows: Rows, keep: Sequence[int], weights: Tensor | None, rule: Rule, into: Sequence[Tensor]) -> None:
-    """Apply `rule` to the rows (n, c) at `keep`, mixed by `weights` (m, kept), add the centre, and write the result to
-    each vector (c) of `into`, which may be the rows themselves."""
+    """Apply `rule` to the rows (n, c) at `keep` and write the result to each vector (c) of `into`.
+
+    The rows are mixed by `weights` (m, kept) first, and the centre is added. The vectors of `into` may be the rows
+    themselves.
+    """
     places, is_exact = list(keep), rule.is_exact
     if weights is None:
         middle = rule.middle(len(places))

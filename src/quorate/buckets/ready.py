@@ -184,8 +184,8 @@ class ReadyGradients:
         """Make `value` the `.grad` of every parameter that is `used`.
 
         A gradient made in this backward pass gets no copy: `.grad` becomes a view of the vector, which is then never
-        written again. An earlier one stays the same tensor and gets the numbers; so does one with a graph
-        (`backward(create_graph=True)`), so that a second derivative is of this worker's part of the mean.
+        written again. An earlier one stays the same tensor and receives the numbers. So does one with a graph
+        (`backward(create_graph=True)`): a second derivative is then of this worker's part of the mean.
         """
         lends = value is self.flat
         grads, numbers = [], []

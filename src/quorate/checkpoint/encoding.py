@@ -54,8 +54,8 @@ def check_tensor(name: str, x: Tensor, cannot: str = KEEP) -> Tensor:
 def encoded(value: Any, name: str, put: Callable[[str, Tensor], str], *, depth: int = 0, cannot: str = KEEP) -> Any:
     """Return `value` as JSON; `put(name, tensor)` is called for each of its tensors, and returns its name in the file.
 
-    Raises `ConfigurationError` with the place of a value that cannot be kept: anything but None, booleans, numbers,
-    text, dense tensors, and lists, tuples and dicts (with keys of text or whole numbers) of these, 100 deep at most.
+    Raises `ConfigurationError` with the place of a value that cannot be kept. None, booleans, numbers, text and dense
+    tensors can be kept. So can lists, tuples and dicts of these (keys of text or whole numbers), at most 100 deep.
     `cannot` is the beginning of the sentence.
     """
     if isinstance(value, Tensor):

@@ -110,8 +110,8 @@ def _check_layout(entry: Distributed) -> None:
         )
     if entry.owned is not None:
         raise ConfigurationError(
-            "what an optimizer of whole tensors keeps lies with their owners, and torch cannot gather it; leave the "
-            "path out: quorate.save() keeps all"
+            "an optimizer that steps on full tensors keeps its state with their owners, and torch cannot gather it; "
+            "leave the path out: quorate.save() keeps all"
         )
 
 

@@ -244,7 +244,7 @@ def claims(board: Board, key: str) -> bool:
 def write(part: Part, board: Board, tell: Tell) -> None:
     """Write one worker's part while it trains; the last worker completes the checkpoint.
 
-    No worker waits for another: each writes its files, reports them on the board, and counts; the worker whose count is
+    No worker waits for another: each writes its files, reports them on the board, and counts. The worker whose count is
     the number of workers writes the manifest and gives the folder its name. Dead workers are not waited for. Errors are
     reported, and end nothing: the checkpoint before stays the newest.
     """
@@ -259,7 +259,7 @@ def write(part: Part, board: Board, tell: Tell) -> None:
     except FileNotFoundError:
         if folder.parent.exists():
             return  # a later checkpoint is complete already, and this one was removed
-        tell(f"a checkpoint could not be written: the folder {part.root} is gone")
+        tell(f"a checkpoint could not be written: the folder {part.root} no longer exists")
     except OSError as error:
         tell(f"a checkpoint could not be written, and the previous one stays the newest: {error}")
     except QuorateError:

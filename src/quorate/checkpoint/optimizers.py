@@ -1,5 +1,6 @@
-"""The state of an optimizer in a checkpoint: restored with bits that `load_state_dict` would round, and with what is
-beyond torch's format: a `state_dict()` of the optimizer's own, or other optimizers inside it.
+"""The state of an optimizer in a checkpoint, restored with bits that `load_state_dict` would round.
+
+It includes state beyond torch's format: a `state_dict()` of the optimizer's own, or other optimizers inside it.
 """
 
 from __future__ import annotations

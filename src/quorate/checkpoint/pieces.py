@@ -1,7 +1,7 @@
 """Tensors with some rows of larger ones: their marks, and the files of several shards as one tree again.
 
 A model in shards is kept shard by shard. A reader, as one of any number of shards or as none, puts together the rows
-that it holds itself; other rows are not read, so that no worker needs memory for the full tensors.
+that it holds itself. Other rows are not read, so no worker needs memory for the full tensors.
 """
 
 from __future__ import annotations

@@ -309,14 +309,14 @@ def restore_state(
         sentences.append(f"{count} gradients that were pending are left out: {entry.strategy} takes none that are late")
     reducers = [old.get("reducer", {}) for old in olds]
     if is_cut_anew and any(reducers):
-        sentences.append(f"what the codec of {entry.strategy} remembers begins anew: it was of other shards")
+        sentences.append(f"the memory of the codec of {entry.strategy} starts empty: it was of other shards")
     else:
         sentences += _restore_reducer(entry, reducers, rank, size)
     laws = laws_of(None if worker is None else worker.state)
     if worker is None or not laws:
         return sentences
     if strategy != entry.strategy:
-        return [*sentences, f"the state of {entry.strategy} begins anew: the checkpoint is of {strategy}"]
+        return [*sentences, f"the state of {entry.strategy} starts empty: the checkpoint is of {strategy}"]
     kinds = _kinds_of(worker.state)
     adapted = {field.name for field in dataclasses.fields(worker.state) if field.metadata.get(ADAPTED)}
     for name, law in laws.items():
@@ -326,7 +326,7 @@ def restore_state(
         if any(name not in fields for fields in kept):
             raise CheckpointError(f"the checkpoint has no {name}, which {entry.strategy} keeps")
         if is_cut_anew and any(has_loose_tensors(fields[name]) for fields in kept):
-            sentences.append(f"{name} of {entry.strategy} begins anew: it was of other shards")
+            sentences.append(f"{name} of {entry.strategy} starts empty: it was of other shards")
             continue
         values = [KeptVectors(worker.replica).read(fields[name]) for fields in kept]
         for field_value in values if name in kinds else ():
@@ -340,7 +340,7 @@ def restore_state(
 
 
 def _restore_reducer(entry: Distributed, olds: list[dict[str, Any]], rank: int, size: int) -> list[str]:
-    """Restore the reducer of the optimizer's means; it begins anew where another reducer had kept its state."""
+    """Restore the reducer of the optimizer's means; it begins again where another reducer had kept its state."""
     state = None if entry.worker is None else entry.worker.reducer_state
     laws = laws_of(state)
     if not laws:
@@ -351,7 +351,7 @@ def _restore_reducer(entry: Distributed, olds: list[dict[str, Any]], rank: int, 
         values = [KeptVectors(entry.worker.replica).read(old.get(name)) for old in olds]
         if any(not _is_like(value, now) for value in values):
             return [
-                f"what the codec of {entry.strategy} remembers begins anew: the checkpoint has another one's, or none"
+                f"the memory of the codec of {entry.strategy} starts empty: the checkpoint has another one's, or none"
             ]
         value = resized(law, f"{name} of the codec", values, rank, size)
         if law == "total" or not _written(now, value):  # of a total, `now` has copies, and more than a worker keeps

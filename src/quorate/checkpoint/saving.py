@@ -1,12 +1,12 @@
 """When a worker's part of a checkpoint is taken: at the moment it is asked for, or at the first boundary after.
 
-A *boundary* is a place in the training loop where nothing is half done: `save` itself, a loader asked for its next
-batch, a backward pass that begins, an evaluation, the end.
+A *boundary* is a place in the training loop where nothing is half done. Boundaries are `save` itself, a loader's next
+batch, the beginning of a backward pass, an evaluation, and the end.
 
 - Where all workers step together, `save()` takes it there and then, and says so with the next exchange. If not all
   have said so, what was taken is no checkpoint, and all take one at the first boundary after that exchange.
-- Under rounds, `save()` asks the leader to mark a round, and every worker takes its part at its first boundary after
-  it has applied that round, and before it applies the next one.
+- Under rounds, `save()` asks the leader to mark a round. Every worker takes its part at its first boundary after it has
+  applied that round, and before it applies the next one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The required form of a checkpoint's manifest and trees: checksums only detect later changes of a file.
 
-All types are strict. A checkpoint that passes can be read without leaving its folder, or the bounds of an array;
-whether it fits this script's model and optimizer is checked where they can be compared.
+All types are strict. A checkpoint that passes can be read without leaving its folder, or the bounds of an array.
+Whether it fits this script's model and optimizer is checked later, where they can be compared.
 
 Trees of rounds have a schema of their own here: the rounds, their numbers and their vectors.
 """

@@ -1,8 +1,9 @@
 """Files of tensors in the safetensors format, written part by part with their SHA-256, and read with `safetensors`.
 
-The format: eight bytes, the length of a JSON header, little-endian; the header, with dtype, shape and place of every
-tensor and with a dict of text under `__metadata__`; then the tensors' bytes without gaps. It is written here rather
-than by the library so that bytes are hashed while they are written to the disk: no second copy in memory.
+The format: eight bytes with the length of a JSON header, little-endian; then the header; then the tensors' bytes
+without gaps. The header has the dtype, shape and place of every tensor, and a dict of text under `__metadata__`. It is
+written here rather than by the library so that bytes are hashed while they are written to the disk: no second copy in
+memory.
 """
 
 from __future__ import annotations

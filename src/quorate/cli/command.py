@@ -72,7 +72,7 @@ class PlainCommand(TyperCommand):
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; an option that stands behind the script is told."""
+        """Parse the arguments; an option after the script is reported."""
         remaining = list(super().parse_args(ctx, args))
         if not ctx.resilient_parsing:
             self._tell_misplaced(ctx)

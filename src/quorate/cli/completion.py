@@ -15,7 +15,7 @@ from quorate.launch.run.folder import COMPARISON, RUNS
 
 @dataclass(frozen=True)
 class Item:
-    """A value, as shells are told it."""
+    """A value, as shells receive it."""
 
     value: str
     help: str = ""

@@ -1,8 +1,8 @@
 """`--config FILE` and `--print-config`: the options of a command in a TOML file, checked like any others.
 
-A key is the long name of an option without its dashes (`stop-at-target` or `stop_at_target`), or the name of what
-stands after the options (`script`, `subject`, `arguments`); `set` and `workload-set` are tables. Command-line options
-override the file.
+A key is the long name of an option without its dashes (`stop-at-target` or `stop_at_target`), or the name of an
+argument (`script`, `subject`, `arguments`). `set` and `workload-set` are tables. Command-line options override the
+file.
 """
 
 from __future__ import annotations

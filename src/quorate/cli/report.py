@@ -1,4 +1,4 @@
-"""`quorate report`: the page of a comparison or a run, made anew from its records."""
+"""`quorate report`: the page of a comparison or a run, made again from its records."""
 
 from __future__ import annotations
 

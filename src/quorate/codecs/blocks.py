@@ -1,6 +1,6 @@
 """int8, int4 and int2 by blocks: integers, and one scale for each block.
 
-Idea: The largest absolute value of a block becomes the largest integer L = 2^(bits - 1) - 1, 0 stays 0, and the other
+Idea: The largest absolute value of a block becomes the largest integer L = 2^(bits - 1) - 1. 0 stays 0, and the other
 numbers are rounded to the nearest integer on the same scale. The rounding error is remembered and added to the next
 vector; with `rounding="stochastic"` the code is unbiased instead, and nothing is remembered.
 

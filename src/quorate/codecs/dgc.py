@@ -12,7 +12,7 @@ code goes to every other. Two vectors of memory. A selection over all numbers.
 
 When it loses: As top-k: with many workers and on fast networks. With `masking` a number that is sent in every round has
 no momentum left, so a density of 1 is SGD without momentum. `clip_norm` limits one worker's vector, or the part of it
-that is encoded at a time: divide a limit for the mean by the square root of the number of workers, as published.
+that is encoded at a time. As published, divide a limit for the mean by the square root of the number of workers.
 
 Paper: Lin, Han, Mao, Wang and Dally, "Deep gradient compression: reducing the communication bandwidth for distributed
 training", ICLR 2018, section 3. The paper takes a threshold from a sample, and so sends about k numbers, the first ones

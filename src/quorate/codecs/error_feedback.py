@@ -1,8 +1,8 @@
 """Error feedback: what a codec leaves out is remembered, and encoded with the next vector.
 
-u = g + e is encoded in place of g, and e = u - decoded is remembered: so everything decoded so far plus e is everything
-that was to be sent so far. If errors should fade, u = g + decay e. Stich, Cordonnier and Jaggi, "Sparsified SGD with
-memory", NeurIPS 2018; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the
+u = g + e is encoded in place of g, and e = u - decoded is remembered. So the sum of all decoded vectors plus e is the
+sum of all vectors to be sent. If errors should fade, u = g + decay e. Stich, Cordonnier and Jaggi, "Sparsified SGD with
+memory", NeurIPS 2018. Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019, Algorithm 1, in units of the
 gradient and not of the update.
 """
 

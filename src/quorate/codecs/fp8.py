@@ -1,9 +1,9 @@
 """fp8: floating-point numbers of 8 bits, and one scale for each block.
 
-Idea: The largest absolute value of a block becomes the largest number of the format, so nothing overflows, and each
-number is rounded to the nearest one of e4m3 (4 bits of exponent, 3 of mantissa: within 6 %, down to a 229,000th of the
-block's largest) or e5m2 (within 12 %, down to a 3.8-billionth). Small numbers keep their digits, which 8-bit integers
-lose. The rounding error is remembered and added to the next vector.
+Idea: The largest absolute value of a block becomes the largest number of the format, so nothing overflows. Each number
+is rounded to the nearest one of e4m3 or e5m2. The format e4m3 (4 bits of exponent, 3 of mantissa) is within 6 %, down
+to a 229,000th of the block's largest. The format e5m2 is within 12 %, down to a 3.8-billionth. Small numbers keep their
+digits, which 8-bit integers lose. The rounding error is remembered and added to the next vector.
 
 Cost: 8 bits per number and 4 bytes per block: 8.125 bits by default. Each code is decoded by itself. One vector of
 memory.

@@ -1,8 +1,8 @@
 """Half: numbers of 16 bits in place of 32.
 
-Idea: Each number is rounded to the nearest one of bfloat16 (8 bits of exponent, like float32: no overflow, three
-digits) or float16 (5 bits of exponent: infinite above 65,504, zero below 6e-8; four digits). Sums are formed in float32
-on each host, and rounded once more for each host to which they are sent.
+Idea: Each number is rounded to the nearest one of bfloat16 or float16. Of these, bfloat16 has 8 bits of exponent, like
+float32: no overflow, three digits. The other, float16, has 5 bits of exponent: infinite above 65,504, zero below 6e-8,
+four digits. Sums are formed in float32 on each host, and rounded once more for each host to which they are sent.
 
 Cost: Half of the bytes; two passes over the vector. No memory.
 

@@ -1,16 +1,16 @@
 """QSGD: each number is rounded to one of s levels of its bucket's norm, at random and unbiased.
 
 Idea: A bucket of d numbers has one scale, its norm |v|. A number becomes sign · |v| · l / s, where l is one of the two
-integers around s |v_i| / |v|, the upper one with the probability that makes the code unbiased: there is no error to
+integers around s |v_i| / |v|. The upper one has the probability that makes the code unbiased, so there is no error to
 remember. Buckets are cut from the whole vector, across the edges of tensors.
 
-Cost: log2(2 s + 1) bits per number, rounded up (s = 127: 8, s = 7: 4, s = 1: 2), and 4 bytes per bucket; the paper's
+Cost: log2(2 s + 1) bits per number, rounded up (s = 127: 8, s = 7: 4, s = 1: 2), and 4 bytes per bucket. The paper's
 Elias code, which is shorter if most levels are 0, is not used. Scales differ between workers, so each code is decoded
 by itself. Drawing a random number for each takes more time than the rest. The expected squared error is at most min(d /
 (4 s²), √d / s) of the squared norm.
 
-When it loses: With few levels and large buckets: s = 1 and d = 512 have an error of up to 22 times the squared norm,
-which a smaller learning rate or larger batches have to compensate. A smaller bucket or `norm="max"` help.
+When it loses: With few levels and large buckets. For s = 1 and d = 512 the error is up to 22 times the squared norm; a
+smaller learning rate or larger batches have to compensate for it. A smaller bucket or `norm="max"` help.
 
 Paper: Alistarh, Grubic, Li, Tomioka and Vojnović, "QSGD: communication-efficient SGD via gradient quantization and
 encoding", NeurIPS 2017, Lemma 3.1; buckets, and the largest number as scale, are those of its experiments.

@@ -54,8 +54,10 @@ def stochastic(rows: Tensor, factors: Tensor, levels: int, draws: torch.Generato
     """Return `levels` + one of the two integers around each number times its row's factor, the nearer one more likely.
 
     P(upper) is the distance from the lower one, so that the mean over draws is the number; an integer is unchanged.
-    Numbers beyond ±`levels` become ±`levels`. Counted in parts of a level, since a sum of floats rounds once more: 2^16
-    parts from 64 levels on, about as fine as a float32 near the largest level, and more below.
+    Numbers beyond ±`levels` become ±`levels`. Counted in parts of a level, since a sum of floats rounds once more.
+
+    From 64 levels on there are 2^16 parts, about as fine as a float32 near the largest level; with fewer levels there
+    are more.
     """
     bits = min(16, 30 - levels.bit_length()) if levels >= 64 else 30 - levels.bit_length()
 

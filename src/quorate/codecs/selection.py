@@ -16,8 +16,8 @@ _STEP = 100
 def largest(sizes: Tensor, k: int) -> Tensor:
     """Return the places of the `k` largest of `sizes` (1-D), in no order; among equal ones the choice is undefined.
 
-    A sample gives a bound that is very likely not too large, and the k largest are chosen from the numbers that reach
-    it; if these are too few, from all. On a GPU from all at once, which is faster there.
+    A sample gives a bound that is very likely not too large. The k largest are chosen from the numbers that reach the
+    bound, or from all numbers if too few reach it. On a GPU from all at once, which is faster there.
     """
     numel = sizes.numel()
     if k >= numel:

@@ -2,8 +2,8 @@
 
 Idea: Each number becomes the scale of its tensor with its own sign; 0 counts as positive, because one bit has no third
 value. The scale is the mean absolute value; what is left out is remembered and added to the next vector. With
-`scale="none"` the scale is 1, and what comes is the majority vote of the workers that have a gradient: the sign of the
-sum of their signs, and 1 for a tie.
+`scale="none"` the scale is 1, and the result is the majority vote of the workers that have a gradient. It is the sign
+of the sum of their signs, and 1 for a tie.
 
 Cost: 1 bit per number and 4 bytes per tensor (none with `scale="none"`); each worker's code goes to every other. One
 vector of memory. With the mean absolute value a code keeps at least 1 / d of the squared norm of d numbers, and about

@@ -1,6 +1,6 @@
 """TernGrad: each number becomes -1, 0 or 1 times its tensor's largest, at random and unbiased.
 
-Idea: Numbers beyond 2.5 standard deviations of their tensor are clipped to that; then each number becomes the largest
+Idea: Numbers beyond 2.5 standard deviations of their tensor are clipped to that. Then each number becomes the largest
 absolute value with its own sign, or 0, with the probability that makes the code unbiased. The deviation is measured
 from 0, so that a tensor of nearly equal numbers is not clipped to nothing. The code is unbiased for the clipped vector:
 what clipping removes is lost, as in gradient clipping, and is not remembered.

@@ -5,9 +5,9 @@ itself. What is left out is remembered and added to the next vector, so each num
 accumulated. With `of="rms"` the largest number of each tensor is always sent, because otherwise a tensor of few numbers
 might never send one.
 
-Cost: 8 bytes for each number sent, 4 of them for its position, and 8 for their count, which differs from worker to
-worker and from step to step; no selection, one comparison. One vector of memory. At 3 root mean squares, 0.3 % of
-normally distributed numbers are sent.
+Cost: 8 bytes for each number sent, 4 of them for its position, and 8 for their count. The count differs from worker to
+worker and from step to step. There is no selection, only one comparison. One vector of memory. At 3 root mean squares,
+0.3 % of normally distributed numbers are sent.
 
 When it loses: A fixed `at` sends everything at the start of training and nothing at the end, or the reverse, because
 gradients change in size. Codes of different lengths need one more message than codes of equal length.

@@ -5,11 +5,11 @@ position; all others count as 0 this time. What is left out is remembered, and a
 feedback): nothing is lost, it is only sent later.
 
 Cost: 8 bytes for each number sent (4 for its position), from every worker to every other: (P - 1) density d numbers and
-positions, which is more than a dense sum of 2 d numbers if P density is above 1. Finding the largest is a selection
-over all numbers. One vector of memory.
+positions. This is more than a dense sum of 2 d numbers if P density is above 1. Finding the largest is a selection over
+all numbers. One vector of memory.
 
-When it loses: With many workers (their positions differ, so the union grows), on fast networks, and at densities so
-small that what is left out is sent very late: see the published warm-up of `dgc`.
+When it loses: With many workers (their positions differ, so the union grows), on fast networks, and at very small
+densities. At these, numbers that are left out are sent very late: see the published warm-up of `dgc`.
 
 Paper: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; with error feedback Stich,
 Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, Algorithm 1.

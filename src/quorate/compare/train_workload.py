@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train one workload.")
     parser.add_argument("workload")
     parser.add_argument("--settings", type=json.loads, default={}, metavar="JSON", help="of the workload")
-    parser.add_argument("--epochs", type=float, help="how often the training set is gone through (the workload's)")
+    parser.add_argument("--epochs", type=float, help="number of passes over the training set (the workload's)")
     parser.add_argument("--evaluations", type=int, default=5, help="evenly over the work")
     parser.add_argument("--batch", type=int, help="examples per worker and step (the workload's)")
     parser.add_argument("--falls", action="store_true", help="a learning rate that falls along a cosine (constant)")

@@ -21,8 +21,9 @@ OFFLOADS: tuple[Offload, ...] = ("optimizer", "all", "disk")
 
 @dataclass(frozen=True)
 class Axes:
-    """`replicas` x `stages` x `shards` x `tensor` workers, the last one varying fastest with the rank: workers that
-    compute layers together have the nearest ranks, then those that hold shards of the same layers, then stages."""
+    """`replicas` x `stages` x `shards` x `tensor` workers; the last one varies fastest with the rank. Workers that
+    compute layers together have the nearest ranks, then those that hold shards of the same layers, then stages.
+    """
 
     replicas: int
     shards: int

@@ -69,9 +69,9 @@ class Codec(ABC):
     """A compact form of a vector. A frozen dataclass: its fields are its settings; it has no state.
 
     A vector is a 1-D tensor of finite float32 numbers (or float64, or bfloat16), on any device: several tensors of
-    `shapes` laid end to end. The caller ensures that they are finite. Randomness comes from the `Draw` alone,
-    and memory from one vector to the next is passed in and returned, so that after a message that was discarded the
-    next one is encoded as if it had never been.
+    `shapes` laid end to end. The caller ensures that they are finite. Randomness comes from the `Draw` alone, and
+    memory from one vector to the next is passed in and returned. So after a discarded message, the next vector is
+    encoded as if there had been none.
     """
 
     is_linear: ClassVar[bool] = False

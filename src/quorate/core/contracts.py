@@ -37,9 +37,9 @@ class Work(Protocol[T_co]):
     def wait(self, timeout: float | None = None) -> T_co:
         """Return the result, once it is there; a second call returns the same.
 
-        Raises `PeerFailed` within a second of a needed worker's death (a collective needs all workers of its wire),
-        `WireTimeout` after `timeout` seconds (None: the wire's own), naming the ranks waited for, and `Mismatch` where
-        workers called different things.
+        Raises `PeerFailed` within a second of a needed worker's death (a collective needs all workers of its wire).
+        Raises `WireTimeout` after `timeout` seconds (None: the wire's own), naming the ranks waited for. Raises
+        `Mismatch` where workers called different operations.
         """
 
 
@@ -242,8 +242,9 @@ class Wire(ABC):
     @abstractmethod
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
         """Return this worker's piece (`wire.cut.piece`) of every worker's `x`, by rank; `x` is a contiguous vector (n),
-        equally long on all workers. On one host the pieces may lie in the others' memory: no worker changes more of
-        `x` than its own piece before all have finished reading, as they have at the end of an `all_gather_into`."""
+        equally long on all workers. On one host the pieces may lie in the others' memory. No worker changes more of `x`
+        than its own piece before all have finished reading, as they have at the end of an `all_gather_into`.
+        """
 
     @abstractmethod
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:

@@ -99,4 +99,4 @@ class Standing(Protocol):
         """Call for a round with nothing new for it, and wait for it, as `Work.wait` does."""
 
     def withdraw(self) -> None:
-        """No further round takes what this worker has handed in, until it hands in again."""
+        """No further round takes contributions of this worker, until it contributes again."""

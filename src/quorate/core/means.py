@@ -95,8 +95,8 @@ class WorkerRounds(Protocol):
     ) -> Work[int] | None:
         """Contribute as `hand_in`, in `drain`.
 
-        Does nothing if a round has taken a contribution that this worker has not applied yet, and returns the work to
-        wait for: then it applies that round, and contributes anew.
+        Does nothing if a round has taken a contribution that this worker has not applied yet. It then returns the work
+        to wait for; apply that round afterwards, and contribute again.
         """
 
     def completed(self, *, up_to: int | None = None, keeps_at_once: bool = False) -> Iterator[Mean]:

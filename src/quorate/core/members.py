@@ -34,7 +34,9 @@ class Members:
         return replace(self, joined=self.joined.union(joined), dead=self.dead.union(dead))
 
     def of_units(self, units: Sequence[Collection[int]], size: int) -> Members:
-        """Return the members of a group that stand for a unit of these workers each, and of which `size` start: one is
-        dead once any worker of its unit is, and has joined once all have."""
+        """Return the members of a group that stand for a unit of these workers each, and of which `size` start.
+
+        A member is dead once any worker of its unit is dead, and has joined once all have joined.
+        """
         dead = frozenset(place for place, unit in enumerate(units) if not self.dead.isdisjoint(unit))
         return Members(size, frozenset(n for n in range(size, len(units)) if self.joined.issuperset(units[n])), dead)

@@ -135,10 +135,10 @@ class Neighbours(Protocol):
     ) -> UnderWay:
         """Begin exchange `round` + 1: send `x` (or a vector for each rank) along `to`, and receive along `source`.
 
-        The edges are those of one topology for that round. The result has the vectors received, by rank, and under this
-        worker's rank its own, with the weight of its own edge and of the edges to workers known to be away. Workers
-        that have paused, ended or died take no part and are not waited for: they are missing in the result. Several
-        exchanges may be in flight; wait for them in order.
+        The edges are those of one topology for that round. The result has the vectors received, by rank. Under this
+        worker's rank it has the worker's own vector, with the weight of its own edge and of the edges to workers
+        known to be away. Workers that have paused, ended or died take no part and are not waited for: they are missing
+        in the result. Several exchanges may be in flight; wait for them in order.
         """
 
     def late(self) -> list[Given]:

@@ -47,8 +47,8 @@ class Registry(Generic[T]):
         """Return a decorator that registers a class or function as `name` and returns it unchanged.
 
         Raises `ConfigurationError` if the name belongs to another definition. The *same* definition (module and
-        qualified name) may come again and replaces the earlier one: notebooks run a cell twice, and the virtual world
-        runs a user's script once per worker.
+        qualified name) may be registered again and replaces the earlier one. Notebooks run a cell twice, and the
+        virtual world runs a user's script once per worker.
         """
 
         def enter(thing: U) -> U:

@@ -9,7 +9,7 @@ A strategy with state returns from `start` a dataclass whose fields are made by 
 
 law       in a checkpoint       in a world of another size
 same      once                  as it is: it is equal on all workers
-sum       of every worker       its sum is kept: the old workers' are dealt out in turn, and added up
+sum       of every worker       its sum is kept: the old workers' are assigned in turn, and added up
 total     of every worker       each gets the sum of the old workers'; in a world of the same size, too
 keyed     of every worker       a dict by the rank of another worker: empty, as ranks are others then
 clients   of every worker       a dict by client: each client's goes to the worker that plays it

@@ -26,15 +26,18 @@ class ServerRules:
     softsync: int | None = None
     """With `mode="async"`, n: a step uses the first P // n gradients that arrive, which are about n steps old."""
     step_size: Literal["share", "full"] = "share"
-    """Whether the learning rate of a step with k gradients is multiplied by k / P (with `backup` by k / (P - backup),
-    if that is less than 1), or not (as in the papers)."""
+    """Whether the learning rate of a step with k gradients is multiplied by k / P, or not, as in the papers. With
+    `backup` the factor is k / (P - backup), if that is less than 1.
+    """
     staleness_scaling: Literal["none", "inverse", "gap"] = "none"
-    """Weight of a stale gradient: 1 ("none"); 1 / its age in steps if that is more than 1 ("inverse", for
-    `step_size="full"` as in the paper, because shares of a step would become too small); or, for each number, 1 / (1 +
-    the distance that the parameter has moved since, in steps of its usual size) ("gap")."""
+    """Weight of a stale gradient. "none": 1. "inverse": 1 / its age in steps if that is more than 1 (for
+    `step_size="full"` as in the paper, because shares of a step would become too small). "gap": for each number 1 / (1
+    + the distance that the parameter has moved since, in steps of its usual size).
+    """
     delay_compensation: Literal["none", "constant", "adaptive"] = "none"
-    """Whether the term `compensation` * g * g * (w - w_old) is added to a gradient g of older parameters w_old.
-    "adaptive" divides the term by the root of the running mean of g * g."""
+    """Whether a term is added to a gradient g of older parameters w_old: `compensation` * g * g * (w - w_old).
+    "adaptive" divides the term by the root of the running mean of g * g.
+    """
     compensation: float = 0.04
     """Factor of the term of `delay_compensation`."""
     compensation_decay: float = 0.95

@@ -178,19 +178,21 @@ class Strategy(ABC):
     """
 
     meets: ClassVar[Literal["all", "rounds", "neighbours", "asks", "servers", "nobody"]] = "all"
-    """The workers that a step meets: all, in means (`Worker.means`); a quorum of them, in rounds (`Worker.rounds`); its
-    neighbours in exchanges, or single workers that it asks (`Worker.neighbours`); servers, on which the parameters lie
-    (`Worker.servers`); or nobody."""
+    """The workers that a step meets. In means these are all workers (`Worker.means`), in rounds a quorum of them
+    (`Worker.rounds`). In exchanges they are the worker's neighbours, or single workers that it asks
+    (`Worker.neighbours`). They may also be servers, on which the parameters lie (`Worker.servers`), or nobody.
+    """
     replicas: ClassVar[Literal["equal", "meet", "differ", "shared"]] = "equal"
     """When replicas are equal: after each step; at means of all, and at pauses; or only at the end, where each becomes
     the consensus. Shared: all workers of one host write to the same parameters. Replicas that are not equal after each
     step are compared only at the end, and each optimizer's state is its worker's own."""
 
     compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences"]] = "nothing"
-    """The vectors that codecs may write small: those of all its means, gradients (`Means.of_gradient`) or how far
-    workers went (`Means.of`); nothing if some means are of parameters, which a codec would spoil. Under gossip
+    """The vectors that codecs may write small. These are the vectors of all its means: gradients (`Means.of_gradient`)
+    or deltas (`Means.of`). It is nothing if some means are of parameters, which a codec would spoil. Under gossip
     differences from copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what
-    a codec leaves out."""
+    a codec leaves out.
+    """
     reduction: ClassVar[Mapping[str, object]] = {}
     """The default of `compress`, and of the settings beside it, by name."""
 
@@ -202,7 +204,8 @@ class Strategy(ABC):
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0"
     """Buffers (such as BatchNorm statistics) used at an evaluation and at the end: those of each worker, their mean, or
     those of rank 0. "rank0-each-step" also sends rank 0's buffers in each step if forward passes change them
-    (all-reduce only)."""
+    (all-reduce only).
+    """
 
     @property
     def _meets_in_means(self) -> bool:
@@ -222,8 +225,8 @@ class Strategy(ABC):
     def acts_on_pieces(self) -> bool:
         """Whether workers that hold the pieces of one replica decide alike, each by itself.
 
-        They do if all actions follow from the number of the step, and from rounds, which are equal on all of them: not
-        from parameters, from the clock, or from the order of arrival.
+        They do if all actions follow from the number of the step, and from rounds, which are equal on all of them.
+        Actions must not follow from parameters, from the clock, or from the order of arrival.
         """
         return False
 
@@ -307,7 +310,7 @@ class Strategy(ABC):
         """Go on from parameters that no step of this worker has made.
 
         Args:
-            at: None: the model and `worker.state` are those of a checkpoint, or `start` has made them anew. Otherwise
+            at: None: the model and `worker.state` are those of a checkpoint, or `start` has made them again. Otherwise
                 the consensus of all workers, in a copy of a replica, or as the script has changed it inside
                 `world.evaluate()`. The model has it if replicas are equal or meet, and the change if they differ.
         """

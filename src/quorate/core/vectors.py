@@ -46,7 +46,7 @@ class Part:
     dtype: torch.dtype
     device: torch.device
     coded: bool = False
-    """Whether a codec may write it small: it has whole tensors only, and no header."""
+    """Whether a codec may write it small: it has full tensors only, and no header."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Batch(Protocol):
     """The result of `collate`; in practice a NamedTuple of tensors (which DataLoader can pin).
 
-    A batch whose work grows with more than its number of examples may have a property `tokens`: its cost in words,
-    frames or the like, an int, padding included where the model computes it. A pace per token (`50us/token`) uses it;
-    batches without it have no tokens.
+    A batch whose work grows with more than its number of examples may have a property `tokens`. It is the cost in
+    words, frames or similar units: an int, padding included where the model computes it. A pace per token
+    (`50us/token`) uses it; batches without it have no tokens.
     """
 
     def to(self, device: str | device) -> Self:

@@ -71,7 +71,7 @@ def number_of_examples(dataset: Any) -> int:
     has_index = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and has_index):
         raise ConfigurationError(
-            f"loader needs a dataset with a length and an index, and {kind} is iterable only; split its stream by "
+            f"loader needs a dataset with a length and an index, and {kind} is iterable only. Split its stream by "
             "world.rank and world.size and use torch's DataLoader, or load it into a map-style dataset"
         )
     try:

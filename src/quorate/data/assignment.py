@@ -90,9 +90,9 @@ class Share(ABC):
 class StaticShare(Share):
     """DDP's equal split: of each epoch's order, worker `rank` of `size` takes every `size`-th example.
 
-    Every worker has equally many. Where the number of examples is no multiple of `size`, the order is padded by
-    wrapping round (some examples appear twice), or cut with `drop_last` (some do not appear in this epoch). Equal to
-    `torch.utils.data.DistributedSampler` index by index. Batches have numbers per worker.
+    Every worker has equally many. If the number of examples is no multiple of `size`, the order is padded by wrapping
+    round (some examples appear twice). With `drop_last` it is cut, and some examples do not appear in this epoch. Equal
+    to `torch.utils.data.DistributedSampler` index by index. Batches have numbers per worker.
     """
 
     kind: ClassVar[str] = STATIC

@@ -18,8 +18,8 @@ class Claims:
     """One worker's claims of the batches of loader `loader`.
 
     Where training goes on after a death (`tolerates_death`), the board holds the batches that each worker has claimed
-    and not computed yet, so that other workers can claim those of one that dies. Cost: one request to the board per
-    batch, two in that case.
+    and not computed yet. Other workers can claim those of a worker that dies. Cost: one request to the board per batch,
+    two in that case.
     """
 
     def __init__(

@@ -64,10 +64,10 @@ def round_half_up(x: float) -> int:
 class ClientShare(StaticShare):
     """The clients of one worker: client k is on worker k modulo `size` in every round, so its data stays there.
 
-    Under a strategy of clients one pass of the loader is one round: the worker's drawn clients in turn, each through
-    its own examples in an order drawn by (seed, round, client, epoch), so no client's position has to be kept. Under
-    other strategies a worker has all examples of its clients in each pass, and all workers have as many batches as the
-    one with the most, which repeats some examples of others; with `drop_last` as many as the one with the fewest.
+    Under a strategy of clients one pass of the loader is one round, in which the worker's drawn clients take turns. The
+    order of a client's examples is drawn by (seed, round, client, epoch), so no client's position has to be kept. Under
+    other strategies a worker has all examples of its clients in each pass. All workers have as many batches as the one
+    with the most, which repeats some examples of others; with `drop_last` as many as the one with the fewest.
     """
 
     kind: ClassVar[str] = CLIENTS

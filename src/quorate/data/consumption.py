@@ -86,7 +86,7 @@ class Consumed:
         self.steps = (self.steps or 0) + 1
 
     def take(self) -> tuple[float, int | None, int | None]:
-        """Return seconds, examples and tokens since the last call, and begin to count anew."""
+        """Return seconds, examples and tokens since the last call, and restart the counts."""
         counts = self.seconds, self.examples, self.tokens
         self.seconds, self.examples, self.tokens = 0.0, None, None
         return counts

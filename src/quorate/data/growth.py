@@ -1,7 +1,7 @@
 """Batches that grow with the noise of gradients: `batch="auto"`.
 
 A batch well below the critical one (the noise scale; McCandlish et al. 2018, arXiv 1812.06162) can be doubled, and half
-the steps achieve the same; the noise scale grows as the loss falls. So between two epochs each worker's batch is
+the steps achieve the same. The noise scale grows as the loss falls. So between two epochs each worker's batch is
 doubled if the batch of all workers is then no larger than the critical one, with statistical confidence. It never
 shrinks. Smith et al. 2018 (arXiv 1711.00489) use a table of epochs instead of measurements.
 

@@ -16,8 +16,8 @@ _MOST = 64
 class Limit:
     """Ends loaders when rank 0 has trained for `seconds`.
 
-    Rank 0 (when it has died, the first live rank) writes to the board how many batches a worker takes in all: as many
-    as it has begun itself by then, rounded up to a multiple of `every`, since the others read the board once in so many
+    Rank 0 (the first live rank, if it has died) writes to the board how many batches a worker takes in all. This is as
+    many as it has begun itself by then, rounded up to a multiple of `every`. The others read the board once in so many
     batches. Workers that wait for each other are at most one step apart, so all of them stop there; one that is ahead
     stops at its next look. `every` is 1 at first; after some batches rank 0 writes how many take 20 ms together. A
     later deciding rank also reads from the board when the training began, without evaluations: it may have joined

@@ -65,7 +65,7 @@ class Loader:
     together: those that are there first take part in the others' means without weight. Wraps a torch DataLoader
     (`torch_loader`) rather than being one: its sampler is not the user's to change.
 
-    Its position (`state_dict`) is that of a step: a batch counts as consumed when an optimizer has stepped after it was
+    Its position (`state_dict`) is that of a step. A batch counts as consumed when an optimizer has stepped after it was
     returned, or, where no optimizer is distributed, when it is returned. Prefetched batches are not consumed. After an
     iteration that was left early, a resumed loader returns the batches that were not consumed. Iterations without
     training (without gradients, or in `world.evaluate()`) are counted, and leave no remainder.
@@ -142,7 +142,7 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the loader with this `state_dict`, one worker alone.
 
-        It is for a static share at the same world size and batch size, and for a world of one; elsewhere the remainder
+        It is for a static share at the same world size and batch size, and for a world of one. Elsewhere the remainder
         is divided again, which needs all old workers' positions: `quorate.load()`, or `load_state_dicts`. Raises
         `ConfigurationError` there, for another dataset, and in the middle of an epoch for another seed or shuffle.
         """
@@ -165,11 +165,11 @@ class Loader:
         workers.
 
         States of workers that died may be missing. Where shares are static, and as many and as large as before, each
-        worker continues with its own. Otherwise (another world size, batch size, share or `drop_last`, a dynamic share)
-        examples that no old worker has consumed are divided like an epoch: padded or cut by the same rules. If old
-        workers were in different epochs, all continue in the earliest of them, and batches of later ones are not
-        repeated. Raises `ConfigurationError` for no positions, for another dataset, and in the middle of an epoch for
-        another seed or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
+        worker continues with its own. In other cases, examples that no old worker has consumed are divided like an
+        epoch: padded or cut by the same rules. These cases are another world size, batch size, share or `drop_last`,
+        and a dynamic share. If old workers were in different epochs, all continue in the earliest of them, and batches
+        of later ones are not repeated. Raises `ConfigurationError` for no positions, for another dataset, and in the
+        middle of an epoch for another seed or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
         """
         argument: object = workers
         if argument is None or isinstance(argument, dict | str):

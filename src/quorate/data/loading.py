@@ -53,7 +53,7 @@ class Indexed(Protocol):
 
 
 @one_sentence(
-    dict.fromkeys(("sampler", "batch_sampler"), "loader deals out the data itself, and shuffles by seed")
+    dict.fromkeys(("sampler", "batch_sampler"), "loader assigns the data itself, and shuffles by seed")
     | {"batch_size": "it is the number of examples per batch and per worker"}
 )
 def loader(
@@ -84,8 +84,8 @@ def loader(
     """Return this worker's share of `dataset`, in batches; each epoch has a new order.
 
     Args:
-        dataset: A map-style dataset, list, array or tensor. It and all other arguments must be equal on every worker:
-            the length, a few items and the order of epochs are compared with those of the first worker that calls
+        dataset: A map-style dataset, list, array or tensor. It and all other arguments must be equal on every worker.
+            The length, a few items and the order of epochs are compared with those of the first worker that calls
             (except items that differ when read twice).
         batch_size: Examples per batch and per worker.
         batch: "auto" doubles batches between two epochs while the batch of all workers is then no larger than the
@@ -93,8 +93,8 @@ def loader(
         max_batch_size: The limit of "auto"; None: an epoch has at least eight batches.
         share: "static" is DDP's equal split: the same batches as `DataLoader` with `DistributedSampler` for equal
             `seed`, `shuffle` and `drop_last`, without calls of `set_epoch`. "dynamic" gives each batch to the worker
-            that asks first, so that every example appears once and fast workers compute more; under strategies that
-            wait for all, an epoch ends for all together. None is "static", or "dynamic" where the optimizer was
+            that asks first, so every example appears once and fast workers compute more. Under strategies that wait for
+            all, an epoch then ends for all workers together. None is "static", or "dynamic" where the optimizer was
             distributed (before) by a strategy that does not wait, and the data is shuffled.
         partition: "iid", "dirichlet:alpha=0.3", "label:each=2" or "group": the division of the examples among clients,
             which they do not leave. Under a federated strategy one pass of the loader is one round, in which the worker
@@ -116,9 +116,9 @@ def loader(
         its position.
 
     Raises:
-        ConfigurationError: `quorate.join()` was not called; `share` or `partition` is unknown; the batch size is below
-            1, or larger than the shuffled dataset, or (with `drop_last`) than the share; the dataset is empty or has no
-            length; the device does not exist; or another worker passed other data, or another seed.
+        ConfigurationError: `quorate.join()` was not called; `share` or `partition` is unknown; the device does not
+            exist; or another worker passed other data or another seed. Also if the dataset is empty or has no length,
+            or if the batch size is below 1, or larger than the shuffled dataset or (with `drop_last`) than the share.
 
     Example:
         >>> loader = quorate.loader(dataset, batch_size=8)

@@ -85,8 +85,8 @@ class Identical(Partition):
 class Dirichlet(Partition):
     """Each client has shares of labels of its own, drawn around those of the dataset (Hsu, Qi, Brown 2019, section 3).
 
-    Client k's shares are drawn from Dirichlet(alpha p), with the dataset's shares p; its examples are drawn by them one
-    after the other, without replacement: a label without remaining examples is left out.
+    Client k's shares are drawn from Dirichlet(alpha p), with the dataset's shares p. By these shares its examples are
+    drawn one after the other, without replacement; a label without remaining examples is left out.
     """
 
     alpha: float = 0.3

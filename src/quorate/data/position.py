@@ -201,8 +201,8 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
         )
     if any(worker.share in (REPEATED, BY_ROUND) for worker in workers):
         raise ConfigurationError(
-            "where every worker computes batches of others as well, nobody else can go on in the middle of an epoch; "
-            f"go on with {workers[0].size} workers, and the same batch_size and drop_last"
+            "if every worker also computes batches of others, no other number of workers can continue in the middle of "
+            f"an epoch. Continue with {workers[0].size} workers, and the same batch_size and drop_last"
         )
     first, last = min(worker.epoch for worker in workers), max(worker.epoch for worker in workers)
     if not any(worker.trained for worker in workers):

@@ -34,8 +34,8 @@ _NEAR = 0.05
 _AGREED = Files | OwnFiles | RemoteFiles
 """Data on which the workers have agreed when it was made."""
 _SAME = (
-    "it deals out one dataset, with the same examples in the same order on every worker; split and shuffle it with the "
-    "same seed on all of them. For data of its own on each worker use a DataLoader in place of quorate.loader, or "
+    "it distributes one dataset, with the same examples in the same order on every worker; split and shuffle it with "
+    "the same seed on all of them. For data of its own on each worker use a DataLoader in place of quorate.loader, or "
     'quorate.files(..., read="own")'
 )
 
@@ -106,7 +106,7 @@ def _compare(first: Sample, own_sample: Sample, items: Mapping[int, Item]) -> No
         if value != first.choices.get(name):
             raise ConfigurationError(
                 f"quorate.loader was given {name}={value!r} {here} and {name}={first.choices.get(name)!r} {there}; "
-                "workers would deal out different epochs, so give it the same on every worker"
+                "workers would distribute different epochs, so give it the same on every worker"
             )
     if examples != first.examples:
         raise ConfigurationError(

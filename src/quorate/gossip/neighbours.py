@@ -353,8 +353,8 @@ class Answers:
 
     The training thread uses `wire`; the task runs on `wire.channel("questions")`, and sends answers on `wire`. A
     question under a name that is not served yet waits until it is. `pauses` is the number of pauses of all so far; -1
-    for a worker that has not joined yet. A question of a worker that has gone on after a pause waits until this worker
-    goes on too, so that the vectors that it keeps do not change during the pause.
+    for a worker that has not joined yet. A request of a worker that has gone on after a pause waits until this worker
+    goes on too. So the vectors that this worker keeps do not change during the pause.
     """
 
     def __init__(self, wire: Wire, layout: Callable[[], Layout], pauses: int) -> None:

@@ -246,7 +246,7 @@ def check_shareable(replica: Replica, wire: Wire, label: str) -> None:
     if len(hosts) > 1:
         raise ConfigurationError(
             f"{label} updates parameters in memory that the processes of one host share, and the workers are on "
-            f"{len(hosts)} hosts; start all of them on one host, or choose ad-psgd, which does not wait either"
+            f"{len(hosts)} hosts. Start all of them on one host, or choose ad-psgd, which does not wait either"
         )
     names = {id(p): name for name, p in replica.model.named_parameters()}
     for p in replica.every:
@@ -254,8 +254,8 @@ def check_shareable(replica: Replica, wire: Wire, label: str) -> None:
             name = names.get(id(p), "a parameter")
             kind = f"on {p.device}" if p.device.type != "cpu" else f"of the layout {p.layout}"
             raise ConfigurationError(
-                f"{label} updates parameters in memory that the processes of one host share, which is memory of the "
-                f"CPU for dense tensors, and {name} is {kind}; leave the model on the CPU, or choose another strategy"
+                f"{label} updates parameters in CPU memory that the processes of one host share, as dense tensors, and "
+                f"{name} is {kind}; leave the model on the CPU, or choose another strategy"
             )
 
 
@@ -267,7 +267,7 @@ def _check(message: Message, slots: Slots, first: int, rank: int) -> None:
     if MemoryFields.read(message.header).signature != slots.signature:
         raise ConfigurationError(
             f"parameters lie in memory on rank {rank} in another order than on rank {first} (strides, or views of each "
-            "other), so they cannot have it in common; every worker must build the same model"
+            "other), so they cannot be shared. Every worker must build the same model"
         )
 
 

@@ -1,8 +1,8 @@
 """Horovod's elastic training: state that is committed, restored and made equal, and a sampler that goes on.
 
-Under Quorate the launcher and the strategy see to workers that die or join: with a strategy that outlives deaths the
-others train on, `quorate run --restart N` starts new workers in their place, and `quorate join` adds workers. So `run`
-calls the training function once, and a state is restored only if the script asks for it.
+Under Quorate the launcher and the strategy handle workers that die or join. With a strategy that outlives deaths the
+others train on. `quorate run --restart N` starts new workers in place of dead ones, and `quorate join` adds workers. So
+`run` calls the training function once, and a state is restored only if the script asks for it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ElasticSampler(Sampler[int]):
 
     Args:
         dataset: What has a length.
-        shuffle: Whether indices are shuffled anew in each epoch.
+        shuffle: Whether indices are shuffled again in each epoch.
         seed: Seed of the order, the same on all workers.
     """
 
@@ -140,7 +140,7 @@ class ElasticSampler(Sampler[int]):
         return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def reset(self) -> None:
-        """Distribute anew what is not processed; every worker has equally many indices, some of them twice."""
+        """Distribute again what is not processed; every worker has equally many indices, some of them twice."""
         remaining = [index for index in range(len(self.dataset)) if index not in self.processed_indices]
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(remaining)

@@ -100,8 +100,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Make `optimizer` agree with those of the other workers, and return it: the same object.
 
-    As in Horovod, parameters and state of the workers are not made equal here by what the script says, but Quorate does
-    so all the same: every worker gets those of rank 0.
+    In Horovod the script makes parameters and state of the workers equal. Quorate does so even if the script does not:
+    every worker gets those of rank 0.
 
     Args:
         optimizer: An optimizer of torch.

@@ -4,7 +4,7 @@ Delays are drawn by counting from the seed, the step and, where ranks are indepe
 computes the same table without communication, and another strategy meets exactly the same delays.
 
 form                      delay
-one-of:200ms              every step one worker, drawn anew
+one-of:200ms              every step one worker, drawn again
 3-of:200ms                every step three different workers
 rank:3:200ms              always this worker
 rank:3:x2                 this worker takes twice as long as it would otherwise
@@ -95,8 +95,8 @@ class _Each:
 def parse_imbalance(text: str, *, seed: int, size: int) -> Imbalance:
     """Return the imbalance that `text` describes, among `size` workers. The terms of a sum are drawn independently.
 
-    Raises `ConfigurationError` for an unknown form (the known ones are listed), a wrong number, a rank or a count of
-    workers that does not exist, and a file that cannot be used.
+    Raises `ConfigurationError` for an unknown form (with a list of the known ones), and for a wrong number. It raises
+    one too for a rank or a count of workers that does not exist, and for a file that cannot be used.
     """
     pieces = _PLUS.split(text)
     seeds = [mixed(seed, _STREAM, place) for place in range(len(pieces))]

@@ -1,21 +1,21 @@
 """`Adasum`: gradients that agree are averaged, and orthogonal gradients are added.
 
-Idea: Two gradients a and b of a tensor become (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b: a itself if both are
-equal, a + b if they are orthogonal, and something in between for other angles. More workers form a tree: first pairs at
-distance 1, then 2, 4 and so on, the lower ranks first, with vector halving and distance doubling: pairs exchange
-halves, so that each of 2 d workers holds one piece of their common vector, and scalar products are summed among them.
-Then the pieces are gathered the same way back. Each tensor has its own factors. If P is r more than the largest power
-of two below it, the first 2 r workers merge in pairs before that: rank 1 sends its vector to rank 0, rank 3 to rank 2.
-A gradient of zeros changes nothing. P equal gradients give the gradient itself, for any P; orthogonal ones give their
+Idea: Two gradients a and b of a tensor become (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b. This is a itself if both
+are equal, a + b if they are orthogonal, and a vector in between for other angles. More workers form a tree: first pairs
+at distance 1, then 2, 4 and so on, the lower ranks first. They use vector halving and distance doubling: pairs exchange
+halves, so each of 2 d workers holds one piece of their common vector. Scalar products are summed among them. Then the
+pieces are gathered the same way back. Each tensor has its own factors. If P is r more than the largest power of two
+below it, the first 2 r workers merge in pairs before that. Rank 1 sends its vector to rank 0, rank 3 to rank 2. A
+gradient of zeros changes nothing. P equal gradients give the gradient itself, for any P; orthogonal ones give their
 sum, P times the mean. The result replaces the mean and is not divided by anything: use the learning rate of one worker,
 and do not scale it with P. Scaling all gradients scales the result, so a GradScaler works. Everything sent together
 with the gradients is summed exactly.
 
-Cost: Per worker, with P workers (a power of two) and n bytes in T tensors, 2 (P - 1) / P n bytes are sent, and 12 log2
-P (log2 P + 1) T of scalar products, in 2 log2 P + log2 P (log2 P + 1) / 2 messages one after the other. For other P,
-the formulas hold for the largest power of two below it, and a worker that is paired sends n more. Three products of
-vectors for each merge, in float64. No memory from one step to the next. After a death every gradient goes to every
-worker, and each forms the tree over the remaining workers.
+Cost: Per worker, with P workers (a power of two) and n bytes in T tensors, 2 (P - 1) / P n bytes are sent. Scalar
+products add 12 log2 P (log2 P + 1) T bytes. There are 2 log2 P + log2 P (log2 P + 1) / 2 messages, one after the other.
+For other P, the formulas hold for the largest power of two below it, and a worker that is paired sends n more. Three
+products of vectors for each merge, in float64. No memory from one step to the next. After a death every gradient goes
+to every worker, and each forms the tree over the remaining workers.
 
 When it loses: With few workers and gradients that agree: it is the mean at a higher cost. With noise: gradients are
 orthogonal by chance and steps are P times as long, so learning rates have to be lower than for the mean. Many small

@@ -1,7 +1,7 @@
 """Admission of newcomers where all members form sums together: they agree by a mark in the headers of the sums.
 
 A newcomer writes on the board that it waits. Each member marks in its next headers the newcomers that it has seen
-there. The first sum that carries a mark, and in which no member ends or pauses, admits the newcomer: all members read
+there. The first sum that carries a mark, and in which no member ends or pauses, admits the newcomer. All members read
 the same numbers between the same two pauses, and form the next sum with it.
 """
 

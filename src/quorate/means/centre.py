@@ -30,7 +30,7 @@ class Centre(ABC):
 
     @abstractmethod
     def looked_from(self, part: int, here: slice) -> Tensor:
-        """Return this slice of a part: the piece of this worker, or more where a sum is formed anew."""
+        """Return this slice of a part: the piece of this worker, or more where a sum is formed again."""
 
     @abstractmethod
     def room(self, part: int) -> Tensor | None:
@@ -38,7 +38,7 @@ class Centre(ABC):
 
     @abstractmethod
     def formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
-        """Take `parts`, with or without headers, as the next result, formed anew of the messages of `ranks`."""
+        """Take `parts`, with or without headers, as the next result, formed again of the messages of `ranks`."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -65,14 +65,14 @@ class Centre(ABC):
     def _load(self, entries: Mapping[str, Tensor]) -> None:
         """Continue from the entries of a checkpoint."""
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self) -> tuple[Tensor, ...]:
-        """Return the tensors that other workers lack for a sum that is formed anew."""
+        """Return the tensors that other workers lack for a sum that is formed again."""
         return ()
 
     def gathered(self, messages: Sequence[Sequence[Tensor]]) -> None:
-        """Take the `message` of every worker, before a sum is formed anew."""
+        """Take the `message` of every worker, before a sum is formed again."""
         del messages  # everyone has it
 
     # --
@@ -138,7 +138,7 @@ class OwnedCentre(Centre):
     """A centre of which each worker holds the piece that it owns. Cost: a P-th of a vector among P workers.
 
     Owners write a new result over the old one, so a sum that is formed again looks from the new one. For a sum formed
-    anew, workers send their pieces to each other; a piece that no worker has any more is zero.
+    again, workers send their pieces to each other; a piece that no worker has any more is zero.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
@@ -149,9 +149,9 @@ class OwnedCentre(Centre):
         self._own: list[tuple[int, Tensor]] = []
         """For each part, where the piece of this worker begins, and the piece."""
         self._next: list[tuple[int, Tensor]] | None = None
-        """The pieces of a sum that was formed anew."""
+        """The pieces of a sum that was formed again."""
         self._gathered: list[Tensor] | None = None
-        """Full parts, while a sum is formed anew."""
+        """Full parts, while a sum is formed again."""
 
     def looked_from(self, part: int, here: slice) -> Tensor:
         if self._gathered is not None:

@@ -3,7 +3,7 @@
 Idea: A codec compresses each part of a vector when it is ready. Codes of linear codecs (`half`, `random-k`, `mask`) are
 numbers that can be added, and are summed like any vector. Other codes go to all workers (all-gather); each worker
 decodes them and adds them up in the order of ranks, so that all have the same bits. Parts that are not coded are summed
-unchanged. A codec's memory advances when the next sum begins: if a part is summed again, or a sum is formed again after
+unchanged. A codec's memory advances when the next sum begins. If a part is summed again, or a sum is formed again after
 a death, it is encoded with the same memory as before. A part with a non-finite number is not encoded: it becomes NaN on
 all workers, and nothing of it is remembered.
 
@@ -245,7 +245,7 @@ class Coded(Remembering):
         """Return whether every worker gets each worker's message of a part, and not only their sum."""
         return part in self._shapes and not self.codec.is_linear
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         reducer = self._for_layout(x.layout)

@@ -1,12 +1,12 @@
 """`Cyclic`: the exact mean from combinations sent with a cyclic code, even if some of them are wrong.
 
 Idea: Each worker owns a piece of all combinations. Owners compute the scalar product of each piece with a random
-vector. Summed, these give one number for each worker, and the numbers satisfy the parity checks of the code unless a
-worker has sent something wrong; the checks then show which one. Combinations that are not finite, or out of all
+vector. The sums give one number for each worker, and the numbers satisfy the parity checks of the code unless a worker
+has sent a wrong vector. The checks then show which worker it was. Combinations that are not finite, or out of all
 proportion, are left out before. The remaining combinations, weighted by the code, give the sum of all gradients.
 
-Cost: As an all-reduce: with P workers and n bytes each worker sends (P - 1) / P n bytes in the first exchange, and as
-many in the second; 2 P numbers between the two. Two vectors of memory, and two passes over them.
+Cost: With P workers and n bytes each worker sends (P - 1) / P n bytes in the first exchange, and as many in the second,
+as in an all-reduce. Between the two it sends 2 P numbers. Two vectors of memory, and two passes over them.
 
 When it loses: Where more workers are wrong than the code tolerates: this is detected, and ends with an error. An error
 designed for the random vector is not detected. The decoded mean is exact up to rounding times the size of the code's

@@ -35,8 +35,9 @@ class FaultTolerantSum:
     """Sums that continue among the survivors of a death; the wire must outlive it (`Wire.tolerate_deaths`).
 
     A number other than 0 in the slice `changed` of the header of a sum marks a part that changed after it was sent. A
-    worker has one of these for each of its optimizers, all of them in `beside`. While it waits for a sum of one, those
-    of the others that are under way move on too: another worker may be waiting for them before it comes to this one.
+    worker has one of these for each of its optimizers, all of them in `beside`. While it waits for one worker's sum,
+    the sums of the others that are under way progress too. Another worker may be waiting for them before it reaches
+    this one.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class FaultTolerantSum:
     def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
         """Launch the parts that `part_ready` has not, and return the sum of all.
 
-        It is written into `x`, or into new memory if it is formed anew: earlier exchanges may still write into `x`.
+        It is written into `x`, or into new memory if it is formed again: earlier exchanges may still write into `x`.
         `kept` returns the contribution once more, with zeros in `changed`.
         """
         self._calls += 1
@@ -147,8 +148,8 @@ class FaultTolerantSum:
             return None  # the board will report the death
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        """Raise an error: where a part changed after it was sent, the whole sum is formed anew."""
-        raise AssertionError("a sum with a part that changed was not formed anew")
+        """Raise an error: where a part changed after it was sent, the whole sum is formed again."""
+        raise AssertionError("a sum with a part that changed was not formed again")
 
     def divisor(self, size: int) -> float:
         return self.of.divisor(size)
@@ -253,7 +254,7 @@ class _Sum:
             self._anew = self._reducer.survivors.gather(Message(self._reducer.of.message(self._kept())), "sum")
 
     def _how(self, seconds: float) -> bytes | None:
-        """Return the decision on this sum: it counts, or it is formed anew; None where it is open."""
+        """Return the decision on this sum: it counts, or it is formed again; None where it is open."""
         board, key = self._wire.board, f"{self._key}/how"
         if self._has and not self._has_counted:
             self._has_counted = True

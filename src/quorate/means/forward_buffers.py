@@ -24,9 +24,10 @@ from quorate.wire.current import Place
 from quorate.wire.survivors import Survivors
 
 SAME, OTHERS, CARRIED = 1.0, 2.0, 0.25
-"""Marks in headers: the buffers of rank 0 have changed, and a message of their own follows (`SAME`); also their names
-or shapes have (`OTHERS`); or their numbers travel behind this header (`CARRIED`). Two workers that both count as rank
-0, as a third has died, add up to a mark that is not `CARRIED`."""
+"""Marks in headers. `SAME`: the buffers of rank 0 have changed, and a message of their own follows. `OTHERS`: also
+their names or shapes have changed. `CARRIED`: their numbers travel behind this header. Two workers that both count as
+rank 0, as a third has died, add up to a mark that is not `CARRIED`.
+"""
 _USUAL = 2
 """A buffer that had changed at this many looks is copied whenever another one is."""
 
@@ -45,7 +46,7 @@ class _Slot:
     moves: int = 0
     """The number of looks at which the buffer had changed."""
     is_silent: bool = False
-    """Whether the buffer has changed while its version counter stood still."""
+    """Whether the buffer has changed while its version counter did not change."""
 
     @property
     def tensor(self) -> Tensor | None:
@@ -57,7 +58,8 @@ class ForwardBuffers:
     """The buffers that the forward pass of one model reads, with those that have changed since the last look.
 
     Cost: each look reads one version counter per buffer. Looks 1, 2, 4, 8 and so on also read a sample of the numbers,
-    as writes through `.data` move no counter; a buffer that is written so counts as changed in every later look.
+    as writes through `.data` increment no counter. A buffer that is written in this way counts as changed in every
+    later look.
     """
 
     model: Module
@@ -137,11 +139,12 @@ class BufferCopies:
     """Copies the forward buffers of rank 0 to all workers as soon as they have changed, as torch DDP does.
 
     The header of each mean of gradients says whether they have. If so, all workers copy them after the mean, also
-    those that take part without stepping. Where the same buffers have changed in two steps, headers get room for their
-    numbers, which then travel with the gradient: rank 0 writes them, the others zeros, and the sum is rank 0's.
+    those that take part without stepping. If the same buffers have changed in two steps, headers get room for their
+    numbers, which then travel with the gradient. Rank 0 writes them, the others write zeros, and the sum is rank 0's
+    numbers.
 
-    Cost: one number in each header. A copy in a message of its own costs that of `copy_tensors` (where the run
-    tolerates deaths, the bytes of the buffers to each worker); in headers it adds `room` numbers to each vector.
+    Cost: one number in each header. A copy in a message of its own costs that of `copy_tensors` (if the run tolerates
+    deaths, the bytes of the buffers to each worker). In headers it adds `room` numbers to each vector.
     """
 
     def __init__(

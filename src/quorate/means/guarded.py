@@ -1,8 +1,8 @@
 """`Guarded`: a sum of gradients that leaves out a gradient which is out of proportion to the others.
 
 Idea: With its vector each worker sends to all a sketch of it, a few hundred numbers. From the sketches all workers
-find, with the same result, a worker whose gradient is absurd compared with its peers (`aggregation.peers`); then the
-sum is formed again without that worker's vector and weight.
+find, with the same result, a worker whose gradient is absurd compared with its peers (`aggregation.peers`). The sum is
+then formed again without that worker's vector and weight.
 
 Cost: Two passes over the vector, a byte of memory for each number, and P - 1 messages of 2 KB; if a worker is left out,
 one more sum.

@@ -26,9 +26,10 @@ EDITED = slice(SIGNED + ALL_SIGNATURES, SIGNED + ALL_SIGNATURES + LENGTH)
 COUNTS = EDITED.stop
 """Places in a header. `VECTORS`: how many workers give a vector that steps have made. `SQUARE` and `MEASURED`: see
 `observe.gradient_noise`; `BUFFERS`: see `means.forward_buffers`; from `SIGNED` on: see `observe.local_changes`.
-`EDITED`: signatures of parameters that scripts have edited since the newest mean, without a step. From `COUNTS` on: for
-each parameter how many workers have a value; for each part, how many changed it after it was sent; for each rank,
-whether its numbers are not finite."""
+`EDITED`: signatures of parameters that scripts have edited since the newest mean, without a step. From `COUNTS` on
+there are three groups of numbers. They say for each parameter how many workers have a value, and for each part how many
+changed it after it was sent. For each rank they say whether its numbers are not finite.
+"""
 
 
 def header_length(tensors: int, parts: int, max_size: int) -> int:

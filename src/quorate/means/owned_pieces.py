@@ -34,9 +34,9 @@ Made = Callable[[int, Rows, Sequence[Tensor]], None]
 class OwnedPieces(Remembering):
     """A reducer that combines the vectors of all workers as `_decided` says, in place of their sum.
 
-    Cost per worker, with P workers and n bytes: (P - 1) / P n sent in the first exchange, which overlaps with backward,
-    and as much in the second, as in an all-reduce; the sum of the measurements between the two. On one host neither is
-    copied on the way: owners read the vectors of others in shared memory, and write their results there.
+    Cost per worker, with P workers and n bytes: (P - 1) / P n sent in each of two exchanges, as in an all-reduce. The
+    first one overlaps with backward. Between the two the sum of the measurements is sent. On one host neither is copied
+    on the way: owners read the vectors of others in shared memory, and write their results there.
     """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
@@ -58,7 +58,7 @@ class OwnedPieces(Remembering):
         """Return the combination of the vectors of `ranks`, whose measurements together are `measured`."""
 
     def _formed(self, parts: Sequence[Tensor], ranks: Sequence[int]) -> None:
-        """Take the full parts of a sum that was formed anew of the vectors of `ranks`, with their headers."""
+        """Take the full parts of a sum that was formed again of the vectors of `ranks`, with their headers."""
 
     @abstractmethod
     def _draw(self) -> Draw:
@@ -178,7 +178,7 @@ class OwnedPieces(Remembering):
                 )
         return sent + all_reduce_bytes(8 * self._measured_numbers(size), size)
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def sum_of(
         self, messages: Sequence[tuple[Tensor, ...]], ranks: Sequence[int], hosts: Sequence[int], like: Flat

@@ -240,7 +240,7 @@ class PowerSGD(Remembering):
             total += all_reduce_bytes(numbers * part.dtype.itemsize, size)
         return total
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         """Return the dense parts; `_next` is left empty, so the error does not change."""

@@ -100,7 +100,7 @@ class Reducer(ABC):
     def wire_bytes(self, size: int) -> int | None:
         """Return the bytes one worker sends for a sum among `size`; None if they depend on the numbers."""
 
-    # -- for sums that are formed anew by messages (`means.fault_tolerant_sum`)
+    # -- for sums that are formed again by messages (`means.fault_tolerant_sum`)
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         """Return the message of this worker, whose contribution is `x`, where messages go to everyone."""

@@ -175,8 +175,11 @@ class Reduction:
         return coded(layout, wire, of_shares, seed)
 
     def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
-        """Return how `size` workers sum codes of parts; by default in two phases where these send less than all codes
-        to everyone would. "sum": codes add up, as dense vectors do."""
+        """Return how `size` workers sum codes of parts.
+
+        By default they sum them in two phases, if these send less than sending all codes to everyone would. "sum":
+        codes add up, as dense vectors do.
+        """
         codec = self.codec
         assert isinstance(codec, Codec)
         if self.settings.reduce == HIERARCHICAL:

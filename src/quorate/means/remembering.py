@@ -19,7 +19,7 @@ from quorate.wire.work import Together
 class Remembering(Reducer):
     """A reducer that sums the parts in `own` by itself; the wire's own all-reduce sums all others.
 
-    The memory advances when the next sum begins: until then a sum may be repeated, in part or anew, with the same
+    The memory advances when the next sum begins: until then a sum may be repeated, in part or again, with the same
     memory.
     """
 

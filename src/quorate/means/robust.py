@@ -6,9 +6,9 @@ workers know the distances between whole vectors, and make the same choice or we
 pieces, and sends the result to all. Non-finite vectors are left out first, and so are workers that have no gradient.
 
 Cost: With P workers and n bytes each worker sends (P - 1) / P n in the first exchange, which overlaps with the backward
-pass, and as much in the second, as in an all-reduce; P^2 + P numbers between the two. P^2 / P n products. On one host
-nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of memory. A
-rule that starts from its newest result takes a P-th of a vector more: each owner keeps its piece.
+pass. It sends as much in the second, as in an all-reduce, and P^2 + P numbers between the two. P^2 / P n products. On
+one host nothing is copied on the way, and owners write their results where the vectors lie; elsewhere two vectors of
+memory. A rule that starts from its newest result takes a P-th of a vector more: each owner keeps its piece.
 
 When it loses: Where no worker is wrong: it is noisier than the mean, and on one host the mean is formed in shared
 memory. Other messages of workers are trusted: how many gradients there are, who stops, who saves. A rule protects
@@ -218,7 +218,7 @@ class Robust(OwnedPieces):
     def _centre(self, part: int, here: slice) -> Tensor | None:
         return None if self._from is None else self._from.looked_from(part, here)
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         return x.parts if self._from is None else (*x.parts, *self._from.message())
@@ -240,7 +240,7 @@ class Robust(OwnedPieces):
 
 def _no_majority(ranks: Sequence[int]) -> str:
     return (
-        f"{ranks_in_words(ranks)} compute the same batch, and no gradient was sent by more than half of them: too many "
-        "are wrong, or what they compute is not the same to the bit (batches that quorate.loader does not deal out, "
+        f"{ranks_in_words(ranks)} compute the same batch, and no gradient was sent by more than half of them. Too many "
+        "are wrong, or their computations are not the same to the bit (batches that quorate.loader does not assign, "
         "draws of dropout, algorithms that are not deterministic)"
     )

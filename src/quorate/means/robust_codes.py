@@ -6,9 +6,9 @@ and apply the rule to the whole decoded vectors in the order of ranks, so all ha
 coded are sent unchanged. A code that cannot be decoded, or has the wrong length for its codec, counts as a non-finite
 vector.
 
-Cost: For a code of c bytes each of P workers sends (P - 1) c, and decodes P codes; P vectors of memory while the rule
-works, and P^2 n products on every worker, compared with a P-th of them without a codec. Gathering overlaps with the
-backward pass.
+Cost: For a code of c bytes each of P workers sends (P - 1) c, and decodes P codes. The rule needs P vectors of memory,
+and P^2 n products on every worker, compared with a P-th of them without a codec. Gathering overlaps with the backward
+pass.
 
 When it loses: With many workers: if (P - 1) c is more than the two vectors that are sent without a codec, or computing
 distances of whole vectors takes longer than sending them. What the codec leaves out is noise between honest workers, in

@@ -64,7 +64,7 @@ class TwoPhase(Coded):
         """For each part, the memory of the piece of this worker as it is once the newest sum counts."""
 
     def follows(self, before: Reducer) -> None:
-        """Take over the memory of the tensors that both have; pieces are cut anew."""
+        """Take over the memory of the tensors that both have; pieces are cut again."""
         assert isinstance(before, TwoPhase)
         before.commit()
         if self._state.owned:
@@ -174,7 +174,7 @@ class TwoPhase(Coded):
             total += sum(sizes) - sizes[self.wire.rank] + (size - 1) * sizes[self.wire.rank]
         return total
 
-    # -- for sums that are formed anew
+    # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         reducer = self._for_layout(x.layout)

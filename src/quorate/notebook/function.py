@@ -1,8 +1,8 @@
 """A function and its arguments on the way to the processes that call it, and what they return on the way back.
 
-A function of a notebook or of `__main__` is in no module that a fresh process could import. It goes there as
-cloudpickle writes it, in a file in a folder that nobody else may enter, from this process to those that it starts; the
-folder goes with the run. What comes back is no pickle: JSON and tensors.
+A function of a notebook or of `__main__` is in no module that a fresh process could import. So cloudpickle writes it to
+a file in a folder that no other user may enter, from this process to the processes that it starts. The folder is
+removed with the run. What comes back is no pickle: JSON and tensors.
 """
 
 from __future__ import annotations

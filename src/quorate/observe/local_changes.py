@@ -274,7 +274,7 @@ class LocalChanges:
             ranks = ranks_of_world(self._wire, edited) if edited else self._parted(gradient)
             return ranks, (
                 f"the gradient was changed after the backward pass on {self._who(ranks)} otherwise than on the others, "
-                f"first in {self._first(gradient)}.grad, where it is the mean of all workers; change .grad on all "
+                f"first in {self._first(gradient)}.grad, where it is the mean of all workers. Change .grad on all "
                 "workers alike, or before the backward pass ends"
             )
         parameters = {rank: values.parameters or () for rank, values in written.items()}

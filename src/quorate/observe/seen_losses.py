@@ -1,6 +1,6 @@
 """The losses of backward passes, as the script means them: read without waiting for a GPU, and unscaled.
 
-A loss on a GPU is copied into pinned host memory behind the GPU's current work; nobody waits for the copy, and the
+A loss on a GPU is copied into pinned host memory behind the GPU's current work. No thread waits for the copy; the
 record of the step is written when it is complete. `GradScaler.scale` multiplies a loss with its scale; that product is
 the last operation of the graph, which has kept the scale, so dividing by it returns the loss.
 """

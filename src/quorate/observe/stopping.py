@@ -1,7 +1,7 @@
 """Leaving on request: all workers after the same step, with equal replicas.
 
-A worker that was asked to leave says so in the header of its next exchange, so that all learn of it in the same mean;
-under rounds, where no mean has all workers, all are asked and pause. No worker leaves in the middle of a step: they
+A worker that was asked to leave says so in the header of its next exchange, so that all learn of it in the same mean.
+Under rounds, where no mean has all workers, all are asked and pause. No worker leaves in the middle of a step: they
 leave where the next one begins, so that schedulers and logs behind `optimizer.step()` have run.
 """
 

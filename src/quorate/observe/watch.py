@@ -20,8 +20,8 @@ from quorate.wire.metered import Meter
 class Watch(StepObserver):
     """Measures the time of a plain optimizer's steps by hooks around `backward` and `step`.
 
-    With `model`, other code (torch DDP) sums gradients during the backward pass: the worker is at the meeting point
-    when its own last gradient is ready, the remaining time of the pass is waiting, and the bytes are those of one
+    With `model`, other code (torch DDP) sums gradients during the backward pass. The worker is at the meeting point
+    when its own last gradient is ready, and the remaining time of the pass is waiting. The bytes are those of one
     all-reduce of every gradient. Cost then: one call of a Python function per parameter.
     """
 

@@ -56,7 +56,7 @@ class AdaScale(Optimizer):
     worker holds. `gain` is the newest r; it is in the parameter groups, and so in checkpoints.
 
     `quorate.distribute` lets workers exchange the squared norms of their gradients, under strategies that form the mean
-    gradient of all (`all-reduce`); it costs two passes over the gradient, and a sum of one number, in each step. Not
+    gradient of all (`all-reduce`). This costs two passes over the gradient, and a sum of one number, in each step. Not
     distributed, or in a world of one, it is SGD. Raises `ConfigurationError` for numbers out of range.
     """
 

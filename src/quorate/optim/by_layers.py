@@ -29,8 +29,8 @@ class Pieces:
 class ByLayers(Optimizer):
     """An optimizer in which the step of each parameter depends on the norm of the full parameter.
 
-    Abstract: LARS and LAMB implement it. A parameter is adapted where its group has `adapts=True`; where the group has
-    None (the default), it is adapted if it has two dimensions or more: biases, and parameters of norms, have one.
+    Abstract: LARS and LAMB implement it. A parameter is adapted if its group has `adapts=True`. If the group has None
+    (the default), it is adapted if it has two dimensions or more; biases, and parameters of norms, have one.
     """
 
     pieces: Pieces | None = None

@@ -26,10 +26,10 @@ class LARS(ByLayers):
 
     `params` is as for torch's optimizers. `lr` is gamma; linear scaling applies to it. `exclude` are patterns of names
     (with them, pass `model.named_parameters()`). With `momentum_correction` the velocity holds no rate, v <- momentum v
-    + ratio (g + weight_decay w), w <- w - gamma v: the same for a constant gamma, and right when it changes (Goyal et
-    al. 2017, arXiv 1706.02677, section 3); without it, the paper's form.
+    + ratio (g + weight_decay w), w <- w - gamma v. This is the same for a constant gamma, and right when it changes
+    (Goyal et al. 2017, arXiv 1706.02677, section 3). Without it, the step has the paper's form.
 
-    In a group, `share` is the part of a step to make, for a round of some of the workers: the velocity decays and grows
+    In a group, `share` is the part of a step to make, for a round of some of the workers. The velocity decays and grows
     by that part of a step, and the weights move by it.
 
     Cost beyond SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for

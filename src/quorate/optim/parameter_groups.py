@@ -23,7 +23,7 @@ def parameter_groups(
         model: The model.
         weight_decay: The weight decay of the first group, at least 0.
         no_decay: Names of parameters without decay, besides those of one dimension or none (biases, weights of norms).
-        zero_gammas: Names of norms whose weights become 0 here, such as the last norms of residual blocks: a block then
+        zero_gammas: Names of norms whose weights become 0 here, such as the last norms of residual blocks. A block then
             begins as its shortcut (Goyal et al. 2017, arXiv 1706.02677, section 5.1).
 
     Patterns are of full names, with `*` for anything: `*.bn3`. Parameters have their names, as torch's and our

@@ -2,9 +2,9 @@
 
 Notation: a group has n workers, `stride` ranks apart, k on each of H hosts of h workers; L and B are latency and
 bandwidth. Inside of a host, where each worker has a link of its own, a sum of b bytes takes as a ring
-2 (k - 1) (L + b / (k B)). Between hosts, whose port all h workers share, and with them h / k groups, it takes
-2 (H - 1) (L + (h / k) b / (H B)); a group on several hosts does both (Thakur, Rabenseifner, Gropp 2005, ring forms). To
-gather, or to reduce and scatter, takes half of it.
+2 (k - 1) (L + b / (k B)). Between hosts, whose port all h workers share, and with them h / k groups, it takes 2 (H - 1)
+(L + (h / k) b / (H B)). A group on several hosts does both (Thakur, Rabenseifner, Gropp 2005, ring forms). To gather,
+or to reduce and scatter, takes half of it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A transformer by its sizes, for a planner: operations and memory of its blocks.
 
-With hidden size h, l layers, a heads, sequences of s tokens and a vocabulary of V, a layer has 12 h² + 13 h numbers,
-and computes 24 s h² + 4 s² h operations forward, the logits 2 s h V (Narayanan et al. 2021, arXiv 2104.04473, section
-5.1 and appendix), backward twice as many, half of them for gradients of weights, except for scores of attention. It
-keeps s h (34 + 5 a s / h) bytes of 16-bit activations, of which s h 10 are held in full by each worker of a tensor axis
-(Korthikanti et al. 2022, arXiv 2205.05198, section 4).
+Let h be the hidden size, l the layers, a the heads, s the tokens of a sequence and V the vocabulary. A layer has 12 h²
++ 13 h numbers, and computes 24 s h² + 4 s² h operations forward; the logits take 2 s h V. Backward takes twice as many
+(Narayanan et al. 2021, arXiv 2104.04473, section 5.1 and appendix). Half of those are for gradients of weights, except
+for scores of attention. It keeps s h (34 + 5 a s / h) bytes of 16-bit activations. Of these, each worker of a tensor
+axis holds s h 10 in full (Korthikanti et al. 2022, arXiv 2205.05198, section 4).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A planner's model from the measurements of a script by `launch.warm.timing`.
 
-Unmeasured quantities are assumed: the two parts of a block's backward pass take equally long; a block sums twice its
-output over a tensor axis, as a transformer's attention and perceptron do; its activations are divided there as its
+Unmeasured quantities are assumed. The two parts of a block's backward pass take equally long. A block sums twice its
+output over a tensor axis, as a transformer's attention and perceptron do. Its activations are divided there as its
 numbers are, except for 10 of 34 parts (Korthikanti et al. 2022, section 4). Parameters in no block belong to the first
 block if they come before its own, and else to the last; their seconds belong to the last.
 

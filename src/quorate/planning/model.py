@@ -128,7 +128,7 @@ class Model:
     batch: int
     """Examples of a step, of all workers together."""
     bytes_each: float = 4
-    """Bytes of a parameter at rest, and of its gradient."""
+    """Bytes of a parameter between steps, and of its gradient."""
     gathered_each: float = 4
     """Bytes of a parameter in use."""
     kept_each: float = 8.0
@@ -136,7 +136,7 @@ class Model:
     update: float = 0.0
     """Seconds of the optimizer's step, for each number."""
     gathering: float = 0.0
-    """Seconds of a worker, for each number, around a gather over shards: packing, hooks, and mapping memory anew."""
+    """Seconds of a worker, for each number, around a gather over shards: packing, hooks, and mapping memory again."""
     reducing: float = 0.0
     """The same around a reduction."""
     outside: float = 0.0

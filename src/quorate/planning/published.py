@@ -1,7 +1,7 @@
 """The published table of Megatron, and predictions of the same steps.
 
-Narayanan et al. 2021 (arXiv 2104.04473), table 1: GPT models on Selene, up to 3,072 A100 of 80 GB; micro-batches and
-stages of a worker from the script that its authors published for the table (`examples/sc21/run_table_1.sh` of
+Narayanan et al. 2021 (arXiv 2104.04473), table 1: GPT models on Selene, up to 3,072 A100 of 80 GB. Micro-batches and
+stages of a worker are from the script that its authors published for the table (`examples/sc21/run_table_1.sh` of
 NVIDIA/Megatron-LM). Sequences of 2,048 tokens, a vocabulary of 51,200; layers are computed again in the backward pass,
 and the table's figures of speed count those operations.
 """

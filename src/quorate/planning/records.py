@@ -5,10 +5,11 @@ A step with b examples on each of P devices takes
     fixed + b (F / peak + M / bandwidth) / efficiency + all-reduce of the gradient,
 
 F the operations and M the bytes to and from memory for one example, both of the network alone; peak and bandwidth are
-from data sheets. Nothing overlaps. `efficiency`, one figure for each family of devices, and `FIXED`, the time of a step
-on GPUs that no data sheet has (kernels that are launched one after the other), were fitted to the table. Sources:
-He, Zhang, Ren, Sun 2016; Goyal et al. 2017; You, Zhang, Hsieh, Demmel, Keutzer 2018; Akiba, Suzuki, Fukuda 2017; Smith,
-Kindermans, Ying, Le 2018; Jia et al. 2018; Mikami et al. 2018 (two versions); Ying et al. 2018; Yamazaki et al. 2019.
+from data sheets. Nothing overlaps. `efficiency`, one figure for each family of devices, and `FIXED` were fitted to the
+table. `FIXED` is the time of a step on GPUs that no data sheet has: kernels that are launched one after the other.
+Sources: He, Zhang, Ren, Sun 2016; Goyal et al. 2017; You, Zhang, Hsieh, Demmel, Keutzer 2018; Akiba, Suzuki, Fukuda
+2017; Smith, Kindermans, Ying, Le 2018; Jia et al. 2018; Mikami et al. 2018 (two versions); Ying et al. 2018; Yamazaki
+et al. 2019.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The predicted layouts that are tried for real, and the comparison of their steps. Pure.
 
 Predictions are too low for some kinds of meshes more than for others: the hooks of sharded and cut layers are not among
-the measured costs. So the tried layouts are not the first ones of the ranking, which may all be of one kind: the first
-choice is tried, then plain replicas, then the best of each further kind, and only then the next ones of the ranking.
+the measured costs. So the tried layouts are not the first ones of the ranking, which may all be of one kind. The first
+choice is tried, then plain replicas, then the best of each further kind, then the next ones of the ranking.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def as_run(layout: Layout) -> Layout:
 def candidates(ranked: Sequence[Prediction]) -> list[Prediction]:
     """Return `ranked`, which begins with the fastest, in the order in which layouts are tried.
 
-    The first choice comes first, then plain replicas, then the best with each axis (`stages`, `shards`, `tensor`) that
-    no earlier one has, the fastest first, then the others as they are ranked. Of layouts that run alike (a script does
-    not accumulate gradients because a plan does) only the fastest is kept.
+    The first choice is first, then plain replicas. Then follows the best layout with each axis (`stages`, `shards`,
+    `tensor`) that no earlier one has, the fastest first, and then the others as they are ranked. Of layouts that run
+    alike (a script does not accumulate gradients because a plan does) only the fastest is kept.
     """
     alike = dict[Layout, Prediction]()
     for prediction in ranked:

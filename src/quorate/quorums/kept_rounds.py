@@ -92,7 +92,7 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
     count = sum(entry["count"] for old in olds for entry in old["entries"])
     if past == size or not count:
         return []
-    return [f"{count} gradients that were pending are dealt out again, none is lost"]
+    return [f"{count} gradients that were pending are assigned again, none is lost"]
 
 
 def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, places: int = COUNTS) -> Entry:

@@ -132,7 +132,7 @@ class WorkerRounds:
         self.rounds.lay_out(layout_on_cpu(layout))
 
     def lay_out_fragments(self, fragments: Sequence[Layout]) -> None:
-        """Lay out rounds of fragments anew, as `lay_out`."""
+        """Lay out rounds of fragments again, as `lay_out`."""
         self._fragments = Fragments(tuple(fragments))
         self.rounds.lay_out_fragments(on_cpu(fragments))
 

@@ -27,8 +27,8 @@ _SERVE_SECONDS = 0.5
 class WorkerGroup:
     """Implements `core.groups.Group`.
 
-    Cost of an exchange among G workers: each sends its gradient to every other, (G - 1) d numbers, which on one host
-    lie in shared memory and are not copied; three accesses to the board.
+    Cost of an exchange among G workers: each sends its gradient to every other, (G - 1) d numbers, and accesses the
+    board three times. On one host the numbers lie in shared memory and are not copied.
     """
 
     def __init__(

@@ -24,8 +24,9 @@ class Memory(Row):
     """Memory of the GPU that torch has allocated."""
     peak_gpu: int | None = None
     to_host: int | None = None
-    """Bytes copied to the host since the beginning, where the optimizer is offloaded; `to_device` likewise."""
+    """Bytes copied to the host since the beginning, if the optimizer is offloaded."""
     to_device: int | None = None
+    """Bytes copied to the device since the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

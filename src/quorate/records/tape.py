@@ -1,7 +1,7 @@
 """The decisions of a run under rounds, read from its records, so that the same workers can repeat the training.
 
-The tape has the batches of each worker, the number of contributions after which a round asked each worker for them, and
-the looks in which each worker applied which rounds. Everything else follows from the script and its seeds.
+The tape has the batches of each worker, and the number of contributions after which a round asked each worker for them.
+It also has the looks in which each worker applied which rounds. Everything else follows from the script and its seeds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an optimizer treats each number alike: whether its update of pieces is that of the whole tensor.
+"""Whether an optimizer treats each number alike: whether its update of pieces is that of the full tensor.
 
 For torch's own optimizers this is listed. Others make three trial steps on small tensors.
 """
@@ -47,11 +47,11 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], cho
     name, is_own = plain.__name__, _is_of_torch(plain)
     if is_own and name == "LBFGS":
         raise ConfigurationError(
-            "LBFGS calculates with all parameters at once, and asks for the loss several times a step; with a model in "
+            "LBFGS calculates with all parameters at once, and asks for the loss several times a step. With a model in "
             "shards use an optimizer that treats numbers, or tensors, each by itself, such as AdamW, Muon or Adafactor"
         )
     if chosen == "rows" and is_own and name in _BY_TENSORS:
-        raise ConfigurationError(f'{name} computes with whole tensors; leave out shard_by="rows"')
+        raise ConfigurationError(f'{name} computes with full tensors; leave out shard_by="rows"')
     if chosen is not None:
         return chosen
     if is_own and name in (*_BY_NUMBERS, *_BY_TENSORS):
@@ -60,7 +60,7 @@ def shard_by_of(plain: type[Optimizer], groups: Sequence[Mapping[str, Any]], cho
     if "all" in reaches:
         raise ConfigurationError(
             f"{name} calculates with all parameters at once, as a trial on two small tensors has shown, and a worker "
-            'of a model in shards has only some; where it is right with each tensor by itself, say shard_by="tensors"'
+            'of a model in shards has only some. If it is right with each tensor by itself, set shard_by="tensors"'
         )
     return "rows" if reaches == {"numbers"} else "tensors"
 

@@ -1,7 +1,7 @@
 """The options in force in a step of an optimizer that several workers share, and those that its own steps write.
 
 Optimizers of other packages keep counts, estimates and flags in their parameter groups, and some lower their learning
-rate in `step`. An option that a step was seen to write belongs to the optimizer from then on: its value after the
+rate in `step`. An option that a step was seen to write belongs to the optimizer from then on. Its value after the
 newest step is in force in the next one, on every worker. It travels only after the script has written it between two
 steps. All other options are the script's: those of the round are in force during the step, and the worker's own come
 back.
@@ -282,7 +282,7 @@ class OptionsByPlace:
     """The options of an optimizer for each place in the training, in synchronous steps.
 
     A scheduler is stepped as often as the training has made steps (`train.schedules`), so its options are for the place
-    of the worker's replica. A script that writes other numbers before every step of its own means that step: where this
+    of the worker's replica. A script that writes other numbers before every step of its own means that step. If this
     worker has made more steps than the training, the options of its step of the same number count.
     """
 

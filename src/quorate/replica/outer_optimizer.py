@@ -1,6 +1,6 @@
 """An optimizer of its own over a vector: the outer step of local-step methods, or a server's share of the parameters.
 
-It is made anew for every gradient, from a plain dict as its memory, which goes into checkpoints and may lie on another
+It is made again for every gradient, from a plain dict as its memory, which goes into checkpoints and may lie on another
 device. The user's optimizer has no part in it.
 """
 

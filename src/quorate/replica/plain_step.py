@@ -181,8 +181,8 @@ def second_order(error: RuntimeError, plain: type[Optimizer]) -> ConfigurationEr
         return None
     return ConfigurationError(
         f"step() of {plain.__name__} differentiates the gradients (as for a Hessian), and under this strategy a step "
-        "has only the numbers of several workers' gradients; use a strategy whose workers step on their own gradients, "
-        "such as local-sgd, or compute the estimate before the step, average it with world.mean, and give it to the "
+        "has only the numbers of several workers' gradients. Use a strategy whose workers step on their own gradients, "
+        "such as local-sgd. Or compute the estimate before the step, average it with world.mean, and pass it to the "
         "optimizer"
     )
 

@@ -191,7 +191,7 @@ class Replica:
 
     @property
     def steps_elsewhere(self) -> bool:
-        """Whether steps are made on pieces, on whole tensors or on the host, and not on the parameters."""
+        """Whether steps are made on pieces, on full tensors or on the host, and not on the parameters."""
         return self._elsewhere is not None
 
     @property

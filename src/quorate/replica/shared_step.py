@@ -1,9 +1,9 @@
 """One step of the optimizer that all workers share, where each keeps the momentum of its own gradients.
 
 It runs without momentum, on the mean of the contributions (see `worker_momentum`). An optimizer whose steps do not
-scale with the gradient would make a full step from a round of one worker: its learning rate is multiplied by the share
-of workers that contributed, and its memory fades by that share of a step. Its counts of steps grow by the share, too,
-so they are synchronous steps, and the correction of averages that began with 0 stays right.
+scale with the gradient would make a full step from a round of one worker. So its learning rate is multiplied by the
+share of workers that contributed, and its memory fades by that share of a step. Its counts of steps grow by the share,
+too, so they are synchronous steps, and the correction of averages that began with 0 stays right.
 
 The mean square of gradients (of Adam and RMSprop) takes in the squares of synchronous training, which workers send as
 square sums. The squares of contributions are others, as momentum has taken most of the noise out of them.

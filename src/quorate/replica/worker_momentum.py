@@ -1,15 +1,15 @@
 """Momentum of one worker's own gradients, where gradients come late; the optimizer that all share runs without any.
 
-A shared optimizer whose momentum takes in gradients that are rounds old is damped too little: in a quadratic, learning
-rate times curvature times delay has to stay below 1 - beta. So each worker remembers its own gradients g, and sends
-its momentum, one step ahead, in place of g; all workers apply the mean of the contributions (`shared_step`):
+A shared optimizer whose momentum includes gradients that are rounds old is damped too little. In a quadratic, learning
+rate times curvature times delay has to stay below 1 - beta. So each worker remembers its own gradients g, and sends its
+momentum, one step ahead, in place of g; all workers apply the mean of the contributions (`shared_step`):
 
     SGD    v = beta v + g                      sends g + beta v
     Adam   m = beta1 m + (1 - beta1) g         sends (beta1 m + (1 - beta1) g) / (1 - beta1^(k + 1)), k its gradients
 
 Where no worker is late the first is SGD with Nesterov's momentum on the mean gradient, whichever of both was chosen.
-Where gradients are late by D synchronous steps in the mean, the momentum is taken 1 + D steps ahead: less of it is
-left, and the newest gradient counts more (the sum of all moves by a gradient stays the same). L2 decay is a part of g.
+If gradients are late by D synchronous steps in the mean, the momentum is taken 1 + D steps ahead. Less of it is left,
+and the newest gradient counts more (the sum of all moves by a gradient stays the same). L2 decay is a part of g.
 
 Source: Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment", 2019 (DANA, its
 slim form), for SGD; the rest is ours, see docs/decisions/momentum.md#0018. Memory: a number for each
@@ -58,7 +58,7 @@ def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Seq
     """Return how workers keep the momentum of an optimizer of class `plain`; None: it has none, or it is unknown.
 
     `keeps` are the names of its state of each parameter. "scale-free": steps do not scale with the gradient, and it has
-    no momentum, or keeps it (LARS, whose momentum is of steps that are scaled already).
+    no momentum or keeps it. LARS keeps it: its momentum is of steps that are scaled already.
     """
     if issubclass(plain, LARS):
         return "scale-free"
@@ -380,8 +380,11 @@ class FlatMomentum:
         self._owns: list[OwnMoment] = []
 
     def takes(self, gradients: Sequence[Tensor | None]) -> bool:
-        """Return whether `step` can be made: parameters have the same options and dense gradients on the CPU, in the
-        dtype of the vector, and either all have a momentum or none. Else `WorkerMomentum.ahead` does it."""
+        """Return whether `step` can be made.
+
+        It needs parameters with the same options, and dense gradients on the CPU in the dtype of the vector. Either all
+        have a momentum or none. Else `WorkerMomentum.ahead` does it.
+        """
         group, moments = self._common_group(), self.momentum.own
         if group is None or beta_of(group) == 0.0 or not self._are_plain(gradients):
             return False

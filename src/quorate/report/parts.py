@@ -15,7 +15,7 @@ from quorate.report.schema import ArmSummary, Summary
 from quorate.report.wording import Words, listed
 
 WIDE, HALF, SLIM = 940.0, 590.0, 340.0
-"""Widths that charts are drawn for: a desk, half of one, and a telephone. The style sheet shows the one that fits."""
+"""Widths that charts are drawn for: a desk, half of one, and a phone. The style sheet shows the one that fits."""
 NOT_MEASURED = "–"
 Alike = Callable[[Iterable[float | None]], Words]
 """The form of the figures in one column."""

@@ -6,12 +6,13 @@ all that still step where they are fewer. So two starts are separated by a whole
 the fastest worker may leave, evaluate or end at any time without a silence.
 
 A round that may start waits for more workers to call, as long as it keeps nobody waiting (`window`). A worker that has
-called goes on for some seconds without the result (its slack); a window takes a share of them, less the time until
-enough had called, and the time of an exchange. From the adaptive grace window of Decoupled DiLoCo (Douillard et al.,
-2026, after public descriptions): gamma (overlap x step time - time to the quorum - time of an exchange), up to a cap.
+called goes on for some seconds without the result (its slack). A window takes a share of them, less the time until
+enough had called, and the time of an exchange. The source is the adaptive grace window of Decoupled DiLoCo (Douillard
+et al., 2026, after public descriptions). The window is gamma (overlap x step time - time to the quorum - time of an
+exchange), up to a cap.
 
-Where workers wait for results and hosts form the sum among themselves, a round waits for a twentieth of the time of an
-exchange: a worker that misses it by less would cost another exchange. After a window in which nobody called, the next
+If workers wait for results and hosts form the sum among themselves, a round waits for a twentieth of the time of an
+exchange. A worker that misses it by less would cost another exchange. After a window in which nobody called, the next
 rounds have none: one of them at first, twice as many after each further such window.
 """
 
@@ -51,8 +52,11 @@ class Learners:
         return [rank for rank in present if self.of[rank] not in stuck]
 
     def one_of_each(self, received: Mapping[int, Contribution]) -> dict[int, Contribution]:
-        """Return the contributions to a round in order of rank, with one vector at most of each learner: of its workers
-        the one of the highest rank contributed last, and each has sent all of the learner's steps by then."""
+        """Return the contributions to a round in order of rank, with one vector at most of each learner.
+
+        Of a learner's workers the one of the highest rank contributed last; each has sent all of the learner's steps by
+        then.
+        """
         contributions = dict(sorted(received.items()))
         newest = {
             self.of[rank]: rank for rank, contribution in contributions.items() if contribution.vector is not None

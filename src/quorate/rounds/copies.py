@@ -1,9 +1,9 @@
 """Copies of replicas, as the leader assigns them: for members that miss more than the log has, and for newcomers.
 
 A newcomer asks for a copy of a replica, which comes from a worker that steps. The copy is of one *era*, the rounds
-between two pauses, since collective calls of workers are counted from there. Then it asks to be let in: the next round
+between two pauses, since collective calls of workers are counted from there. Then it asks to be let in. The next round
 names it among those that have joined, on every worker, if it has all rounds before that one and its copy is of the same
-era; otherwise it copies anew.
+era. Otherwise it copies again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rounds of fragments: round n is of fragment (n - 1) mod K, and the round of a pause is of all of them.
 
 Contributions are cumulative: each has, for every fragment, the delta since a round last took that fragment from the
-worker, if the worker has applied that round. So a newer contribution replaces an older one, and nothing is sent twice:
-what was contributed before the worker applied a round that took some of it is not sent any more.
+worker, if the worker has applied that round. So a newer contribution replaces an older one, and nothing is sent twice.
+A contribution made before the worker applied a round that took some of it is not sent any more.
 
 A codec encodes the fragments that a worker contributes, and its errors are kept by fragment. A round takes a fragment
 in encoded form; the error joins what the next round takes of it. A round that passes by gives both back as they were.
@@ -218,7 +218,7 @@ class CodedFragments:
         self._own = [whole.of(layout) for layout in layouts]
 
     def lay_out(self, layouts: Sequence[Layout]) -> None:
-        """Lay out fragments anew; the error of tensors that stay is kept."""
+        """Lay out fragments again; the error of tensors that stay is kept."""
         errors = _by_name(coding.error for coding in self._own)
         self._own = [self._whole.of(layout) for layout in layouts]
         self._take(errors)

@@ -218,7 +218,7 @@ class Holdings:
         self.bring_up(rank, envelope.logged, envelope.log_term, now, from_here=True)
 
     def have_died(self, ranks: Iterable[int]) -> None:
-        """Tell the workers that wait for a copy from one of `ranks` to ask anew."""
+        """Tell the workers that wait for a copy from one of `ranks` to ask again."""
         self.are_absent(ranks)
         for other in self._copies.have_died(ranks):
             self._send(other, Signal("again").header(), None)

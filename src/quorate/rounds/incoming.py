@@ -1,4 +1,4 @@
-"""The rounds that a member is told of: it logs them, or holds them until they are in force."""
+"""The rounds that a member receives: it logs them, or holds them until they are in force."""
 
 from __future__ import annotations
 

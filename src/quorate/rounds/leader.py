@@ -1,22 +1,22 @@
 """The leader decides rounds, at one worker at a time. Knows no wire: takes and gives messages.
 
-The leader asks everyone (`start`), and everyone answers (`give`). A worker that has not answered within `grace` is
-left out, and asked for nothing until it sends a message; then it gets the missing rounds from the log, or, where that
-does not reach back, a copy of a replica. Where vectors are large, carrying them is not silence: a worker answers at
-once that it is `here`, and says when it has `got` a result; while one is on its way, it has longer to answer.
+The leader asks everyone (`start`), and everyone answers (`give`). A worker that has not answered within `grace` is left
+out, and not asked again until it sends a message. Then it gets the missing rounds from the log, or, where that does not
+reach back, a copy of a replica. If vectors are large, carrying them is not silence. A worker answers at once that it is
+`here`, and says when it has `got` a result; while one is on its way, it has longer to answer.
 
-On one host, and where vectors are small, a round is a star of three hops: contributions come with the answers, the
-leader adds them up in order of rank, large ones together with the workers that wait (`piecewise_sums`), and sends the
-sum (`round`). With P workers, k contributors and d numbers that are 3 (P - 1) small messages (5 where vectors are
-large), k d numbers to the leader and (P - 1) d from it. Among several hosts (`forming.spans_hosts`) answers are headers
-only, and the hosts form the sum among themselves (`exchange`), as the leader decides, in another attempt where a needed
-worker dies or falls silent: at most 2.5 d numbers in and out of each, for any P. There a round is in force, and
-announced as such, when a majority has it (`votes`).
+On one host, and if vectors are small, a round is a star of three hops. Contributions are sent with the answers, and the
+leader adds them up in order of rank and sends the sum (`round`). Large ones it adds up together with the workers that
+wait (`piecewise_sums`). With P workers, k contributors and d numbers there are 3 (P - 1) small messages (5 where
+vectors are large). The leader receives k d numbers and sends (P - 1) d. Among several hosts (`forming.spans_hosts`)
+answers are headers only, and the hosts form the sum among themselves (`exchange`), as the leader decides. If a needed
+worker dies or falls silent, they make another attempt. At most 2.5 d numbers are sent in and out of each, for any P.
+There a round is in force, and announced as such, when a majority has it (`votes`).
 
 Settings may change from one round to the next. A worker sends a request with every message until it is answered, and
 names the round after which it was made. The newest one is answered by the next round that is formed, whose result
-carries the settings from the round after it on; so the change is a part of the log, and comes with it to a new leader,
-into copies and into checkpoints. Of requests made after the same round the first counts.
+carries the settings from the round after it on. So the change is a part of the log, and reaches a new leader, copies
+and checkpoints with it. Of requests made after the same round the first counts.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Member:
         if not self.agreed.releases_at_once:
             return
         self.log.release(self.applied, acknowledged)
-        # Where this member leads and falls silent, the others may form a round anew that only this one has.
+        # Where this member leads and falls silent, the others may form a round again that only this one has.
         stands = self.log.newest if self.leader is None else acknowledged
         self._giving.forget(stands, self.keeping.oldest(stands))
 
@@ -239,7 +239,7 @@ class Member:
         self.leader, self._inquiry = None, None
         self.between.clear()
         self.incoming.new_leader()
-        self._was_started = max(self._was_started, self.started)  # the new leader starts anew what was under way
+        self._was_started = max(self._was_started, self.started)  # the new leader starts again what was under way
         self.started = self.log.newest
         self._asked = 0
         self._news()

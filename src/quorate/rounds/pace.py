@@ -23,7 +23,7 @@ class OtherRounds(Protocol):
     """The rounds of the other optimizers of this worker."""
 
     seconds: float
-    """Seconds that this worker waits before they are told, and between two calls of `serve` from then on."""
+    """Seconds that this worker waits before it reports them, and between two calls of `serve` from then on."""
 
     def wait(self) -> None:
         """This worker waits elsewhere: they start without it."""

@@ -182,7 +182,7 @@ class Giving:
             if took or (number_sent <= number and took is None) or (number_sent > max(number, newest)):
                 continue  # it counts, or nobody knows any more, or its round is still to come
             if number_sent in self.snapshots and number_sent > number:
-                continue  # the round is formed anew, from this snapshot
+                continue  # the round is formed again, from this snapshot
             if number_sent in self.snapshots:
                 self._take_back(number_sent)
             else:  # an old leader's round took it, and came to nothing

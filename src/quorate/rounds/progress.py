@@ -76,7 +76,7 @@ def _said(member: Member, said: Header, now: float) -> None:
 
 def add(member: Member, vector: Flat, about: Mapping[str, Any]) -> None:
     """Add a gradient, which waits for a round from now on. Threads that share the member lock."""
-    assert isinstance(member.pending, PendingGradients), "fragments are handed in"
+    assert isinstance(member.pending, PendingGradients), "fragments are contributed"
     member.pending.add(vector, **about)
 
 

@@ -71,7 +71,7 @@ class Rounds:
         self._progress.lay_out(layout)
 
     def lay_out_fragments(self, fragments: Fragments) -> None:
-        """Lay out rounds of fragments anew, on all workers in a pause."""
+        """Lay out rounds of fragments again, on all workers in a pause."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         self._handed.lay_out(fragments)
 

@@ -1,5 +1,8 @@
-"""Parameters on servers: one worker of one optimizer pushes gradients, with or without momentum of its own, and puts
-the answers of all servers together into parameters (or a centre) of one version."""
+"""Parameters on servers, as the worker of one optimizer sees them.
+
+The worker pushes gradients, with or without momentum of its own, and puts the answers of all servers together into
+parameters (or a centre) of one version.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,7 @@ class ServedParameters:
     # -- for the worker
 
     def lay_out(self) -> None:
-        """Cut the parameters anew, as other parameters are trained than before on all workers; no push is under way."""
+        """Cut the parameters again, as others are trained than before on all workers; no push is under way."""
         self._link.cuts = cuts_of(bare_layout(self._replica.layout), len(self._terms.servers))
         if self._pushes is not None:
             self._pushes.forget()

@@ -156,8 +156,11 @@ class Shard:
     def step(
         self, gradient: Sequence[Tensor], options: Sequence[dict[str, Any]], rate: float, used: Sequence[bool]
     ) -> None:
-        """Make one step of the optimizer, at `rate` times the learning rate of `options`, on a gradient that is laid
-        out as by `Cut.of`; `used` says whether each parameter has a gradient."""
+        """Make one step of the optimizer, at `rate` times the learning rate of `options`, on a gradient in the layout
+        of `Cut.of`.
+
+        `used` says whether each parameter has a gradient.
+        """
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
             p.grad = grad.to(p.device, p.dtype) if is_used else None
         complete = self._options.complete(options)

@@ -31,7 +31,7 @@ def blocks_of(model: Module) -> list[tuple[str, Module]]:
 def named_blocks(model: Module, wanted: Sequence[str | Module | type[Module]]) -> list[tuple[str, Module]]:
     """Return the blocks that a script has listed: by name, as modules, or by class.
 
-    A block that shares parameters with another module (tied weights) is divided: its parts that share none are blocks,
+    A block that shares parameters with another module (tied weights) is divided. Its parts that share none are blocks,
     and the remainder, with the tied weight, is gathered with the root. Raises `ConfigurationError`.
     """
     named = dict(model.named_modules())

@@ -305,10 +305,9 @@ class Walk:
     """The collectives of one model's blocks on this worker, and on its neighbour: all workers call them in one order.
 
     NCCL moves numbers without a name: workers that use other blocks, of equal sizes, would calculate with each other's
-    numbers. So each worker notes the blocks that it has gathered and reduced, and sends the list to its neighbour at
-    the end of a step, over the connection between the hosts. Nobody waits for it: it is compared when it has come, at
-    the end of one of the next two steps. Unequally many collectives wait for each other inside NCCL, up to its own
-    limit.
+    numbers. So each worker notes the blocks that it has gathered and reduced. At the end of a step it sends the list to
+    its neighbour, over the connection between the hosts. Nobody waits for it: it is compared when it has come, at the
+    end of one of the next two steps. Unequally many collectives wait for each other inside NCCL, up to its own limit.
 
     Cost: a header to one neighbour in each step, and the list where it differs from the last one.
     """
@@ -367,9 +366,9 @@ def give_back() -> bool:
 
     glibc keeps freed memory for later requests, and raises the size from which an allocation is a mapping of its own,
     so gathered parameters and gradients stay resident. Returning allocations of 128 KiB and more at once, as a fixed
-    threshold does, is slower: the memory of passes is mapped anew many times in a step. Measured with 25 million
-    parameters in two shards, two workers each: 0.82 s a step and 221 MB resident after it with that threshold, 0.55 s
-    and 215 MB where memory is returned at the end of the step.
+    threshold does, is slower: the memory of passes is mapped again many times in a step. Measured with 25 million
+    parameters in two shards, two workers each: 0.82 s a step and 221 MB resident after it with that threshold. If
+    memory is returned at the end of the step, it is 0.55 s and 215 MB.
     """
     trim = _trim()
     return trim is not None and bool(trim(0))

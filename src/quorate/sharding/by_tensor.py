@@ -128,7 +128,7 @@ class _Calls:
             if any(int(other[at]) != int(digests[0][at]) for other in digests):
                 raise Mismatch(
                     f"workers that compute a model together were given different {kind} (call {self._calls} of the "
-                    "model); load data with quorate.loader, and draw the same random numbers on all workers "
+                    "model). Load data with quorate.loader, and draw the same random numbers on all workers "
                     "of the tensor axis"
                 )
 
@@ -343,9 +343,9 @@ def narrow(module: Any, workers: int) -> None:
 class Statistics:
     """Running statistics by channel, of all norms of one model.
 
-    Statistics stay full tensors, equal on all workers, so that `state_dict`, strategies and checkpoints have the same
-    tensors as in one process: a worker calculates with its part of them, and the parts are joined at the end of a call
-    of the model in which some were updated.
+    Statistics stay full tensors, equal on all workers, so `state_dict`, strategies and checkpoints have the same
+    tensors as in one process. A worker calculates with its part of them. The parts are joined at the end of a call of
+    the model in which some were updated.
     """
 
     def __init__(self, together: Together) -> None:

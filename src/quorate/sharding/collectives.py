@@ -24,7 +24,7 @@ from quorate.wire.exchange import describe, sum_in_order
 from quorate.wire.swap import Swap
 
 REMEDY = (
-    "; workers of a replica use the blocks of a model in shards in one order, so decide alike on all of them which "
+    "; workers of a replica use the blocks of a model in shards in one order. Decide alike on all of them which "
     "blocks are used, or, where nothing is trained, calculate inside `with quorate.whole(model):`"
 )
 _OF_A_BLOCK = re.compile(r"(all_gather|reduce_scatter) of ")
@@ -199,9 +199,8 @@ class Complete:
     Parameters that no worker has used keep no gradient. Cost: a check of each parameter of the group; zeros, and
     their traffic, for parameters that this worker has not used.
 
-    FSDP2 reduces the gradients of the parameters that have one. Where workers use different parameters of a group,
-    their vectors differ in length, or mix parameters of one shape; so a worker adds zeros for the parameters it has not
-    used.
+    FSDP2 reduces the gradients of the parameters that have one. If workers use different parameters of a group, their
+    vectors differ in length, or mix parameters of one shape. So a worker adds zeros for the parameters it has not used.
     """
 
     def __init__(self, group: Any, reducing: WireReduceScatter) -> None:

@@ -34,9 +34,9 @@ class Experts(Module):
         count: The number of experts; a multiple of the number of shards.
         dim: The width of a token.
         top_k: The number of experts of each token.
-        capacity_factor: An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens of a call; the
-            others add zeros, so that such a token continues by the residual connection around the layer alone. None:
-            no limit. `route` (`quorate.sharding.experts`) has the exact rules.
+        capacity_factor: An expert takes at most ceil(capacity_factor top_k T / count) of the T tokens of a call. The
+            others add zeros, so such a token continues by the residual connection around the layer alone. None: no
+            limit. `route` (`quorate.sharding.experts`) has the exact rules.
         groups: The number of groups of neighbouring tokens, each with its own capacity and losses. One process with
             `groups=4` and the concatenated batches of four workers computes the same as four workers with `groups=1`.
 
@@ -211,8 +211,8 @@ def route(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int
     second ones, and among these tokens in their order. Other pairs are dropped; gates that are left stay as they are.
 
     The losses are of each group, and averaged over groups. `balance_loss` is equation 4 of Fedus et al. 2021 (Switch
-    Transformer, arXiv 2101.03961) without its coefficient: P_i is the mean probability of expert i, f_i the share of
-    all choices that were for it, the dropped ones included. `z_loss` is equation 5 of Zoph et al. 2022 (ST-MoE, arXiv
+    Transformer, arXiv 2101.03961) without its coefficient. P_i is the mean probability of expert i, f_i the share of
+    all choices that were for it, including the dropped ones. `z_loss` is equation 5 of Zoph et al. 2022 (ST-MoE, arXiv
     2202.08906). Numbers of fewer than 4 bytes are routed in float32. T is a multiple of `groups`.
     """
     logits = logits.float() if logits.element_size() < 4 else logits

@@ -2,12 +2,12 @@
 
 The optimizer's state, and a copy of each parameter on which the step is made, lie on the host (ZeRO-Offload: Ren et
 al. 2021, arXiv 2101.06840, section 4). A step copies each gradient to the host and the parameters back: twice the bytes
-of the pieces that are held here, in the parameters' dtype. Parameters that something else has written to since the last
-step (a mean of replicas, the script) are copied to the host once more; a digest of their bits detects them.
+of the pieces that are held here, in the parameters' dtype. Parameters that other code has written to since the last
+step (a mean of replicas, the script) are copied to the host once more. A digest of their bits detects them.
 
-With `delays` another thread makes the step while the training goes on (section 5.2 of the paper, delayed parameter
-update): the parameters that `optimizer.step()` leaves are those before the newest gradient,
-x[t + 1] = x[t] - u(g[t - 1]).
+With `delays` another thread makes the step while the training continues (section 5.2 of the paper, delayed parameter
+update). The parameters that `optimizer.step()` leaves are those before the newest gradient: x[t + 1] = x[t] - u(g[t -
+1]).
 """
 
 from __future__ import annotations

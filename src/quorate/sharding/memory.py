@@ -1,22 +1,23 @@
 """Bytes that a worker holds of a model, predicted from the sizes of its tensors.
 
-With Psi numbers and N workers, Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054, section 3 and figure 1) count, for Adam
-in mixed precision, 16 Psi without ZeRO, 4 Psi + 12 Psi / N for ZeRO 1, 2 Psi + 14 Psi / N for ZeRO 2 and 16 Psi / N for
-ZeRO 3; in float32 parameters take 4 Psi, gradients 4 Psi and Adam's state 8 Psi. `by_formula` applies this to the bytes
-of a model. `held` returns the bytes that `quorate.parallelize` holds, which differ:
+Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054, section 3 and figure 1) count bytes for Psi numbers, N workers and Adam
+in mixed precision. These are 16 Psi without ZeRO, 4 Psi + 12 Psi / N for ZeRO 1, 2 Psi + 14 Psi / N for ZeRO 2 and 16
+Psi / N for ZeRO 3. In float32 parameters take 4 Psi, gradients 4 Psi and Adam's state 8 Psi. `by_formula` applies this
+to the bytes of a model. `held` returns the bytes that `quorate.parallelize` holds, which differ:
 
 - Parameters are sharded in their own precision for every ZeRO stage, and between steps so are gradients and the
-  optimizer's state: 1 / N of all, where the paper has full parameters for ZeRO 1 and 2, and full gradients for ZeRO 1.
-- Full parameters, in the precision of activations, are held besides: with ZeRO 1 and 2 all of them from the forward
-  pass to the backward pass; with ZeRO 3 those in no block, and two blocks (the one in use, and the next in the backward
-  pass). So are, block by block, the full gradient, the gradient packed to be reduced, the piece that remains of it, and
-  with ZeRO 3 the buffer into which a block is gathered. The paper leaves these out, as buffers.
+  optimizer's state: 1 / N of all. The paper has full parameters for ZeRO 1 and 2, and full gradients for ZeRO 1.
+- Full parameters, in the precision of activations, are held in addition. With ZeRO 1 and 2 these are all parameters
+  from the forward pass to the backward pass. With ZeRO 3 they are those in no block, and two blocks (the one in use,
+  and the next in the backward pass). Block by block, four more tensors are held. These are the full gradient, the
+  gradient packed to be reduced, the piece that remains of it, and with ZeRO 3 the buffer into which a block is
+  gathered. The paper leaves these out, as buffers.
 - With ZeRO 1 gradients are full within `optimizer.accumulate()`, which `held` leaves out.
 - A tensor is cut along its first dimension; the first worker holds the larger, rounded-up part.
 
-With `offload` the host holds the optimizer's state and, with "optimizer" and "disk", copies of the trained pieces and
-of their gradients; with "all", the pieces themselves, their gradients, and no copies. Where pieces are of 16 bits,
-numbers of 32 bits are kept besides. A delayed update of "all" takes copies as "optimizer" does.
+With `offload` the host holds the optimizer's state. With "optimizer" and "disk" it also holds copies of the trained
+pieces and of their gradients; with "all", the pieces themselves, their gradients, and no copies. Where pieces are of 16
+bits, numbers of 32 bits are kept besides. A delayed update of "all" takes copies as "optimizer" does.
 
 State of strategies between replicas, and a module's scratch memory, are in neither. `held_between_replicas` adds the
 vectors of some strategies, without activations.
@@ -129,7 +130,7 @@ def offloaded(
     """Return the bytes of a worker after offloading, from those without it.
 
     `copies` are the bytes of the trained pieces, and `masters` those that 32-bit copies of pieces of 16 bits add, with
-    their state; `delays` tells whether the update of "all" is delayed.
+    their state. `delays` says whether the update of "all" is delayed.
     """
     moved = on_device.optimizer + masters
     if offload != "all" or delays:
@@ -141,8 +142,11 @@ def offloaded(
 
 
 def held_between_replicas(model: Model, strategy: str) -> int:
-    """Return the bytes of a worker of two on a host whose replicas are joined by one of the strategies of `VECTORS`, at
-    the end of a backward pass or a step: its proportional share, where no worker is late (`benchmarks/memory.py`)."""
+    """Return the bytes of a worker at the end of a backward pass or a step, as its proportional share, where no worker
+    is late.
+
+    There are two workers on a host, and one of the strategies of `VECTORS` joins the replicas (`benchmarks/memory.py`).
+    """
     alone = _on_device(model, 0, 1)
     return alone.between_steps + (VECTORS[strategy] - 1) * alone.gradients + _RUNNING
 

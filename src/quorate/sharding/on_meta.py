@@ -1,8 +1,8 @@
 """Models made on the meta device: each worker makes its pieces, and no worker ever holds the full model.
 
-Block by block, full tensors are made on the CPU, initialised by their modules, and cut; tensors in no block come last.
+Block by block, full tensors are made on the CPU, initialized by their modules, and cut; tensors in no block come last.
 All workers draw the same numbers, from one seed, so replicas are equal, and a model begins with the same numbers in any
-number of shards. Cost: the initialisation of the full model on every worker, and memory for one block, or for the
+number of shards. Cost: the initialization of the full model on every worker, and memory for one block, or for the
 tensors in none.
 """
 
@@ -30,7 +30,7 @@ _MOST_NAMES = 3
 def check_meta(model: Module) -> bool:
     """Return whether the parameters are on the meta device.
 
-    Raises `ConfigurationError` where only some are, for tensors whose initialisation cannot be checked, and inside of
+    Raises `ConfigurationError` where only some are, for tensors whose initialization cannot be checked, and inside of
     `torch.device("meta")`, where messages would be made there as well.
     """
     if torch.get_default_device().type == "meta":
@@ -47,7 +47,7 @@ def check_meta(model: Module) -> bool:
     odd = [name for name, x in model.named_buffers() if x.is_meta and x.dtype in (torch.bool, torch.uint8)]
     if odd:
         raise ConfigurationError(
-            f"{_listed(odd)} on the meta device cannot be seen to be initialised, being of few values; make such "
+            f"{_listed(odd)} on the meta device cannot be seen to be initialized, being of few values; make such "
             'buffers elsewhere, as in torch.ones(n, device="cpu", dtype=torch.bool)'
         )
     return bool(there) and there[0][1]
@@ -69,7 +69,7 @@ def make_pieces(
 
     `initialize` is called with each module, after the modules inside it; None: its `reset_parameters`, and the model's
     `_init_weights` (of transformers) with it. Buffers that are not on the meta device stay. All workers of `wire` call
-    it. Raises `ConfigurationError` for tensors that nothing has initialised.
+    it. Raises `ConfigurationError` for tensors that nothing has initialized.
     """
     also = getattr(model, "_init_weights", None)
     ties = [(module, key, id(p)) for module in model.modules() for key, p in _own(module._parameters)]
@@ -94,7 +94,7 @@ def make_pieces(
             missing += [f"{names[id(module)]}.{key}".lstrip(".") for module, key in unset]
     if missing:
         raise ConfigurationError(
-            f"nothing has initialised {_listed(missing)} of a model on the meta device; give its module a "
+            f"nothing has initialized {_listed(missing)} of a model on the meta device; give its module a "
             "reset_parameters(), or parallelize an initialize=, which is called with each module"
         )
 
@@ -122,7 +122,7 @@ def _units(model: Module, blocks: Sequence[Module]) -> list[list[Module]]:
 def _make_unit(
     unit: Sequence[Module], fresh: Collection[tuple[int, str]], shards: int, shard: int, initialize: Initialize
 ) -> list[tuple[Module, str]]:
-    """Initialise full tensors of some modules; return those that were not initialised."""
+    """Initialize full tensors of some modules; return those that were not initialized."""
     wholes: dict[int, Parameter] = {}  # tied parameters are one
     before = [(module, dict(module._parameters), dict(module._buffers)) for module in unit]
     try:
@@ -169,7 +169,7 @@ def _initialize(initialize: Initialize | None, also: Initialize | None, module: 
 
 
 def _unset(x: Tensor) -> Tensor:
-    """Return a tensor with the full shape of `x`, filled with a value that no initialisation leaves."""
+    """Return a tensor with the full shape of `x`, filled with a value that no initialization leaves."""
     value: Any = math.nan if x.is_floating_point() or x.is_complex() else torch.iinfo(x.dtype).min
     return torch.full(x.shape, value, dtype=x.dtype)
 

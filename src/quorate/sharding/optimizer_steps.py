@@ -81,8 +81,8 @@ class WholeTensors:
     receives the pieces of its parameters and of their gradients, makes the step of these alone, and sends everyone its
     piece of the results. The optimizer's state of a parameter lies on its owner only.
 
-    Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, no more than the gradients
-    alone take to be reduced; during the step, memory for its share of parameters and of gradients once more.
+    Cost for Psi numbers in S shards, sent by each worker in a step: 3 Psi (S - 1) / S^2, no more than reducing the
+    gradients alone takes. During the step, it needs memory for its share of parameters and of gradients once more.
     """
 
     def __init__(self, wire: Wire, traffic: Traffic) -> None:
@@ -149,7 +149,7 @@ class WholeTensors:
         outgoing = [
             [local(x).detach() for p in self._of(peer, taking) for x in (p, p.grad)] for peer in range(self._wire.size)
         ]
-        received = self._swap(f"a step of {len(taking)} whole tensors: pieces", outgoing)
+        received = self._swap(f"a step of {len(taking)} full tensors: pieces", outgoing)
         for place, p in enumerate(owned):
             numbers, gradient = (
                 torch.cat([tensors[2 * place + which].view(-1, *p.shape[1:]) for tensors in received])
@@ -161,7 +161,7 @@ class WholeTensors:
 
     def _scatter(self, taking: Sequence[Any], whole: dict[Any, Parameter]) -> None:
         outgoing = [[_piece(x.detach(), self._wire.size, peer) for x in whole.values()] for peer in self._peers]
-        received = self._swap(f"a step of {len(taking)} whole tensors: results", outgoing)
+        received = self._swap(f"a step of {len(taking)} full tensors: results", outgoing)
         with torch.no_grad():
             for owner in self._peers:
                 for p, numbers in zip(self._of(owner, taking), received[owner], strict=True):

@@ -98,37 +98,38 @@ def parallelize(
             same, without reducing gradients inside `optimizer.accumulate()`, where they are full. `quorate run --zero`
             takes precedence.
         precision: The dtype of gathered parameters and of activations; parameters, sums and the optimizer keep theirs.
-        offload: "optimizer" keeps the optimizer's state, and makes its step, in host memory; "all" keeps parameters
-            there as well, and copies them to the device block by block; "disk" is "optimizer" in memory-mapped files.
-            A step copies 2 Psi / S numbers between device and host. `quorate run --offload` takes precedence.
+        offload: "optimizer" keeps the optimizer's state, and makes its step, in host memory. "all" keeps parameters
+            there as well, and copies them to the device block by block. "disk" is "optimizer" in memory-mapped files. A
+            step copies 2 Psi / S numbers between device and host. `quorate run --offload` takes precedence.
         delayed_update: Make the host's step during the next forward and backward pass, so that parameters are one
             gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2).
         offload_folder: The folder of the files of "disk"; None: the folder of temporary files.
         blocks: The units of gathering, as names, modules or classes; None: the repeated parts of the model.
         tensor: The plan of the axis `tensor`, along which workers compute layers together, on the same batches. "auto"
-            (None is the same, if the mesh has the axis) is the plan of `quorate.tensor_plan(model, workers)`, which
-            can be changed and passed. Without a mesh all workers form the axis. With "sequence" layers are not cut, and
+            is the plan of `quorate.tensor_plan(model, workers)`, which can be changed and passed. None is the same, if
+            the mesh has the axis. Without a mesh all workers form the axis. With "sequence" layers are not cut, and
             each worker calculates on a piece of the sequence: see `quorate.sequence_attention`.
-        initialize: A function that initialises a module of a model on the meta device.
+        initialize: A function that initializes a module of a model on the meta device.
         stages: The cut along the axis `stages`, along which each worker has some of the layers (a pipeline) and
             calculates one micro-batch after the other. "auto" makes the slowest stage as fast as possible, "memory" the
-            largest as small as possible; or the names of the modules that begin stages, without the first.
+            largest as small as possible. A list has the names of the modules that begin stages, without the first.
         schedule: A schedule of `quorate.forward_backward`, or "auto": the one with the shortest step for these stages.
         microbatches: Micro-batches in a call of the model; None: four for each worker along the axis. The output of a
             call, and the backward pass from it, are on every worker.
         example: Inputs of the model (a tensor or a tuple, of one micro-batch), with which rank 0 measures each module
             for `stages`; None: stages are cut by numbers of parameters.
 
-    Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7), and the messages of the strategy for 1 / S of the model.
+    Cost for Psi numbers, sent by each worker in a step: 2 Psi (S - 1) / S with `zero` 1 or 2, 3 Psi (S - 1) / S with 3.
+    The source is Rajbhandari et al. 2020 (arXiv 1910.02054, section 7). The messages of the strategy for 1 / S of the
+    model are added.
 
     Returns:
         `model`.
 
     Raises:
         ConfigurationError: `quorate.join()` was not called; `model` is not a Module, or is sharded or distributed
-            already; workers are virtual; the mesh has other workers or axes; workers cannot evenly share heads, widths
-            or experts; or nothing initializes some tensors on the meta device.
+            already; workers are virtual; or the mesh has other workers or axes. Also if workers cannot evenly share
+            heads, widths or experts, or if nothing initializes some tensors on the meta device.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))

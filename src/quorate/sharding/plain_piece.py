@@ -1,6 +1,6 @@
 """The local piece of a `DTensor`, as a plain tensor whose graph leads back to it.
 
-Equal to `DTensor.to_local`, whose backward pass determines the layout of each gradient anew: 0.2 ms for each
+Equal to `DTensor.to_local`, whose backward pass determines the layout of each gradient again: 0.2 ms for each
 parameter, a tenth of a step along a tensor axis.
 """
 

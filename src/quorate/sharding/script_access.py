@@ -85,7 +85,7 @@ def check_shardable(model: Module) -> None:
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.max_norm is not None:
             raise ConfigurationError(
                 f"{name or 'the model'} has max_norm={module.max_norm}, which writes into its weight in the forward "
-                "pass, where a model in shards loses it; leave max_norm out, and scale rows after optimizer.step(): "
+                "pass, where a model in shards loses it. Leave max_norm out, and scale rows after optimizer.step(): "
                 "w.mul_((max_norm / w.norm(dim=1, keepdim=True)).clamp(max=1)) under torch.no_grad()"
             )
     for p in model.parameters():

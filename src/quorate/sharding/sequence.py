@@ -111,10 +111,10 @@ def sequence_attention(
 
     Raises:
         ConfigurationError: The number of heads is no multiple of the workers (except with "ring"), or that of queries
-            no multiple of that of keys; key and value are of another sequence; or there is a mask or dropout with
-            "ring".
+            no multiple of that of keys. Also if key and value are of another sequence, or if there is a mask or dropout
+            with "ring".
 
-    Cost: for query, key, value and result of B bytes each and all heads, on T workers, each sends 4 (T - 1) / T^2 B
+    Cost: query, key, value and result have B bytes each and all heads. On T workers each worker sends 4 (T - 1) / T^2 B
     forward, in two all-to-alls, and as much backward. With "ring", for keys and values of B bytes each, 2 (T - 1) / T B
     forward and 2 (2 T - 1) / T B backward, in T steps each.
 
@@ -361,8 +361,8 @@ class _Ring(Function):
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, together: Together, *, is_causal: bool, scale: float) -> Tensor:
     """Attention of the queries here to all keys; sums are formed in float32 at least. Without masks and dropout.
 
-    Liu et al. 2023, arXiv 2310.01889, section 3: keys and values circulate, queries stay on their worker, which
-    calculates with the keys and values of one piece while those of the next are on their way. The softmax is formed
+    Liu et al. 2023, arXiv 2310.01889, section 3: keys and values circulate, queries stay on their worker. The worker
+    calculates with the keys and values of one piece while those of the next are being received. The softmax is formed
     piece by piece (Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3). The backward pass recalculates it from
     its logarithm, and the gradients of keys and values circulate with them.
     """

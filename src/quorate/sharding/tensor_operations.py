@@ -2,7 +2,7 @@
 
 `float(p.norm())` is the norm of this worker's shard in torch: a number is read from a tensor whose sum over the workers
 has not been formed. Here it is formed first, so all workers that share the tensor must read it. `p.copy_(x)` takes a
-whole tensor. Cost: where a script reads such a number, two small messages to each of these workers.
+full tensor. Cost: where a script reads such a number, two small messages to each of these workers.
 
 Arithmetic of tensors in shards with plain ones works too: `F.linear(x, block.weight)`, `loss + block.weight.norm()`.
 Where a script calculates with a tensor in shards (`DTensor`) and a plain tensor, the former is gathered, and the result
@@ -36,8 +36,9 @@ _meets: dict[DeviceMesh, Callable[[str], None]] = {}
 
 
 def define_operations(mesh: DeviceMesh, meet: Callable[[str], None]) -> None:
-    """Let torch use the operations of this module. `meet(call)` waits until all workers of the mesh have come to
-    `call`, as before a number is read; other stages of a pipeline have other parameters, and are not waited for."""
+    """Let torch use the operations of this module. `meet(call)` waits until all workers of the mesh have reached
+    `call`, as before a number is read. Other stages of a pipeline have other parameters, and are not waited for.
+    """
     _meets[mesh] = meet
     handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
     handlers[_aten._local_scalar_dense.default] = handlers[_aten.item.default] = _item

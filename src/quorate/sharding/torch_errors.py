@@ -23,9 +23,9 @@ def in_words(error: BaseException) -> ConfigurationError | None:
     message = str(error)
     if (match := _MIXED.search(message)) is not None:
         return ConfigurationError(
-            f"{match[1]} got a whole tensor and a parameter in shards; call the model, which gathers parameters (all "
-            "at once with quorate.parallelize(blocks=[])), use a block's weight after its forward pass with zero=2, or "
-            "gather it by p.full_tensor() on all workers"
+            f"{match[1]} got a full tensor and a parameter in shards. Call the model, which gathers parameters (all "
+            "at once with quorate.parallelize(blocks=[])), or use a block's weight after its forward pass with zero=2. "
+            "Or gather it by p.full_tensor() on all workers"
         )
     if (match := _MISSING.search(message)) is not None or _MOVED.search(message) is not None:
         operation = "such operation" if match is None else match[1]

@@ -61,7 +61,7 @@ class Recorded:
     """Times of a run's workers by step: `first[rank][step]` before the exchange, `last[rank][step]` after it.
 
     The first workers, as many as were recorded, have the recorded times, in that order, and repeat them. Each further
-    block of as many workers has full steps of the recorded ones, drawn anew for the block and the step: so a slow
+    block of as many workers has full steps of the recorded ones, drawn again for the block and the step. So a slow
     worker always stays slow, and workers that are late in the same step stay together (one in four is one in four of
     every block).
     """

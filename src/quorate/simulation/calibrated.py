@@ -1,8 +1,8 @@
 """A simulation's parameters from a run's records: its workers' times, and the cost of their exchanges.
 
-Times are kept step by step (`busy.Recorded`). Of exchanges one number is kept, the latency of a message: the mean, over
-the run, of the seconds of an exchange in which only messages were missing, divided by the messages that follow each
-other in it. It holds for vectors of the run's own size, so it includes no bandwidth.
+Times are kept step by step (`busy.Recorded`). Of exchanges one number is kept, the latency of a message. It is the
+mean, over the run, of the seconds of an exchange in which only messages were missing, divided by the messages that
+follow each other in it. It holds for vectors of the run's own size, so it includes no bandwidth.
 """
 
 from __future__ import annotations

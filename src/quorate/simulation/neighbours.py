@@ -1,7 +1,7 @@
 """Gossip, step by step, by the neighbours that each worker waits for; times alone.
 
 Vectors are sent before a worker's gradient is there (`d-psgd`), after it (`sgp`, `d2`, `relay`), or may arrive some
-steps late (`osgp`): worker i ends exchange k when it has reached it, and has received what each neighbour j has sent in
+steps late (`osgp`). Worker i ends exchange k when it has reached it, and has received the vector of each neighbour j in
 exchange k. A worker with several neighbours sends to them one after the other.
 """
 

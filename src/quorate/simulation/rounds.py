@@ -1,10 +1,10 @@
 """Rounds with a quorum, by events: calls, starts, and contributions; times alone.
 
-The decisions are those of real rounds (`rounds.calls`), and so are the messages: a call goes to the leading worker,
-rank 0, which asks everyone, receives pending contributions, and sends the sum. Each direction takes a latency, and
-vectors the time of their bytes. Messages of the leader wait until earlier ones are on their way. No worker falls
-silent or ends. Between hosts a round is in force when a majority has confirmed it, and large sums are formed in pieces:
-see `rounds.hosts.exchange`. The leader's work for each worker (`Links.leader`) is spread over its four messages to all.
+The decisions are those of real rounds (`rounds.calls`), and so are the messages. A call is sent to the leading worker,
+rank 0, which asks all workers, receives pending contributions, and sends the sum. Each direction takes a latency, and
+vectors the time of their bytes. Messages of the leader wait until earlier ones are on their way. No worker falls silent
+or ends. Between hosts a round is in force when a majority has confirmed it, and large sums are formed in pieces: see
+`rounds.hosts.exchange`. The leader's work for each worker (`Links.leader`) is spread over its four messages to all.
 
 Cost: two events for each contribution; some 10 microseconds.
 """

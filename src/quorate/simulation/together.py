@@ -1,8 +1,7 @@
 """Strategies under which all workers meet: in every step, or every so many; times alone.
 
-Where all meet in every step, parts of the gradient are sent during the backward pass, and share the links (`in_line`);
-the time after the last worker's arrival is the cost of the exchange. Means of parameters are sent when all have
-arrived.
+If all meet in every step, parts of the gradient are sent during the backward pass, and share the links (`in_line`). The
+time after the last worker's arrival is the cost of the exchange. Means of parameters are sent when all have arrived.
 """
 
 from __future__ import annotations

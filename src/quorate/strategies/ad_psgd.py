@@ -19,8 +19,8 @@ Honesty:
   graph among the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; a worker that has drawn the sleeping worker waits until it wakes up, the others go on
 - slow worker: goes on; no worker waits for it, and it takes fewer steps
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some steps all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some steps all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 

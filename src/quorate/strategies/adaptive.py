@@ -14,11 +14,11 @@ Cost: As `quorum`; two more passes over each gradient, a few more numbers sent w
 every window.
 
 When it loses: Against the best fixed quorum: it loses the first windows, before it has measured anything, and a
-training of a few dozen steps has no others. If progress depends on something it does not measure: at a learning rate
-near the limit of stability staleness costs more than it assumes, and it notices only when the loss has risen; with an
-optimizer such as Adam small rounds may be worth more than their share. If compute times change faster than a window. If
-workers are equally fast and the model is large: the exchange goes through one worker and does not overlap with the
-backward pass, so `all-reduce` is faster.
+training of a few dozen steps has no others. If progress depends on a quantity that it does not measure. At a learning
+rate near the limit of stability staleness costs more than it assumes, and it notices this only when the loss has risen.
+With an optimizer such as Adam small rounds may be worth more than their share. If compute times change faster than a
+window. If workers are equally fast and the model is large: the exchange goes through one worker and does not overlap
+with the backward pass, so `all-reduce` is faster.
 
 Honesty:
 - worker death: goes on; with a quorum of the remaining workers; with `on_death="stop"` all stop

@@ -5,17 +5,17 @@ So all replicas take the same steps and stay equal, as if one worker had compute
 are sent while the backward pass still computes the rest.
 
 Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent (ring), overlapped with the
-backward pass; one flat copy of the gradient in memory. All wait for the slowest. With `on_death="continue"` each worker
-also exchanges two to four short messages with the launcher in every step; after a death each worker instead sends d
-numbers to every other worker after the backward pass.
+backward pass. Memory holds one flat copy of the gradient. All wait for the slowest. With `on_death="continue"` each
+worker also exchanges two to four short messages with the launcher in every step. After a death each worker instead
+sends d numbers to every other worker after the backward pass.
 
-When it loses: When workers differ in speed or in work: every step takes as long as its slowest worker, and with more
+When it loses: When workers differ in speed or in work. Every step takes as long as its slowest worker, and with more
 workers it is more likely that one of them is late. When the network is too slow to hide the exchange behind the
 backward pass.
 
 Honesty:
-- worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with
-  `on_death="continue"`: the current sum is formed again over the remaining workers
+- worker death: stops cleanly; the others leave within a second, with an error that names it. With `on_death="continue"`
+  they go on: the current sum is formed again over the remaining workers
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
@@ -49,9 +49,10 @@ class AllReduce(Strategy):
     backward pass."""
 
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0-each-step"
-    """Buffers that forward passes change (codebooks, queues) are set to those of rank 0 in each step, as in DDP; so are
-    all buffers at an evaluation and at the end. With "rank0", "mean" and "none", buffers are exchanged at an evaluation
-    and at the end only."""
+    """Buffers that forward passes change (codebooks, queues) are set to those of rank 0 in each step, as in DDP. At an
+    evaluation and at the end all buffers are set to those of rank 0. With "rank0", "mean" and "none", buffers are
+    exchanged at an evaluation and at the end only.
+    """
 
     @property
     def acts_on_pieces(self) -> bool:

@@ -17,7 +17,7 @@ can start a round.
 A learner is one worker, or several workers that average their gradients in every step (`learners`).
 
 Cost: With P learners and d parameters, 2 (P - 1) d numbers through the leading worker for every round of one or more
-outer gradients; four copies of the parameters in memory (the common point, the momentum and its sum, the outer
+outer gradients. Memory holds four copies of the parameters (the common point, the momentum and its sum, the outer
 gradient). A learner waits only for the exchange of its own round. With G workers in a learner, each sends (G - 1) d
 numbers in every step, after the backward pass; on one host they lie in shared memory.
 

@@ -1,28 +1,28 @@
 """CHOCO-SGD: gossip that sends, in few bytes, how a replica differs from the copies its neighbours keep of it.
 
 Idea: Every worker and its neighbours keep the same copy x^_i of its parameters x_i. In each step the worker compresses
-the difference by any codec (`compress`) and sends Q(x_i - x^_i), which all add to the copy; what the codec leaves out
-is in the next difference. Then each worker moves part of the way to its neighbours, as measured between the copies: x_i
-<- x_i + gamma sum_j W_ij (x^_j - x^_i). The copies are equal everywhere, so the mean of all replicas is conserved up to
-rounding, whatever the codec. gamma is `consensus_rate`. Copies scale the codes of unbiased codecs by 1 / (1 + their
-error), as in the paper, so codecs of few levels also work. Momenta stay each worker's own.
+the difference by any codec (`compress`) and sends Q(x_i - x^_i), which all add to the copy. Numbers that the codec
+leaves out are in the next difference. Then each worker moves part of the way to its neighbours, as measured between the
+copies: x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The copies are equal everywhere, so the mean of all replicas is
+conserved up to rounding, whatever the codec. gamma is `consensus_rate`. Copies scale the codes of unbiased codecs by 1
+/ (1 + their error), as in the paper, so codecs of few levels also work. Momenta stay each worker's own.
 
 Cost: Per step one code to each neighbour, sent while the gradient is computed (with `overlap`); one encoding, and one
-decoding per neighbour. In memory a copy of the worker's own replica and of each neighbour's, and two more during a
-step; the paper's sum of all copies would need less memory, but could not remove a neighbour that dies. Without
+decoding per neighbour. Memory holds a copy of the worker's own replica and of each neighbour's, and two more during a
+step. The paper's sum of all copies would need less memory, but could not remove a neighbour that dies. Without
 `compress` parameters are sent uncompressed, and it is `d-psgd`.
 
 When it loses: On fast networks, where encoding takes longer than sending. The fewer numbers a code holds, the smaller
-gamma has to be, and the slower the replicas converge to each other: with 1 % of the numbers they are far apart if data
+gamma has to be, and the slower the replicas converge to each other. With 1 % of the numbers they are far apart if data
 differ. After a death, or an evaluation that only some workers reach at the same step, whole copies are sent once.
 
 Honesty:
-- worker death: goes on; its edges no longer count at either end; once all remaining workers know of the death, they
+- worker death: goes on; its edges no longer count at either end. Once all remaining workers know of the death, they
   form a new graph, and new neighbours receive the full copy once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas, and sends its copy in full once
 - resume: goes on; every worker with its own replica and copies, bitwise
 
@@ -72,8 +72,10 @@ class ChocoSGD(GossipSettings):
 
     consensus_rate: float | None = None
     """gamma, above 0 and at most 1: how far each step moves towards the neighbours' copies. By default 1 without a
-    codec, and s / (2 - s) with a codec that keeps a share s of the squared norm of a normally distributed matrix (0.04
-    for top-k of 1 %)."""
+    codec, and s / (2 - s) with a codec.
+
+    Here s is the share of the squared norm of a normally distributed matrix that it keeps (0.04 for top-k of 1 %).
+    """
     overlap: bool = True
     """Whether codes are sent while the next gradient is computed and are used in the next step; otherwise they are used
     in the same step."""

@@ -15,12 +15,12 @@ twice. Where workers end at different steps: corrections cancel out only over al
 have ended are missing.
 
 Honesty:
-- worker death: goes on; once all remaining workers know of the death, they start again on a new graph without the old
-  corrections, whose sum lacks those of the dead worker; with `on_death="stop"` all stop
+- worker death: goes on; once all remaining workers know of the death, they start again on a new graph. They do so
+  without the old corrections, whose sum lacks those of the dead worker; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas and of their corrections
 - resume: goes on; every worker with its own replica
 
@@ -63,7 +63,7 @@ class D2(GossipSettings):
         s: State = worker.state
         members = worker.neighbours.members()
         if s.members not in (None, members):
-            s.before = None  # the corrections of the dead are missing in the sum of all: it begins anew
+            s.before = None  # the corrections of the dead are missing in the sum of all: it restarts
         s.members = members
         if s.before is not None and s.shown is not None:
             worker.replica.take_edits(s.shown, into=s.before)  # what the script has written is no step to be corrected

@@ -1,6 +1,6 @@
 """D-PSGD: every step each worker averages its parameters with its neighbours', and adds its own update.
 
-Idea: The workers are the nodes of a graph. Every worker computes a gradient at its own parameters x; then x becomes the
+Idea: The workers are the nodes of a graph. Every worker computes a gradient at its own parameters x. Then x becomes the
 weighted mean of its own and its neighbours' parameters, and the worker adds its optimizer's update: x_i <- sum_j W_ij
 x_j - lr g_i(x_i). The parameters that a worker sends are known before its gradient, so they are sent while the gradient
 is computed. What happens to momenta is a choice (`momentum`); by default they stay each worker's own. Replicas differ,
@@ -15,12 +15,12 @@ graph that mixes slowly: on a ring of 64 an update takes some 300 rounds to reac
 accuracy falls. On fast networks, where an all-reduce costs almost nothing.
 
 Honesty:
-- worker death: goes on; a neighbour that would have sent it a share keeps that share; once all remaining workers know
+- worker death: goes on; a neighbour that would have sent it a share keeps that share. Once all remaining workers know
   of the death, they form a new graph; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas
 - resume: goes on; every worker with its own replica
 

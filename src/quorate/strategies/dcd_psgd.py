@@ -11,7 +11,7 @@ neighbour. In memory a copy of the worker's own replica and of each neighbour's,
 `compress` it is `d-psgd`.
 
 When it loses: With coarse codes. The theory needs a small error alpha, relative to the norm of the input: (1 - rho)^2 >
-4 mu^2 alpha^2, where rho is W's second largest eigenvalue and mu the largest distance of its eigenvalues from 1. On a
+4 mu^2 alpha^2. Here rho is W's second largest eigenvalue, and mu the largest distance of its eigenvalues from 1. On a
 ring of 8 alpha may be 0.073: `qsgd` of 8 bits. Where the condition does not hold, a line on stderr says so. `choco-sgd`
 takes any codec.
 
@@ -20,8 +20,8 @@ Honesty:
   the full copy once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas, and sends its copy in full once
 - resume: goes on; every worker with its own replica and copies, bitwise
 
@@ -99,6 +99,7 @@ def _warn(graph: Topology, size: int, codec: EdgeCodec) -> None:
     alpha, most = codec.left_out**0.5, most_noise(graph, size)
     if alpha > most:
         say(
-            f"quorate: dcd-psgd is known to converge where codes err by less than {most:.2g} times what they stand for "
-            f"on this graph, and these err by {alpha:.2g}; use more levels, a smaller bucket, or choco-sgd\n"
+            f"quorate: dcd-psgd is known to converge if the error of codes is less than {most:.2g} times the encoded "
+            f"vector on this graph, and the error of these is {alpha:.2g}. Use more levels, a smaller bucket, or "
+            "choco-sgd\n"
         )

@@ -6,16 +6,16 @@ learners have sent since the last round, and at most `window` seconds later if m
 weight in a round is its work since its last merge of the fragment: tokens times tokens per step. The merge is the
 gradient of an outer optimizer, equal on all learners, which moves the common point. A learner applies the result when
 it arrives, at least `overlap` steps after it sent. If it took part in the round and the result is on time, it merges as
-in streaming DiLoCo; otherwise it moves as far as the common point moved, and keeps its own progress since then.
+in streaming DiLoCo. Otherwise it moves as far as the common point moved, and keeps its own progress since then.
 
 A learner is one worker, or several workers that average their gradients in every step (`learners`).
 
 Cost: With P learners and d parameters, per outer round 2 (P - 1) d / K numbers through the leading worker, while all
-learners keep training; three and a half copies of the parameters in memory (the common point, the outer momentum, the
-newest outer gradient in bfloat16, the update being sent), and results not yet applied. Sending takes three passes over
-the parameters, five with radial averaging. With G workers in a learner, each sends (G - 1) d numbers in every step,
-after the backward pass; on one host they lie in shared memory. At an evaluation and at the end each fragment has one
-more outer step.
+learners keep training. Memory holds three and a half copies of the parameters, and results not yet applied. The copies
+are the common point, the outer momentum, the newest outer gradient in bfloat16, and the update being sent. Sending
+takes three passes over the parameters, five with radial averaging. With G workers in a learner, each sends (G - 1) d
+numbers in every step, after the backward pass; on one host they lie in shared memory. At an evaluation and at the end
+each fragment has one more outer step.
 
 When it loses: If learners are equally fast and nothing fails, `diloco` has fewer late merges. Like `diloco`, with few
 local steps, or only some ten outer steps.
@@ -33,8 +33,9 @@ Paper: Douillard et al., "Decoupled DiLoCo for resilient distributed pre-trainin
 public descriptions: the quorum, the window, weights by tokens, radial-directional averaging. Fragments, overlap and
 merging: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, Algorithm 2. `late="cosine"` with
 `outer="adam"`: Shah and Sun, "Cosine-gated Adam-decay", 2026 (arXiv 2605.09126), after its abstract: the formula of the
-gate and its defaults are ours. Also ours: what a learner does with a round it missed, that learners which send early or
-late move with the others, and that a round of some learners moves the common point by their share of all (`divide_by`).
+gate and its defaults are ours. Three more parts are ours: how a learner treats a round it missed, that learners which
+send early or late move with the others, and `divide_by`. By it a round of some learners moves the common point by their
+share of all.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     """Divisor of the outer gradient if a round lacks some learners: the number of live learners, or of those in the
     round."""
     late: Literal["carry", "cosine", "decay", "drop"] = "carry"
-    """Weight of a learner's update in the next round after T rounds of its fragment have passed without it: 1 (carry),
-    a cosine gate times exp(-`late_alpha` T), 1 / (1 + T) (decay), or 0 (drop)."""
+    """Weight of a learner's update in the next round after T rounds of its fragment have passed without it. It is 1
+    (carry), a cosine gate times exp(-`late_alpha` T), 1 / (1 + T) (decay), or 0 (drop).
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 Idea: Each group of 2 s + 1 workers computes the same batch, and elects the gradient that more than half of the group
 have sent. So a wrong gradient passes only if s + 1 workers of one group agree on it. A rule that tolerates `f` wrong
-vectors (`reduce`, by default the median) forms one gradient from the elected ones; they are few, so the rule is cheap,
+vectors (`reduce`, by default the median) forms one gradient from the elected ones. These are few, so the rule is cheap,
 and few of them are wrong. With `reduce="bucketing"` it is a median of means, as in the paper.
 
 Cost: Each batch is computed 2 s + 1 times. The bytes are those of an all-reduce, and parts overlap with

@@ -7,17 +7,17 @@ Nesterov momentum); its step gives the new common point. The first `after` steps
 
 With `fragments` or `overlap` it is Streaming DiLoCo: see `streaming-diloco`.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step; two and a half
-copies of the parameters in memory (the common point, the outer momentum, and the newest outer gradient in bfloat16),
-off the device with `outer_device="cpu"`; with `overlap` one more of each fragment whose mean is under way. All wait for
-the slowest every H steps, and K times as often with fragments. With `overlap` they wait only when they apply a mean,
-and under `on_death="stop"` only for a worker more than `overlap` steps behind. At an evaluation and at the end there is
-one more outer step.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step. Memory holds two
+and a half copies of the parameters: the common point, the outer momentum, and the newest outer gradient in bfloat16.
+They are off the device with `outer_device="cpu"`. With `overlap` there is one more copy of each fragment whose mean is
+under way. All wait for the slowest every H steps, and K times as often with fragments. With `overlap` they wait only
+when they apply a mean, and under `on_death="stop"` only for a worker more than `overlap` steps behind. At an evaluation
+and at the end there is one more outer step.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps or only some ten
 outer steps: the published outer step is made for more than a hundred of each. Its first step is 1.33 times the mean
-movement, and a late one 7 times; with few outer steps this overshoots, and an outer rate of 1 with a momentum of 0.5 to
-0.7 did better: with thirty outer steps two workers came within 1 % of synchronous ones
+movement, and a late one 7 times. With few outer steps this overshoots, and an outer rate of 1 with a momentum of 0.5 to
+0.7 did better. With thirty outer steps two workers came within 1 % of synchronous ones
 (docs/benchmarks/local-steps.md). If batches are small and gradients noisy. If evaluations are more frequent than means,
 they set the period.
 
@@ -28,7 +28,7 @@ Honesty:
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
 - corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas, with the outer optimizer's state
-- resume: goes on; every worker with its own replica, and the outer optimizer's state; a mean that was under way is
+- resume: goes on; every worker with its own replica, and the outer optimizer's state. A mean that was under way is
   discarded, and its content counts in the fragment's next mean
 
 Paper: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023, Algorithm 1 (H =

@@ -2,7 +2,7 @@
 
 Idea: With the repetition code, groups of 2 s + 1 workers compute the same batch, and the gradient counts that more than
 half of the group have sent, bit for bit. With the cyclic code each of P workers computes 2 s + 1 batches one after the
-other, its own and those of the ranks behind it, and sends one combination of their gradients; all combinations together
+other, its own and those of the ranks behind it. It sends one combination of their gradients. All combinations together
 show which workers were wrong, and give the mean of the P batches. Either way the result is the exact mean of correct
 gradients, not an approximation: any s workers of a group (repetition), or of all (cyclic), may send anything.
 
@@ -12,9 +12,9 @@ one more with the cyclic code. With the cyclic code one step of the optimizer ta
 last one updates.
 
 When it loses: Where no worker is wrong: it takes 2 s + 1 times as long. Where more than s are wrong; with the
-repetition code there is no warning if these agree. Where a computation is not bitwise equal on all workers of a group:
-random numbers of dropout, different devices, nondeterministic algorithms (the cyclic code tolerates rounding, and is
-exact up to it). Rules (`robust`) compute each batch once, and come near the mean.
+repetition code there is no warning if these agree. If a computation is not bitwise equal on all workers of a group:
+random numbers of dropout, different devices, nondeterministic algorithms. The cyclic code tolerates rounding, and is
+exact up to it. Rules (`robust`) compute each batch once, and come near the mean.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it; or goes on, with

@@ -9,10 +9,10 @@ result.
 Cost: In every tau-th step a worker sends d numbers to the servers and gets d back, 2 d / tau per step, while the
 optimizer's step is computed. A single server has P times that on its link; with `servers="all"` each has (P - 1) / P of
 it in each direction. A thread and two passes over its part per server. Each worker keeps the centre as of the last time
-all workers were at rest, and two vectors for an exchange. At an evaluation and at the end all workers read the centre,
+all workers paused, and two vectors for an exchange. At an evaluation and at the end all workers read the centre,
 and there is a mean.
 
-When it loses: Against `local-sgd` where replicas have little to explore: the centre is some tau / beta steps behind
+When it loses: Against `local-sgd` where replicas have little to explore. The centre is some tau / beta steps behind
 them, and a worker needs P / beta exchanges to follow it, so more workers stray further. Where one worker is slow: the
 centre is nearer to what the others have seen. In float16 and bfloat16 the centre has the same type, and small
 differences are lost to rounding.
@@ -22,8 +22,8 @@ Honesty:
   rank 0 is one), this needs `replication=2`
 - pause: goes on; if the sleeping worker holds a part of the centre, the exchanges of all wait for it
 - slow worker: goes on; no worker waits for it, and it pulls the centre less often
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some exchanges the centre
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some exchanges the centre
 - resize: goes on; the centre stays, and every worker starts at the mean of the old replicas
 - resume: goes on; the centre, and every worker with its own replica
 

@@ -10,17 +10,17 @@ Cost: Per step one code to each neighbour, sent while the next gradient is compu
 neighbour. In memory a copy of the worker's own replica, of each neighbour's and of the parameters, and three more
 during a step. Without `compress` it is `d-psgd`.
 
-When it loses: Where the error of a code grows with its input, as with every codec here. z is as large as the
-parameters, not only their step, so an error of one percent is one percent of the parameters, in every step. Then
-`dcd-psgd` and `choco-sgd` are better; this strategy is here for comparison.
+When it loses: If the error of a code grows with its input, as with every codec here. z is as large as the parameters,
+not only their step. So an error of one percent is one percent of the parameters, in every step. Then `dcd-psgd` and
+`choco-sgd` are better; this strategy is here for comparison.
 
 Honesty:
 - worker death: goes on; once all remaining workers know of the death, they form a new graph, and new neighbours receive
   the full estimate once; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old replicas, and sends its estimate in full once
 - resume: goes on; every worker with its own replica and estimates, bitwise
 

@@ -8,7 +8,7 @@ client which ended early counts less. A worker simulates any number of clients o
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every round, whatever the number of clients, not
 overlapped; three copies of the parameters in memory. A round lasts as long as the worker with the most to compute.
 
-When it loses: Where clients' data differ much and they take many steps: each moves towards its own minimum, and the
+When it loses: If clients' data differ much and they take many steps. Each client moves towards its own minimum, and the
 mean of these updates does not lead to the common one (`fed-prox`, `scaffold`). Per example processed it is behind
 synchronous steps; it saves communication rounds. BatchNorm's statistics are mixed over clients, which hurts in the same
 case.

@@ -1,13 +1,12 @@
 """FedOpt: federated averaging in which a server-side adaptive optimizer uses the mean update as its gradient.
 
 Idea: Clients train as in `fed-avg`. Adagrad, Yogi or Adam (`server`) takes their mean update as a gradient, and every
-worker runs this optimizer identically: coordinates that change little, such as those of rare words, move as far as
-others.
+worker runs this optimizer identically. Numbers that change little, such as those of rare words, move as far as others.
 
 Cost: As `fed-avg`, and two more copies of the parameters for the optimizer's moments.
 
 When it loses: Where all coordinates have a similar scale, as in convolutions: plain averaging is as good and has
-nothing to tune. The server's learning rate does not scale with the size of the updates, and has to be tuned: if it is
+nothing to tune. The server's learning rate does not scale with the size of the updates, and has to be tuned. If it is
 far above the usual size of an update, the first rounds overshoot.
 
 Honesty:

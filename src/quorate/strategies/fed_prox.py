@@ -1,8 +1,8 @@
 """FedProx: federated averaging that holds clients near the global model, and accepts partial work.
 
 Idea: As `fed-avg`, but each client minimizes its own loss plus `mu` / 2 times the squared distance from the global
-model, so that clients with different data do not drift apart, however much each of them computes. A client that ends
-early sends its update so far.
+model. So clients with different data do not drift apart, however much each of them computes. A client that ends early
+sends its update so far.
 
 Cost: As `fed-avg`, and two passes over the parameters in every local step.
 

@@ -1,10 +1,10 @@
 """Gradient coding: several workers compute each batch, so the exact mean is available without the stragglers.
 
-Idea: Every batch is computed by s + 1 workers, and as soon as all but s have sent their result the mean of all batches
-is decoded from it: nothing of the step is lost, stale, or approximated. With the repetition code groups of s + 1
-workers compute one batch each, and one worker of each group is enough. With the cyclic code each of P workers computes
-s + 1 batches, its own and those of the ranks behind it, and any P - s combinations are enough. A late worker continues
-with the batch that the others are working on. A round with a quorum of P - s forms each step.
+Idea: Every batch is computed by s + 1 workers. As soon as all but s have sent their result the mean of all batches is
+decoded from it: no part of the step is lost, stale, or approximated. With the repetition code groups of s + 1 workers
+compute one batch each, and one worker of each group is enough. With the cyclic code each of P workers computes s + 1
+batches, its own and those of the ranks behind it, and any P - s combinations are enough. A late worker continues with
+the batch that the others are working on. A round with a quorum of P - s forms each step.
 
 Cost: Each batch is computed s + 1 times. Per step and worker with d parameters: d numbers to the leading
 worker and d from it, after the backward pass; the leading worker holds up to P vectors. With the cyclic code one step
@@ -19,8 +19,8 @@ Honesty:
   more all stop, with an error
 - pause: goes on; the others do not wait for it, unless `s` are late already
 - slow worker: goes on; other workers compute its batches
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
-  (`on_nonfinite`); any other one is decoded like the rest, and spreads to every worker
+- corrupt gradient: goes on; `on_nonfinite` reports one with NaN or infinity, with its worker, or ends the training. Any
+  other one is decoded like the rest, and spreads to every worker
 - resize: restarts; from a checkpoint at the end of an epoch, because the code depends on the number of workers
 - resume: restarts; from a checkpoint at the end of an epoch, because batches follow from rounds within an epoch
 

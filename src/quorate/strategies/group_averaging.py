@@ -3,12 +3,12 @@
 Idea: After each local step a worker's model w goes into the mean of a group of S workers. Groups change from step to
 step like the stages of a butterfly, so that after log P / log S steps an update has reached every worker. The first
 worker to finish forms the mean from the models of the others: their model of this step, or the newest one of a late
-worker; a background task on each worker answers the request. The sum is the same for the whole group: a late worker is
+worker. A background task on each worker answers the request. The sum is the same for the whole group: a late worker is
 included with the model that was read from it. A worker that was on time continues from sum / S, a late one from (sum +
 w) / (S + 1). Every tau steps (`sync_every`) all workers take a mean together, so no worker is further behind than that.
 Momenta stay each worker's own, except for `momentum` at means of all.
 
-Cost: Per step, d numbers from each of S - 1 workers, and d to each (the published butterfly sends d log2 S); on one
+Cost: Per step, d numbers from each of S - 1 workers, and d to each (the published butterfly sends d log2 S). On one
 host they lie in shared memory and are not copied. Not overlapped; a worker waits for one message and its answer, and
 every tau steps for the slowest worker. Memory: a copy of the parameters for every step that another worker of a group
 is behind, at most tau.
@@ -17,7 +17,7 @@ When it loses: If workers are equally fast: with every group on time it is an al
 worker is always slow: all wait for it every tau steps, and its old models pull back the others of its groups.
 
 Honesty:
-- worker death: goes on; groups become smaller, the next mean of all is over the remaining workers, and the dead
+- worker death: goes on; groups become smaller, and the next mean of all is over the remaining workers. The dead
   worker's steps since its last answer are lost; with `on_death="stop"` all stop
 - pause: goes on; its old model counts until the next mean of all, where everyone waits until it wakes up
 - slow worker: goes on; its old models count; everyone waits for it at every mean of all

@@ -1,16 +1,16 @@
 """Hierarchical local SGD: means within groups of nearby workers every H steps, of all workers every H times H_b.
 
 Idea: Links inside a machine are fast, links between machines are slow. Workers take H local steps (`sync_every`), then
-the workers of a group replace their parameters by the mean of the group; every H_b-th time (`across_every`) by the mean
-of all workers instead. With H_b = 1 it is `local-sgd` with H; with groups of one worker, `local-sgd` with H times H_b;
-with a single group, `local-sgd` with H as far as parameters are concerned.
+the workers of a group replace their parameters by the mean of the group. Every H_b-th time (`across_every`) they take
+the mean of all workers instead. With H_b = 1 it is `local-sgd` with H. With groups of one worker, it is `local-sgd`
+with H times H_b. With a single group, its parameters are those of `local-sgd` with H.
 
 A group is the workers of one host, or `group_size` consecutive ranks.
 
-Cost: With G workers in a group and d parameters, each sends (G - 1) d numbers within the group every H steps (on one
-host they lie in shared memory, and are not copied for each receiver), and 2 (P - 1) / P d among all every H H_b steps,
-both after the step; a copy of the parameters of each group member meanwhile. Each waits for the slowest of its group
-every H steps, and for the slowest of all every H H_b steps.
+Cost: With G workers in a group and d parameters, each sends (G - 1) d numbers within the group every H steps. On one
+host they lie in shared memory, and are not copied for each receiver. Every H H_b steps each sends 2 (P - 1) / P d among
+all. Both are sent after the step; memory meanwhile holds a copy of the parameters of each group member. Each waits for
+the slowest of its group every H steps, and for the slowest of all every H H_b steps.
 
 When it loses: Where links between groups are as fast as those inside: then `local-sgd` with H averages all workers more
 often at the same cost. Where groups drift apart: data that differs between hosts, many steps at a high learning rate.

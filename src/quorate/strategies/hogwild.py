@@ -6,19 +6,19 @@ table), two workers seldom touch the same ones at once, and lost updates are as 
 (`torch.nn.Embedding(sparse=True)`) updates only its rows; a dense one updates all numbers, and even a zero costs a read
 and a write. Each optimizer's momenta are its worker's own.
 
-Cost: No bytes and no waiting in a step. One copy of the parameters per host; while all workers are at rest (an
+Cost: No bytes and no waiting in a step. One copy of the parameters per host; in a pause of all workers (an
 evaluation, a checkpoint), two per worker. A number written by one core has to reach the caches of the others before
 they can read it.
 
-When it loses: With dense gradients, and several workers at one learning rate: while a gradient is computed, on average
-one gradient of each other worker is applied, and an addition that is overwritten by another is lost (torch adds without
+When it loses: With dense gradients, and several workers at one learning rate. While a gradient is computed, on average
+one gradient of each other worker is applied. An addition that is overwritten by another is lost (torch adds without
 atomic operations). Momentum, Adam and weight decay write all numbers, or remember only one worker's gradients. No two
 runs are the same, except in the virtual world.
 
 Honesty:
 - worker death: goes on; no worker waits for it, and its last update may stay half applied; with `on_death="stop"` all
   stop
-- pause: goes on; no worker waits for it until all workers are at rest
+- pause: goes on; no worker waits for it until the next pause of all workers
 - slow worker: goes on; no worker waits for it; its gradients are more stale when they are applied, and it takes fewer
   steps
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training

@@ -3,14 +3,14 @@
 Idea: Every worker takes H steps (`sync_every`) of its own optimizer on its own data; then all replace their parameters
 by the mean of all. With H = 1 and plain SGD, or SGD whose momentum is averaged too, it is synchronous SGD. If workers
 differ in speed, H may be a number of examples, or a time. Each worker then joins the mean after its first step beyond
-H, waits for at most one step of the slowest, and its replica is weighted by the number of its steps.
+H, and waits for at most one step of the slowest. Its replica is weighted by the number of its steps.
 
-What happens to the optimizer's state (momenta) is a choice, and each choice is a different algorithm: `keep` leaves
-each worker its own, `average` averages it with the parameters, `reset` clears it after every mean.
+Three treatments of the optimizer's state (momenta) are three algorithms. `keep` leaves each worker its own, `average`
+averages it with the parameters, `reset` clears it after every mean.
 
-Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps (times 1 + the number of the
-optimizer's vectors, if these are averaged), after the step, not overlapped; a copy of the parameters meanwhile. All
-wait for the slowest, every H steps. At an evaluation and at the end there is one more mean.
+Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every H steps, after the step, not overlapped.
+If the optimizer's vectors are averaged, this is multiplied by 1 + their number. Memory meanwhile holds a copy of the
+parameters. All wait for the slowest, every H steps. At an evaluation and at the end there is one more mean.
 
 When it loses: Where replicas drift apart: many steps at a high learning rate, or data that differs between workers. The
 mean of P workers after H steps learns less per example than P H synchronous steps at the same learning rate, most of

@@ -2,7 +2,7 @@
 
 Idea: As `sgp`, but no worker waits for the shares of the newest steps: shares are sent while the next gradients are
 computed, and added when they arrive. A worker waits only for shares that are `bound` steps old. A share in flight
-belongs to no worker, so the conserved sum is that of all shares held and all in flight; weights are sent with the
+belongs to no worker, so the conserved sum is that of all shares held and all in flight. Weights are sent with the
 shares, so z = x / u stays correct in the meantime.
 
 Cost: As `sgp`, and in memory one copy of the parameters for each share in flight. A worker waits only for a neighbour
@@ -12,13 +12,13 @@ When it loses: Where no worker is late and the network is fast: shares are one s
 worker is always slow: at the bound everyone waits for it after all.
 
 Honesty:
-- worker death: goes on; the weight that it held, and the weight in flight to it or from it, is lost and reported; the
+- worker death: goes on; the weight that it held, and the weight in flight to it or from it, is lost and reported. The
   mean is that of the remaining weight, on a graph among the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; a worker that receives from it goes on for `bound` steps, then waits until it wakes up, or for at most
   `patience`
 - slow worker: goes on; all wait for it when it is more than `bound` steps behind
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight; no shares are in flight
 

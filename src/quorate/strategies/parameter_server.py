@@ -2,20 +2,21 @@
 
 Idea: The parameters are cut into parts, and each part lies on one server with its optimizer state, so neither exists
 once per worker. A worker pushes its gradient and pulls parameters; the user's own optimizer class steps on each server.
-`mode` sets how much workers wait for each other: not at all (`async`), when a worker is more than `max_staleness` steps
-ahead of another (`bounded`), or for all but `backup` workers in every step (`sync`). If a step has k gradients of P
-workers, its learning rate is multiplied by k / P, so that P gradients move the parameters as far as one step of
-synchronous training does, with any optimizer; under `sync` with b backups by k / (P - b), where k is less. The first
-server decides on the order and the others follow it, so a worker reads the same version of all parts.
+`mode` sets how much workers wait for each other. In `async` they do not wait. In `bounded` a worker waits when it is
+more than `max_staleness` steps ahead of another. In `sync` all but `backup` workers are waited for in every step. If a
+step has k gradients of P workers, its learning rate is multiplied by k / P. So P gradients move the parameters as far
+as one step of synchronous training does, with any optimizer. Under `sync` with b backups the factor is k / (P - b),
+where k is less. The first server decides on the order and the others follow it, so a worker reads the same version of
+all parts.
 
 Cost: Per step and worker, d numbers to the servers and d back, through the links of the servers: P times the gradient
 each way for a single server. With `servers="all"` each worker sends and gets 2 (P - 1) / P of d, as in a ring
 all-reduce. A thread per server, which takes turns with its worker's training; with `quorate run --servers` a process.
-While all workers are at rest (an evaluation, a checkpoint), every worker reads all parameters and the optimizer state.
+In a pause of all workers (an evaluation, a checkpoint), every worker reads all parameters and the optimizer state.
 With `replication=2` each gradient goes to two servers; both compute the step and keep the optimizer state.
 
 When it loses: With equally fast workers and `sync`: an all-reduce adds in fewer passes. Without waiting gradients are
-about P - 1 steps stale when they count; with momentum this acts like more momentum (Mitliagkas et al. 2016), and
+about P - 1 steps stale when they count. With momentum this acts like more momentum (Mitliagkas et al. 2016), and
 training may diverge at learning rates at which synchronous training is stable.
 
 Honesty:

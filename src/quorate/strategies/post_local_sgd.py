@@ -1,8 +1,8 @@
 """Post-local SGD: synchronous until the learning rate first falls, local steps after that.
 
 Idea: Replicas that take local steps drift apart quickly early in training, and hardly at all late. So all workers
-average their gradients in every step, as under `all-reduce`, until the learning rate falls below its highest value so
-far (`after="decay"`), or for a given number of steps; then the strategy is `local-sgd`.
+average their gradients in every step, as under `all-reduce`, and then the strategy is `local-sgd`. The change is when
+the learning rate falls below its highest value so far (`after="decay"`), or after a given number of steps.
 
 Cost: At first as `all-reduce`, overlapped with the backward pass; then as `local-sgd`.
 

@@ -4,20 +4,20 @@ Idea: A worker that has a gradient calls for a round. As soon as `wait_for` work
 are summed, and all workers apply the sum, in the same order and with the same bits. A late worker misses the round: its
 gradient is not lost but added to the next round, one or more rounds stale. If the optimizer has momentum or moments,
 each worker keeps those of its own gradients (`momentum`). `wait_for` 1 is eager-SGD's solo, "majority" any majority,
-"designated" eager-SGD's published majority (an initiator drawn for each round), "all" plain synchronous SGD;
+and "all" plain synchronous SGD. "designated" is eager-SGD's published majority: an initiator drawn for each round.
 `late="drop"` drops late gradients, as with backup workers; `max_staleness` bounds how far the others may run ahead of a
 worker that is alive.
 
 Cost: Per round with P workers, k of which contribute, and d parameters: k d numbers to the leading worker and (P - 1) d
-from it, after the backward pass; three small messages per worker. Memory: one flat copy of the gradient for each
-pending version, and the results that a slow worker has not applied yet.
+from it, after the backward pass. Each worker also sends three small messages. Memory: one flat copy of the gradient for
+each pending version, and the results that a slow worker has not applied yet.
 
 When it loses: Where all workers are equally fast: late gradients are more stale than necessary, and the exchange does
 not overlap with the backward pass. Under severe imbalance with a small quorum, fresh gradients are few and stale ones
 many: accuracy suffers (60.6 % against 69.7 % for solo and majority on UCF101 in the paper). At learning rates where
-synchronous SGD is only just stable. Where a worker must see its own newest gradient in the parameters ("read my
-writes", which parameter servers with bounded staleness promise): a worker that was too late for a round continues
-immediately, on parameters without its gradient; with `wait_for="all"` that does not happen.
+synchronous SGD is only just stable. If a worker must see its own newest gradient in the parameters ("read my writes",
+which parameter servers with bounded staleness promise). A worker that was too late for a round continues immediately,
+on parameters without its gradient. With `wait_for="all"` that does not happen.
 
 Honesty:
 - worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not

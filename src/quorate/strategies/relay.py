@@ -12,7 +12,7 @@ When it loses: Where paths through the tree are long (a chain of many workers): 
 steps stale, and learning rates must be smaller. Where data are alike: `d-psgd` does as well, on any graph.
 
 Honesty:
-- worker death: goes on; its old sums count until all remaining workers know of the death; then they form a new tree on
+- worker death: goes on; its old sums count until all remaining workers know of the death. Then they form a new tree on
   which nothing has been relayed yet; a tree from a file becomes disconnected; with `on_death="stop"` all stop
 - pause: goes on; its neighbours wait until it wakes up, and then everyone else
 - slow worker: goes on; all wait for it, a few steps later

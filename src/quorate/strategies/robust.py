@@ -2,13 +2,13 @@
 
 Idea: Each worker keeps the momentum of its own gradients, m = beta m + (1 - beta) g, and sends it. An aggregation rule
 that tolerates up to `f` wrong vectors combines all momenta into one vector, which every worker's optimizer gets in
-place of the mean. Momenta of honest workers are closer together than their gradients, so a rule can better tell them
-from wrong vectors, and attacks that are small in every step do not accumulate unseen. The optimizer's own momentum must
-be 0.
+place of the mean. Momenta of honest workers are closer together than their gradients, so a rule can better distinguish
+them from wrong vectors. Attacks that are small in every step then do not accumulate unseen. The optimizer's own
+momentum must be 0.
 
 Cost: Per step and worker, with P workers and d parameters, 2 (P - 1) / P d numbers are sent, as in an all-reduce, and
-P^2 more; P^2 d / P products; two vectors for the exchange and one of momentum in memory. Nothing overlaps with the
-backward pass.
+P^2 more. There are P^2 d / P products; memory holds two vectors for the exchange and one of momentum. Nothing overlaps
+with the backward pass.
 
 When it loses: Where no worker is wrong: most rules are noisier than the mean. Where workers have unlike data: a rule
 may mistake rare gradients for wrong ones; mix the vectors first (`reduce="nearest-neighbors"`). Rules protect against

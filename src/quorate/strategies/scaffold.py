@@ -2,8 +2,8 @@
 
 Idea: Each client keeps the mean gradient of its newest round (its control variate), and all workers keep the mean of
 the control variates of all clients. In every local step a client adds the common control variate to its gradient and
-subtracts its own, so that it moves in the direction of the mean of all clients. Clients have equal weights, as their
-control variates do.
+subtracts its own. So it moves in the direction of the mean of all clients. Clients have equal weights, as their control
+variates do.
 
 Cost: Twice the traffic of `fed-avg`: the change of the control variates is sent with the updates. On the worker that
 simulates it, one vector as long as the parameters for each client that was ever drawn; four more besides the model.
@@ -115,7 +115,7 @@ class Scaffold(FederatedSettings):
         if self.weigh != "equal":
             raise ConfigurationError('weigh is "examples"; scaffold needs "equal", as control variates count equally')
         if self.noise > 0 or self.secure:
-            raise ConfigurationError("noise and secure hide ways only, and scaffold hands in control variates as well")
+            raise ConfigurationError("noise and secure hide deltas only, and scaffold sends control variates as well")
         if not self.server_rate > 0:
             raise ConfigurationError(f"server_rate is {self.server_rate}; it must be a number above 0")
 

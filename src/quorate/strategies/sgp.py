@@ -3,7 +3,7 @@
 Idea: Push-sum. Every worker holds a numerator x and a weight u, at first 1; its model is z = x / u. It computes a
 gradient at z and its optimizer updates x. Then it sends shares of x and u along its outgoing edges, keeps one share,
 and adds up the shares it receives. Shares only have to add up to 1 at the sender, so the graph may be directed and
-change from step to step: by default each worker sends half to one other, 1, 2, 4 ... ranks ahead in turn. Every
+change from step to step. By default each worker sends half to one other, 1, 2, 4 ... ranks ahead in turn. Every
 exchange conserves the sums of x and of u over all workers, and the weighted mean of all models is sum x / sum u. What
 happens to momenta is a choice (`momentum`); by default they stay each worker's own.
 
@@ -14,13 +14,13 @@ When it loses: Where one worker is late in most steps: a worker that receives fr
 do (`osgp` waits less). With few examples per worker, where replicas differ much.
 
 Honesty:
-- worker death: goes on; the weight that it held, and the weight in flight to it or from it, is lost and reported; the
+- worker death: goes on; the weight that it held, and the weight in flight to it or from it, is lost and reported. The
   mean is that of the remaining weight, on a graph among the remaining workers; with `on_death="stop"` all stop
 - pause: goes on; a worker that receives from it waits until it wakes up, and then everyone else; with `patience`, at
   most that long
 - slow worker: goes on; all wait for it, a few steps later
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica, and within some rounds all replicas
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica, and within some rounds all replicas
 - resize: goes on; every new worker starts at the mean of the old numerators and weights
 - resume: goes on; every worker with its own numerator and weight
 

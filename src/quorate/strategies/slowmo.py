@@ -2,17 +2,17 @@
 
 Idea: Workers take local steps and average their parameters every `sync_every` steps, as in `local-sgd`. Every
 `slow_every` means, the movement from the last such point x to the mean m is treated as a gradient, at the learning rate
-eta of the local steps: u = beta u + (x - m) / eta, and all continue from x - alpha eta u. With alpha = 1 and beta = 0
-it is `local-sgd`, bit for bit.
+eta of the local steps. The momentum u becomes beta u + (x - m) / eta, and all continue from x - alpha eta u. With alpha
+= 1 and beta = 0 it is `local-sgd`, bit for bit.
 
 eta is the mean learning rate over the steps since then, for each parameter group, agreed on together with the
-parameters. If eta is 0 (the first step of a warm-up, the end of a schedule), x - m is not divided by it: u becomes beta
-u, and all continue from (1 - alpha) x + alpha m.
+parameters. If eta is 0 (the first step of a warm-up, the end of a schedule), x - m is not divided by it. Then u becomes
+beta u, and all continue from (1 - alpha) x + alpha m.
 
 Cost: As `local-sgd`; two more copies of the parameters in memory (x and u), in float32, and a few passes over them
 every `slow_every` means.
 
-When it loses: With few workers, whose means have little noise that momentum could reduce: the authors' best beta for
+When it loses: With few workers, whose means have little noise that momentum could reduce. The authors' best beta for
 WMT16 En-De is 0 below 4 workers, 0.2 at 4, 0.5 at 8, 0.6 at 16. beta needs tuning.
 
 Honesty:

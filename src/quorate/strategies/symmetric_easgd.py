@@ -1,9 +1,8 @@
 """Symmetric EASGD: all workers are pulled towards a centre at once, and the centre towards their mean.
 
-Idea: As `easgd`, in its synchronous form: before every tau-th step (`sync_every`) the parameters of all workers move a
-part alpha = beta / P of the way to the centre, and the centre moves a part P alpha of the way to the mean of all. Every
-worker has the same centre and no server is needed: the exchange is one all-reduce. The centre is evaluated and saved,
-and is the result.
+Idea: The synchronous form of `easgd`. Before every tau-th step (`sync_every`) the parameters of all workers move a part
+alpha = beta / P towards the centre. The centre moves a part P alpha towards the mean of all. Every worker has the same
+centre and no server is needed: the exchange is one all-reduce. The centre is evaluated and saved, and is the result.
 
 Cost: With P workers and d parameters, 2 (P - 1) / P d numbers are sent every tau steps, during the step, not
 overlapped; two copies of the parameters in memory. All wait for the slowest, every tau steps.

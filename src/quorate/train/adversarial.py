@@ -100,8 +100,8 @@ def adversarial(
         epsilon: The largest change, in the units of the inputs.
         attack: "fgsm" makes one step of length `epsilon` along the sign of the input's gradient (Goodfellow, Shlens,
             Szegedy, ICLR 2015, equations 2 and 3 and section 6). "pgd" makes `steps` steps of `step_size` from a random
-            point inside, each projected back (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR 2018, equation 2.1 and
-            section 2.1).
+            point inside, each projected back. (Madry, Makelov, Schmidt, Tsipras, Vladu, ICLR 2018, equation 2.1 and
+            section 2.1.)
         steps: The number of steps of "pgd"; None: 7.
         step_size: The length of its steps; None: 2.5 `epsilon` / `steps`.
         norm: "inf" bounds the change of each number; "2" its length for each example (dimension 0), along the gradient.

@@ -192,9 +192,9 @@ def sync_batch_norm(model: Module, group: int | None = None) -> Module:
         `model`.
 
     Raises:
-        ConfigurationError: `quorate.join()` was not called, there are no batch norms, `group` does not divide the
-            number of workers, workers join or compute layers together, or, in the first pass, the strategy is one in
-            which workers do not all meet.
+        ConfigurationError: `quorate.join()` was not called, there are no batch norms, or `group` does not divide the
+            number of workers. Also if workers join or compute layers together, or, in the first pass, if the strategy
+            is one in which workers do not all meet.
 
     Cost for a norm of C channels: forward, 2 C + 1 numbers sent to each other worker; backward, a sum of 2 C numbers.
 

@@ -122,9 +122,9 @@ def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: 
 
 def _sentence(part: str, strategy: str) -> str:
     return (
-        f"{part} has max_norm, which renormalizes in each forward pass the rows of this worker's batch, so that "
-        f"replicas part, which are equal under {strategy}; leave max_norm out, and renormalize all rows after each "
-        "update: optimizer.register_step_post_hook(lambda *_: table.weight.data.renorm_(2, 0, max_norm)), or use "
+        f"{part} has max_norm, which renormalizes the rows of this worker's batch in each forward pass, so replicas "
+        f"that are equal under {strategy} would diverge. Leave max_norm out, and renormalize all rows after each "
+        "update: optimizer.register_step_post_hook(lambda *_: table.weight.data.renorm_(2, 0, max_norm)). Or use "
         "local-sgd"
     )
 

@@ -191,7 +191,7 @@ RULES = (
          "{reduce} needs the vector of each worker, and power-sgd forms only their sum; leave one of them out"),
     Rule("reduce", lambda c, s, r: r.rule and r.keeps_few and not r.rule.is_linear,
          "{reduce} works on each coordinate by itself, and {compress} leaves most coordinates of each worker 0, "
-         "different ones for each: the result would be 0 nearly everywhere; choose a rule on whole vectors (krum, "
+         "different ones for each: the result would be 0 nearly everywhere. Choose a rule on full vectors (krum, "
          "multi-krum, geometric-median, centered-clipping), or another codec"),
     Rule("reduce", lambda c, s, r: r.is_of_gradients and r.settings.reduce != "auto",
          "power-sgd forms its sums in its own way; leave out {reduce}"),
@@ -219,8 +219,8 @@ RULES = (
     Rule("compress", lambda c, s, r: s.redundancy and s.meets == "all" and r.codec,
          "{compress} cannot be combined with {label}, which compares or decodes gradients as they are; leave it out"),
     Rule("compress", lambda c, s, r: r.codec and s.compresses == "nothing",
-         "{compress} cannot be combined with {label}: codecs write small gradients (all-reduce, quorum), how far "
-         "workers went (diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
+         "{compress} cannot be combined with {label}. Codecs write small gradients (all-reduce, quorum), deltas "
+         "(diloco, decoupled-diloco; diloco with outer_rate=1 and outer_momentum=0 is local-sgd), and "
          "differences between neighbours (choco-sgd, dcd-psgd, ecd-psgd)"),
     Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES
          and (r.is_of_gradients or r.settings.reduce != "auto"),
@@ -254,10 +254,10 @@ RULES = (
          "{kind} asks for the loss several times a step, in a closure, and {label} for one gradient; use all-reduce"),
     Rule("optimizer", lambda c, s, r: c.has_own_step and c.divides_optimizer,
          "a step was put on this {kind} itself, and servers and models in pieces make steps with optimizers of their "
-         "own, which have the step of the class; write it as the step of a subclass"),
+         "own, which have the step of the class. Write it as the step of a subclass"),
     Rule("optimizer", lambda c, s, r: c.inner_optimizers and c.divides_optimizer,
          "{kind} is around another optimizer ({inner}), whose state would be lost: servers and models in pieces divide "
-         "only that of {kind}; distribute the inner one alone, or train {kind} with whole replicas under another "
+         "only that of {kind}. Distribute the inner one alone, or train {kind} with full replicas under another "
          "strategy, such as all-reduce"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and not c.averages_gradients,
          "AdaScale compares gradients with the mean of all workers, and {label} forms no such mean; use all-reduce"),
@@ -272,22 +272,22 @@ RULES = (
          'weight="equal"'),
     Rule("weight", lambda c, s, r: c.weight != "equal" and r.codes_sums,
          'weight="{c.weight}" cannot be combined with {reduce} beside {compress} with a setting in numbers of the '
-         "gradient: sums of unequal weights have no unit that a worker knows; leave reduce out, or leave "
+         "gradient: sums of unequal weights have no unit that a worker knows. Leave reduce out, or leave "
          'weight="equal"'),
     Rule("weight", lambda c, s, r: c.axes and c.weight != "equal",
          'weight="{c.weight}" cannot be combined with a model in shards: its gradients are plain means over the '
          'workers of a replica; leave weight="equal"'),
     Rule("buffers", lambda c, s, r: s.client_terms and s.client_terms.is_hidden and s.buffers != "none" and c.buffer,
          "noise and secure of {label} protect the parameters, and not the buffers of the model (as {c.buffer}), "
-         'which buffers="{c.strategy.buffers}" exchanges as they are; set buffers="none", and each worker keeps its '
+         'which buffers="{c.strategy.buffers}" exchanges as they are. Set buffers="none", and each worker keeps its '
          "own, or build the model without buffers (GroupNorm in place of BatchNorm)"),
     Rule("pieces", lambda c, s, r: c.redundancy.is_there and c.axes,
          "under {label} workers compute the same batches, each with a whole model; leave out quorate.parallelize"),
     Rule("pieces", lambda c, s, r: c.axes and not s.acts_on_pieces,
-         "{label} does not act between replicas of shards as it is set here: what it does depends on numbers, on the "
-         "clock, or on what has arrived, which differ between the shards; known: all-reduce, local-sgd, "
-         "post-local-sgd, slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, sync_every "
-         "being a number of steps, and quorum and its presets"),
+         "{label} with these settings cannot act between replicas of shards: its actions depend on numbers, on the "
+         "clock, or on messages that differ between the shards. Known are all-reduce, local-sgd, post-local-sgd, "
+         "slowmo, diloco and its presets, hierarchical-local-sgd, gossip without patience, and quorum and its presets. "
+         "sync_every must be a number of steps"),
     Rule("pieces", lambda c, s, r: c.shared and getattr(s, "fragments", 1) > 1,
          "{copies}, and fragments of each stage are agreed on at other times; take fragments=1"),
     Rule("pieces", lambda c, s, r: c.shared and r.is_adaptive,
@@ -295,14 +295,14 @@ RULES = (
     Rule("pieces", lambda c, s, r: c.coded_apart,
          "{copies}, and each stage would write its own code of it; keep it out with dense={c.coded_apart}"),
     Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and s.meets == "rounds",
-         "{label} agrees in rounds, and {kind} calculates with whole tensors: over a model in shards the two do not go "
-         "together yet; take all-reduce, or an optimizer that treats each number alike"),
+         "{label} agrees in rounds, and {kind} calculates with full tensors: over a model in shards the two do not go "
+         "together yet. Choose all-reduce, or an optimizer that treats each number alike"),
     Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and (c.offloads or (c.axes and c.axes.tensor > 1)),
-         "{kind} calculates with whole tensors, which does not go together with offload or the tensor axis yet; leave "
+         "{kind} calculates with full tensors, which does not go together with offload or the tensor axis yet; leave "
          "that out, or take an optimizer that treats each number alike"),
     Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and getattr(s, "momentum", None) == "average",
-         'momentum="average" cannot be combined with {kind} and a model in shards: what it keeps lies on one worker of '
-         "a replica for each whole tensor, and means are of pieces; leave momentum out"),
+         'momentum="average" cannot be combined with {kind} and a model in shards: its state lies on one worker of '
+         "a replica for each full tensor, and means are of pieces. Leave momentum out"),
     Rule("pieces", lambda c, s, r: c.axes and c.asks_to_outlive and s.meets != "rounds",
          'on_death="continue" cannot be combined with {label} of a model in shards: replicas go on without one that '
          "has lost a worker under quorum and its presets"),
@@ -315,7 +315,7 @@ RULES = (
          "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
     Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
          "{kind} asks for the loss several times a step, and with offload= its step is on the host, where there is no "
-         "model; use an optimizer that asks once, such as AdamW or SGD"),
+         "model. Use an optimizer that asks once, such as AdamW or SGD"),
     Rule("offload", lambda c, s, r: c.offloads and c.is_capturable,
          "{kind} with capturable=True steps on a GPU, and offload= makes its steps on the host; leave it"),
     Rule("offload", lambda c, s, r: c.delays_update and not c.averages_gradients,
@@ -332,9 +332,10 @@ RULES = (
          "sync_batch_norm lets workers wait for each other in each forward pass, and {label} does not; use all-reduce "
          "or local steps, or leave the batch norms as they are"),
     Rule("joining", lambda c, s, r: c.joins and not (s.lets_join and s.on_death == "continue"),
-         "workers join where the others go on without the dead: under quorum and its presets, adaptive, all kinds of "
-         "local steps (without overlap, and with learners of one worker), hogwild, and all-reduce, parameter-server, "
-         'its presets, easgd and eamsgd with on_death="continue"; under others all begin together'),
+         "workers join where the others go on without the dead. These are quorum and its presets, adaptive, hogwild, "
+         "and all kinds of local steps (without overlap, and with learners of one worker). With "
+         'on_death="continue" they are also all-reduce, parameter-server, its presets, easgd and eamsgd; under others '
+         "all begin together"),
     Rule("servers", lambda c, s, r: c.has_own_servers and not hasattr(s, "may_be_own"),
          "{label} has no servers; --servers needs parameter-server or one of its presets"),
     Rule("servers", lambda c, s, r: c.has_own_servers and not getattr(s, "may_be_own", True),

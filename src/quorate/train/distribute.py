@@ -1,6 +1,6 @@
 """`distribute`: the user's optimizer, its class swapped for one whose `step` agrees with the other workers.
 
-It also makes steps on the host for models whose optimizer is offloaded, and has data dealt out alike under strategies
+It also makes steps on the host for models whose optimizer is offloaded, and has data assigned alike under strategies
 that compute the same batches on several workers.
 """
 
@@ -145,32 +145,32 @@ def distribute(
         name: The name of this optimizer in checkpoints, if there are several.
         with_one_worker: "algorithm" runs the strategy in a world of one worker as well, for study.
         on_nonfinite: The treatment of a gradient that is NaN or infinite, of which all workers learn together. "warn"
-            names its worker (of large tensors a sample is checked), "skip" skips the update as well, "raise" ends the
-            training with `NotFinite` (both check every number: one pass over the gradient), "ignore" checks nothing.
-            With a GradScaler, the scaler handles it.
+            names its worker (of large tensors a sample is checked), and "ignore" checks nothing. "skip" skips the
+            update as well, and "raise" ends the training with `NotFinite`; both check every number, in one pass over
+            the gradient. With a GradScaler, the scaler handles it.
         compare_every: The number of rounds between comparisons of replicas that must be equal, which are also compared
             at the end; 0: never. Options of the optimizer are compared in every step, and samples of the replicas every
             16 rounds. `Diverged` names what differs, and where.
-        weight: The weight of a worker in means over all workers: "equal", as in torch DDP; "examples", the number it
-            has loaded from `quorate.loader` for the step; or "tokens", if batches have a number of tokens as an
-            attribute `tokens` (not in rounds of gradients).
-        shard_by: With a model in shards, how the workers of a replica divide the optimizer's state: "rows" of each
-            parameter, for optimizers that treat all numbers alike (AdamW), or whole "tensors", each stepped by its
-            owner (Muon, Adafactor); None: by the class of the optimizer, which is tried on small tensors if it is not
-            one of torch's.
-        settings: Beside a name, the settings of the strategy. Beside either, those of means: `compress` names the codec
-            of gradients (under `diloco`, of changes of the parameters), with the codec's settings beside it; `reduce`,
-            `error_feedback`, `error_decay`, `dense` and `dense_below` (docs/howto/compress.md); `on_anomaly`, the
-            treatment of a gradient far out of proportion to the others, under `all-reduce`: "warn" names its worker,
-            "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md).
+        weight: The weight of a worker in means over all workers: "equal", as in torch DDP, "examples" or "tokens".
+            "examples" is the number it has loaded from `quorate.loader` for the step. "tokens" needs batches that have
+            a number of tokens as an attribute `tokens` (not in rounds of gradients).
+        shard_by: With a model in shards, how the workers of a replica divide the optimizer's state. "rows" divides
+            each parameter, for optimizers that treat all numbers alike (AdamW). "tensors" gives each full tensor to an
+            owner that steps it, for others (Muon, Adafactor). None: by the class of the optimizer, which is tried on
+            small tensors if it is not one of torch's.
+        settings: Beside a name, the settings of the strategy. Beside either, those of means. `compress` names the codec
+            of gradients (under `diloco`, of changes of the parameters), with the codec's settings beside it. `reduce`,
+            `error_feedback`, `error_decay`, `dense` and `dense_below` are in docs/howto/compress.md. `on_anomaly` is
+            the treatment of a gradient far out of proportion to the others, under `all-reduce`: "warn" names its
+            worker, "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md).
 
     Returns:
         The optimizer, which now has `accumulate()` and `finish()`.
 
     Raises:
-        ConfigurationError: `quorate.join()` was not called, a strategy or setting is unknown, the model has none of the
-            optimizer's parameters or is in torch's DDP or FSDP, or the optimizer is distributed already; on every
-            worker if models, optimizers, their options or strategies differ.
+        ConfigurationError: `quorate.join()` was not called, a strategy or setting is unknown, or the optimizer is
+            distributed already. Also if the model has none of the optimizer's parameters or is in torch's DDP or FSDP.
+            It is raised on every worker if models, optimizers, their options or strategies differ.
 
     Example:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

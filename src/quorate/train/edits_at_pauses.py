@@ -49,12 +49,12 @@ class EditsAtPauses(StepObserver):
     """Detects that the script has edited the parameters, and lets the edits count at the next pause of all.
 
     If pauses form a mean of the replicas, edits without a step since the newest mean count in it. If pauses lead to a
-    common point (`WithPoint`), all edits since the newest step count: if all workers have edited their parameters, the
-    point becomes the mean of these; else it becomes the mean over all workers of the edited parameters, and of the
+    common point (`WithPoint`), all edits since the newest step count. If all workers have edited their parameters, the
+    point becomes the mean of these. Otherwise it becomes the mean over all workers of the edited parameters, and of the
     point for each worker without edits. In a synchronous phase, unequal replicas are averaged.
 
-    Cost: a pass over the parameters after each mean, and before each mean of a pause; with a point, one after each
-    step, and one request to the board in each pause.
+    Cost: Cost: a pass over the parameters after each mean, and before each mean of a pause. With a point, there is one
+    after each step, and one request to the board in each pause.
     """
 
     def __init__(self, worker: EditedWorker) -> None:

@@ -34,7 +34,7 @@ EXAMPLES = "examples_seen"
 class ExampleSchedule(LRScheduler):
     """The scheduler of `schedule`: the learning rate of each group is its base rate times `rates.at(examples)`.
 
-    Every step of the optimizer counts as `batch` examples of each worker that trains then; `step()` writes their rate
+    Every step of the optimizer counts as `batch` examples of each worker that trains then. `step()` writes their rate
     into the groups, and may be called after every step, or more rarely. Where workers make unequal numbers of steps,
     the synchronous steps of the training since the call before count. A step of AdaScale counts as its gain says.
     """
@@ -163,8 +163,8 @@ class ExampleSchedule(LRScheduler):
         worker = self._worker
         if self._extra == 2 and worker is not None and worker.wire.size > 1:
             tell(
-                "quorate: scheduler.step() is called several times for one optimizer.step(), as if for each worker; "
-                "call it once: the examples of all workers are counted, and the other calls have changed nothing\n"
+                "quorate: scheduler.step() is called several times for one optimizer.step(), as if for each worker. "
+                "Call it once: the examples of all workers are counted, and the other calls have changed nothing\n"
             )
 
     def _correct(self, before: Sequence[float]) -> None:
@@ -227,7 +227,7 @@ def schedule(
         warm_up_examples: Examples of the warm-up; None: a twentieth of all.
         warm_up_from: The beginning of the warm-up in units of the base rate; None: the base rate.
         momentum_correction: Whether to multiply the velocity by the new rate over the old one (Goyal et al. 2017,
-            section 3), for optimizers that keep the rate in it; torch's SGD and LARS do not.
+            section 3). This is for optimizers that keep the rate in it; torch's SGD and LARS do not.
 
     A step is scheduled by the number of examples before it, so accumulation, a death or a newcomer does not change a
     schedule. Rank 0 prints one line. SGD and LARS scale linearly by default, Adam's kin and LAMB by the square root.

@@ -29,7 +29,7 @@ def forward_backward(
 
     It replaces `value = loss(model(inputs), targets)` and `value.backward()`. With a model in stages
     (`quorate.parallelize` on a mesh with `stages`) each worker computes the passes of its stages in the order of the
-    model's `schedule`; the last stage alone computes the loss, so that outputs, such as logits, are not sent. A model
+    model's `schedule`. The last stage alone computes the loss, so outputs, such as logits, are not sent. A model
     without stages is called with the whole batch.
 
     Args:
@@ -51,7 +51,8 @@ def forward_backward(
         Mismatch: A worker of the pipeline makes another call.
 
     Cost: in a pipeline of p workers and m micro-batches a worker is idle for a share of (p - 1) / (m + p - 1) of the
-    step under "gpipe" and "1f1b" (Huang et al. 2019, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473).
+    step. This holds under "gpipe" and "1f1b" (Huang et al. 2019, arXiv 1811.06965; Narayanan et al. 2021, arXiv
+    2104.04473).
 
     Example:
         >>> loss = quorate.forward_backward(model, inputs, targets, torch.nn.functional.cross_entropy)

@@ -70,7 +70,7 @@ def enter(
     if others and not trained.missing:
         raise ConfigurationError(
             f"this worker has joined with {len(others)} distributed optimizers, as many as the others had then, and "
-            "cannot distribute another one; run the same script, and distribute all optimizers before the first step"
+            "cannot distribute another one. Run the same script, and distribute all optimizers before the first step"
         )
     everyone = sorted([*others, worker], key=lambda each: by_name(each.name))
     if (others or board.get(_SEVERAL) is not None) and not all(map(_joins_beside_others, everyone)):

@@ -166,7 +166,7 @@ class Loop(StepObserver):
         if self._has_agreed and ready.touched != touched:
             raise ConfigurationError(
                 "a backward pass inside world.evaluate() has added this worker's numbers to gradients that all workers "
-                "have agreed on and not stepped on; call world.evaluate() after optimizer.step(), or use "
+                "have agreed on and not stepped on. Call world.evaluate() after optimizer.step(), or use "
                 "torch.autograd.grad inside it"
             )
 

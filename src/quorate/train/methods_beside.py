@@ -77,7 +77,7 @@ def check_arguments(worker: StrategyWorker) -> None:
     if _steps_are_common(worker):
         raise ConfigurationError(
             f"step() of {kind} was given arguments besides a closure, and under this strategy a step is made of the "
-            "gradients of several workers, who may have given others; put them into the parameter groups, or use "
+            "gradients of several workers, who may have passed others. Put them into the parameter groups, or use "
             "all-reduce"
         )
     if worker.replica.steps_elsewhere:
@@ -106,8 +106,8 @@ def _watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         returned = method(self, *args, **kwargs)
         if _kept(self) != before:
             raise ConfigurationError(
-                f"{name}() of {worker.replica.plain.__name__} has written into what the optimizer keeps, or into the "
-                "parameters, from what this worker alone has, and under this strategy the replicas would part; use "
+                f"{name}() of {worker.replica.plain.__name__} has written numbers that this worker alone has into the "
+                "optimizer's state or the parameters, and under this strategy the replicas would diverge. Use "
                 "all-reduce, under which gradients are equal on all workers after backward()"
             )
         return returned

@@ -33,8 +33,9 @@ class NeverStepped(StepObserver):
 
     Where gradients are agreed on in the backward pass, updates by other code may be the same on all workers: they are
     reported. Elsewhere they are each worker's own, and end the training after a few. Cost: with every backward pass
-    before the first step a pass over the parameters' version counters, and where gradients are not agreed on in it a
-    sample of their numbers; none after it. Each comparison is a pass over the parameters, and a message to the board.
+    before the first step a pass over the parameters' version counters. If gradients are not agreed on in it, a sample
+    of their numbers is read too; after the first step there is no cost. Each comparison is a pass over the parameters,
+    and a message to the board.
     """
 
     phase = Phase.CHECK
@@ -65,7 +66,7 @@ class NeverStepped(StepObserver):
         worker.digests.look_unstepped(
             f"{count} {unit}",
             f"step() of the distributed {worker.replica.plain.__name__} was never called in {count} {unit}, and the "
-            "script updates parameters by itself: make every update of world.mean() of what it is made of, the same on "
+            "script updates parameters by itself. Make every update of numbers averaged by world.mean(), the same on "
             "all workers, or call step()",
             tells=unit == _MEETINGS,
         )
@@ -119,6 +120,6 @@ class NeverStepped(StepObserver):
         kind = self._worker.replica.plain.__name__
         return (
             f"parameters of the distributed {kind} were updated after {self._updates} backward passes, and its step() "
-            "was never called, so workers train apart; give quorate.distribute the optimizer that your loop steps, let "
-            "the one that wraps it call its step(), or call step() in place of an update by hand"
+            "was never called, so workers train apart. Give quorate.distribute the optimizer that your loop steps, or "
+            "let the one that wraps it call its step(), or call step() in place of an update by hand"
         )

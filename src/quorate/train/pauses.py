@@ -1,4 +1,4 @@
-"""Pauses in training that all workers make together: the end of an epoch that is dealt out, an evaluation."""
+"""Pauses in training that all workers make together: the end of an epoch of a dynamic share, an evaluation."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def at_the_mean(place: Place) -> Iterator[None]:
     """Make the models the mean of all replicas inside, if these differ, and restore this worker's own after it.
 
     All workers are paused. The distance of the own replica from the mean is recorded. Numbers that are written into the
-    parameters inside, the same on all workers, stay: they are added to the own replica, or to the common starting point
-    under strategies of local steps. Cost: a mean of the parameters, and two copies of them.
+    parameters inside, the same on all workers, stay. They are added to the worker's own replica, or to the common
+    starting point under strategies of local steps. Cost: a mean of the parameters, and two copies of them.
     """
     with apart(loops_of(place)):
         yield from _at_the_mean(place)

@@ -69,7 +69,7 @@ def check_in_shards(model: Module, coordinates: Coordinates, parameters: Iterabl
 def lay_out_steps(kept: Distributed, replica: Replica, coordinates: Coordinates, watched: Watched) -> None:
     """Prepare the steps over pieces.
 
-    Where the optimizer calculates with whole tensors, each worker of a replica makes the steps of some of them; an
+    If the optimizer calculates with full tensors, each worker of a replica makes the steps of some of them. An
     optimizer that only needs their norms adds these up over the pieces. Optimizers of torch that treat each number
     alike step the pieces as plain tensors.
     """

@@ -71,12 +71,12 @@ class Relayout:
             self._changes.check_all_changed(self._announced)
 
     def look(self, *, in_backward: bool, is_pause: bool = False) -> None:
-        """Lay out the parameters anew if others are trained than before, on all workers from the same step on.
+        """Lay out the parameters again if others are trained than before, on all workers from the same step on.
 
-        Called as a backward pass begins (`in_backward`), before each step, and before all pause (`is_pause`). Where
+        Called as a backward pass begins (`in_backward`), before each step, and before all pause (`is_pause`). If
         replicas may differ, only outside backward passes: all workers pause, and messages under way are applied, so
-        that freezing parameters are equal; the strategy keeps its numbers, but its vectors (such as momenta) begin
-        anew. Cost: a pause of all workers. Raises `ConfigurationError` if other parameters are trained on some workers
+        that freezing parameters are equal. The strategy keeps its numbers, but its vectors (such as momenta) begin
+        again. Cost: a pause of all workers. Raises `ConfigurationError` if other parameters are trained on some workers
         only.
         """
         worker, replica, apart = self._worker, self._replica, self._is_apart

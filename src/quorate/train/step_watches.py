@@ -145,8 +145,8 @@ class BufferWatch(StepObserver):
 
     The running statistics of batch norm are left out, as no forward pass of training reads them. Nobody waits: each
     worker writes digests to the board, and the last one that writes compares them. Cost, for models with such buffers:
-    in steps 1, 2, 4, 8 and so on, and every 1,024 from there, a sample of each one's numbers, and one message to the
-    board.
+    a sample of each buffer's numbers, and one message to the board. This is in steps 1, 2, 4, 8 and so on, and every
+    1,024 from there.
     """
 
     phase = Phase.CHECK
@@ -183,7 +183,7 @@ class BufferWatch(StepObserver):
     def _sentence(self, name: str) -> str:
         return (
             f"the buffer {name} is not the same on all workers after {self._worker.step} steps of each, as under "
-            f"{self._worker.label} each has its own between pauses; if forward passes read it, let all workers write "
+            f"{self._worker.label} each has its own between pauses. If forward passes read it, let all workers write "
             'the same into it, or use all-reduce with buffers="rank0-each-step", its default'
         )
 
@@ -226,8 +226,8 @@ class Edits(StepObserver):
         numbers = self._sampled.numbers()
         if not (torch.equal(seen[1], numbers) or torch.equal(seen[1].nan_to_num(), numbers.nan_to_num())):
             raise ConfigurationError(
-                "the script has written into the parameters between two steps, and under this strategy workers come to "
-                "their steps at different rounds, so that their replicas would part; write into them in a hook of "
+                "the script has written into the parameters between two steps, and under this strategy workers reach "
+                "their steps at different rounds, so their replicas would diverge. Write into them in a hook of "
                 "optimizer.register_step_post_hook(), which runs after every round on all workers, or on all workers "
                 "inside `with world.evaluate():`"
             )

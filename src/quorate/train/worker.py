@@ -350,7 +350,7 @@ class StrategyWorker:
     def progress(self) -> float | None:
         """Synchronous steps that the training has made; None where they are this worker's own steps.
 
-        They are counted by the gradients that rounds have used, or by the batches that were dealt out on request.
+        They are counted by the gradients that rounds have used, or by the batches that were assigned on request.
         """
         if self._rounds is not None and not self.differs:
             return self._rounds.progress

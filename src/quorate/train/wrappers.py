@@ -1,7 +1,8 @@
 """Models that other code keeps equal, or in pieces: torch's DDP and FSDP, over whose parts a strategy has no control.
 
-Wrappers may come after `distribute`, and implicitly (`Accelerator.prepare`, `transformers.Trainer`): torch calls a hook
-for every module that gets another one as its part, and wrappers are remembered here as long as they live.
+Wrappers may be applied after `distribute`, and implicitly (`Accelerator.prepare`, `transformers.Trainer`). A hook of
+torch is called for every module that gets another one as its part, and wrappers are remembered here as long as they
+live.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class SocketBoard(Board):
             except OSError as error:
                 if "too long" in str(error):
                     raise ConfigurationError(f'the board\'s path, "{self.path}", is too long for a socket') from None
-                raise PeerFailed(f"the launcher is gone (its board at {self.path} does not answer)") from error
+                raise PeerFailed(f"the launcher has ended (its board at {self.path} does not answer)") from error
             self._mine.connection = connection
             with self._lock:
                 self._all.add(connection)
@@ -194,14 +194,14 @@ class SocketBoard(Board):
             raise ConfigurationError(str(error)) from None
         except OSError as error:
             self._drop(connection)
-            raise PeerFailed("the launcher is gone") from error
+            raise PeerFailed("the launcher has ended") from error
         except BaseException:
             # Interrupted between request and reply: the next reply on this stream would be the wrong one.
             self._drop(connection)
             raise
         if reply is None:
             self._drop(connection)
-            raise PeerFailed("the launcher is gone")
+            raise PeerFailed("the launcher has ended")
         return reply
 
     def _drop(self, connection: _Connection) -> None:

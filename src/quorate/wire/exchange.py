@@ -28,8 +28,8 @@ T = TypeVar("T")
 def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor:
     """Return the sum, added in order; smaller floats are added in float32 and rounded once. Shares no memory.
 
-    With the host of each tensor: those of one host are added in order, then the hosts' sums, in the order in which
-    hosts first occur; the sums of several hosts are rounded, as they are sent in the dtype of the tensors.
+    With the host of each tensor, those of one host are added in order, then the hosts' sums, in the order in which
+    hosts first occur. The sums of several hosts are rounded, as they are sent in the dtype of the tensors.
     """
     first = tensors[0].detach()
     is_small = first.is_floating_point() and first.element_size() < 4

@@ -21,10 +21,10 @@ _SLICE = 0.05
 class Fault:
     """A fault of one worker at one call.
 
-    `kind`: "drop" loses the message being sent; "stop" ends the worker without a message; "pause" lets `seconds` pass;
-    "cut" breaks the link to `peer` from here on (messages to it are lost, collectives with it never end).
-    The point is call number `at` (from 1) of `operation` (None: of any) on `rank`. `fired` counts how often it
-    struck: a test whose fault did not strike proves nothing.
+    `kind`: "drop" loses the message being sent; "stop" ends the worker without a message; "pause" lets `seconds` pass.
+    "cut" breaks the link to `peer` from here on (messages to it are lost, collectives with it never end). The point is
+    call number `at` (from 1) of `operation` (None: of any) on `rank`. `fired` counts how often it struck: a test whose
+    fault did not strike proves nothing.
     """
 
     kind: Literal["drop", "stop", "pause", "cut"]

@@ -2,7 +2,7 @@
 
 Large tensors are summed by messages in two exchanges: pieces to their owners, and the owners' sums to all. Workers may
 wait for their sums in any order, or for something else first. So a task, which lives while sums are under way, begins
-the second exchange in place of the waiting worker: else two workers that wait for different sums would wait for
+the second exchange in place of the waiting worker. Otherwise two workers that wait for different sums would wait for
 ever.
 """
 

@@ -1,7 +1,7 @@
 """Names of workers in sentences: their ranks, with replica and shard where the model is in shards.
 
 The key `mesh` on the board holds JSON, `[replicas, stages, shards, tensor]`, once a model was spread with workers of a
-replica having neighbouring ranks; `[]` where models of one run are spread in different ways.
+replica having neighbouring ranks. It holds `[]` if models of one run are spread differently.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class StoreBoard(Board):
             limit = self._asker.limit if seconds is None else seconds
             raise _Silent(f"the store of this run has not answered for {limit:g} s") from None
         except RuntimeError as error:
-            raise PeerFailed(f"the store of this run is gone: {str(error).splitlines()[0]}") from error
+            raise PeerFailed(f"the store of this run has ended: {str(error).splitlines()[0]}") from error
 
 
 class _Silent(PeerFailed):

@@ -27,7 +27,7 @@ _SLICE = 0.05
 class Survivors:
     """The survivors on `wire`, which is used for nothing else; every worker makes the same calls.
 
-    `members` are those of one era of calls, the dead among them: all change them at the same call, while `Wire.members`
+    `members` are those of one era of calls, the dead among them. All change them at the same call, while `Wire.members`
     has a newcomer, or a death, at another moment on each worker. A newcomer is alone until it is `among` the others,
     who admit it once all of them have joined.
     """

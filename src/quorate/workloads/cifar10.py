@@ -74,7 +74,7 @@ class Cifar10(ImageWorkload):
     """ResNet-32 (467,194 parameters) on CIFAR-10, read from the published files.
 
     Training images are padded by 4 pixels and cropped at random, and half of them are mirrored. The crops depend on
-    `seed` and on the images of a batch only: shuffled epochs have different crops, and equal batches have equal crops,
+    `seed` and on the images of a batch only. Shuffled epochs have different crops, and equal batches have equal crops,
     in any process and after any interruption. Epochs in a fixed order repeat their crops.
 
     Raises `ConfigurationError` where the folder is not given or does not have the files, and, when the data are asked

@@ -82,10 +82,10 @@ class Hyperplane(PointWorkload):
     """Linear regression with 8,193 parameters on 32,768 points; all batches have equal cost.
 
     Model, number of points, the global batch of 2,048 (256 on each of 8 workers) and the 48 epochs are those of
-    eager-SGD (Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective Operations",
-    PPoPP 2020). The distribution of the points and the noise are our choice: the plane that fits the training points
-    best has an expected squared error of noise² / (1 − features/points) on other points, which is 4.66; the published
-    final loss is about 4.7.
+    eager-SGD. The paper is Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial Collective
+    Operations", PPoPP 2020. The distribution of the points and the noise are our choice. The plane that fits the
+    training points best has an expected squared error of noise² / (1 − features/points) on other points, which is 4.66.
+    The published final loss is about 4.7.
 
     The first use writes 1.2 GB to the user's cache folder, which all workers of the machine then map into memory. With
     `data` "counter" no file is needed, the numbers are the same, and a batch costs about ten times as much.
@@ -178,8 +178,8 @@ class Hyperplane(PointWorkload):
 class Plane:
     """y = w·x + b + noise, with standard normal w, b and x.
 
-    Numbers come from numpy's Philox, a generator that is a function of a key and a counter: the key is `seed`, and each
-    row has a stretch of 2¹⁹² counts to itself (the first one is the plane's). A row of 8,192 takes about 0.1 ms.
+    Numbers are drawn from numpy's Philox, a generator that is a function of a key and a counter. The key is `seed`, and
+    each row has 2¹⁹² counts to itself (the first row is the plane's). A row of 8,192 takes about 0.1 ms.
     """
 
     features: int
@@ -220,7 +220,7 @@ _OWN = _Own()
 
 
 def _at(seed: int, era: int) -> np.random.Generator:
-    """A generator that begins where the stretch does: setting the state takes 2 µs, a new Philox 15."""
+    """A generator that begins at the first count of the rows: setting the state takes 2 µs, a new Philox 15."""
     state: Any = _OWN.philox.state
     state["state"]["key"][:] = (seed, 0)
     state["state"]["counter"][:] = (0, 0, 0, era)
@@ -237,7 +237,7 @@ def opened(plane: Plane, rows: int) -> tuple[Floats, Floats]:
     temporary name and renamed, under a lock, so that it is written once however many processes want it.
 
     What is written into the arrays stays in this process. Looked at are the file's length, its header, the targets'
-    digest, and `CHECKED_ROWS` rows; a file that fails is written anew. Raises `ConfigurationError` where the file can
+    digest, and `CHECKED_ROWS` rows; a file that fails is written again. Raises `ConfigurationError` where the file can
     not be kept, or another process does not finish writing it within `WAIT_SECONDS`.
     """
     folder = cache_folder()

@@ -49,8 +49,8 @@ class Ucf101Features(SequenceWorkload):
     files (see docs/workloads.md). The model is the published one; ReLU between its dense layers, optimizer and batch
     are our choice. Batches are neither bucketed nor cut, so that their cost varies with the videos.
 
-    Raises `ConfigurationError` for settings out of range or a folder that is not given or not there, and, when the data
-    are asked for, for split files and videos that are missing or not what they should be (all are looked at, 0.1 ms
+    Raises `ConfigurationError` for settings out of range, and for a folder that is not passed or does not exist. When
+    the data are read, it raises one for split files and videos that are missing or damaged (all are checked, 0.1 ms
     each).
     """
 

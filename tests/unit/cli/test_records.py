@@ -13,7 +13,7 @@ def test_the_table_says_what_is_near_and_what_is_not(capsys: pytest.CaptureFixtu
     assert status_of(["simulate", "--records"]) == 0
     told = capsys.readouterr().out
     assert "Yamazaki" in told and "2,176 V100" in told and "34,816 to 69,632" in told
-    assert "not within a factor of 2.00: none\nforeseen in another order than published: none\nfitted: " in told
+    assert "not within a factor of 2.00: none\npredicted in another order than published: none\nfitted: " in told
 
 
 def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,7 +154,7 @@ def test_runs_of_other_kinds_tell_what_their_exchanges_cost(recorded: Path, caps
     words = ("--like", "first", "--strategy", "all-reduce", "--strategy", "quorum")
     alone = told(capsys, *words, "--name", "one")
     both = told(capsys, *words, "--like", "second", "--name", "two")
-    assert any("give a run of that kind as another --like" in one for one in alone["cautions"])
+    assert any("pass such a run as another --like" in one for one in alone["cautions"])
     assert not any("another --like" in one for one in both["cautions"])
     rates = [[row["steps_per_second"] for row in one["rows"]] for one in (alone, both)]
     assert rates[0][:2] == rates[1][:2]

@@ -51,7 +51,7 @@ def test_a_position_is_of_the_same_number_of_workers() -> None:
     own_position = position(RepeatedShare)
     again = Position.read(own_position.as_json())
     assert again == own_position and again.is_shared_as(RepeatedShare(rank=1, size=4, times=3), BATCH)
-    with pytest.raises(ConfigurationError, match="nobody else can go on in the middle of an epoch"):
+    with pytest.raises(ConfigurationError, match="no other number of workers can continue in the middle of an epoch"):
         deal_again([own_position])
 
 

@@ -238,7 +238,7 @@ def test_without_rank_0_there_is_a_sentence() -> None:
     launched = LaunchedRank(
         launcher="srun", rank=1, size=2, local_rank=1, local_size=2, is_one_host=True, job=f"alone {os.getpid()}"
     )
-    with pytest.raises(WireTimeout, match="rank 0 of the 2 workers that srun has started was not met on this host"):
+    with pytest.raises(WireTimeout, match="rank 0 of the 2 workers that srun has started did not answer on this host"):
         meet_on_this_host(launched, 0.1)
 
 

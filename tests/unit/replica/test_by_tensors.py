@@ -102,7 +102,7 @@ def test_refused() -> None:
     with pytest.raises(ConfigurationError, match='^Coupled calculates with all parameters at once, .*"tensors"$'):
         shard_by_of(Coupled, [group], None)
     assert shard_by_of(Coupled, [group], "tensors") == "tensors"
-    with pytest.raises(ConfigurationError, match='^Muon computes with whole tensors; leave out shard_by="rows"$'):
+    with pytest.raises(ConfigurationError, match='^Muon computes with full tensors; leave out shard_by="rows"$'):
         shard_by_of(torch.optim.Muon, [group_of(torch.optim.Muon)], "rows")
 
 

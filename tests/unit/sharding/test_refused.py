@@ -94,7 +94,7 @@ def dealt_out_before() -> object:
     return sharded()
 
 
-PIECES = "does not act between replicas of shards as it is set here"
+PIECES = "with these settings cannot act between replicas of shards"
 FIRST: dict[str, Refused] = {
     "a loader before": Refused(dealt_out_before, 'a loader was made with share="dynamic" before, and a model in'),
 }
@@ -119,12 +119,12 @@ SPREAD: dict[str, Refused] = {
     ),
     "lbfgs": Refused(lambda: distributed(optimizer=LBFGS), "LBFGS calculates with all parameters at once"),
     "rows": Refused(
-        lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor computes with whole tensors; leave"
+        lambda: distributed(optimizer=Adafactor, shard_by="rows"), "Adafactor computes with full tensors; leave"
     ),
     "shard_by": Refused(lambda: distributed(shard_by="columns"), "shard_by='columns' is unknown; known: rows, tensors"),
     "rounds": Refused(
         lambda: distributed("quorum", optimizer=Adafactor),
-        "quorum agrees in rounds, and Adafactor calculates with whole tensors",
+        "quorum agrees in rounds, and Adafactor calculates with full tensors",
     ),
     "averaged moments": Refused(
         lambda: distributed("local-sgd", optimizer=Adafactor, momentum="average"),

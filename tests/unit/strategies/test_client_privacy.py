@@ -146,5 +146,5 @@ def test_settings_under_which_nothing_is_hidden_are_refused(settings: dict[str, 
 
 
 def test_control_variates_cannot_be_hidden() -> None:
-    with pytest.raises(ConfigurationError, match="scaffold hands in control variates as well"):
+    with pytest.raises(ConfigurationError, match="scaffold sends control variates as well"):
         trained(2, "scaffold", secure=True)

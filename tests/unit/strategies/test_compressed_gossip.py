@@ -219,7 +219,7 @@ def test_what_dcd_needs_of_a_codec_is_said(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
     scene("dcd-psgd", 3, steps=1, levels=7, **given).run()
     said = capsys.readouterr().err
-    assert said.startswith("quorate: dcd-psgd is known to converge where codes err by less than 0.5 times")
+    assert said.startswith("quorate: dcd-psgd is known to converge if the error of codes is less than 0.5 times")
 
 
 @pytest.mark.parametrize(

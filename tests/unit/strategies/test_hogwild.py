@@ -215,7 +215,7 @@ def test_a_sparse_gradient_that_is_not_finite_is_left_out() -> None:
 
 
 def test_across_hosts_it_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the workers are on 2 hosts; start all of them on one host"):
+    with pytest.raises(ConfigurationError, match="the workers are on 2 hosts. Start all of them on one host"):
         scene(3, world={"network": Network(hosts=(0, 0, 1))}).run()
 
 

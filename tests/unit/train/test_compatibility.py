@@ -103,7 +103,7 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"strategy": "detox", "reduction": {"compress": "half", "reduce": "median"}},
         {"reduction": {"reduce": "median"}},
     ),
-    ("codecs write small", {"strategy": "local-sgd", "reduction": {"compress": "half"}}, {"strategy": "diloco"}),
+    ("Codecs write small", {"strategy": "local-sgd", "reduction": {"compress": "half"}}, {"strategy": "diloco"}),
     (
         "for sums of all workers",
         {"strategy": "quorum", "reduction": {"compress": "power-sgd"}},

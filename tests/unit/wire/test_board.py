@@ -308,7 +308,7 @@ def test_a_store_whose_server_is_gone_is_a_failed_peer() -> None:
     board = StoreBoard(dist.TCPStore("127.0.0.1", server.port, None, False, wait_for_workers=False))
     board.set("key", b"x")
     del server
-    with pytest.raises(PeerFailed, match="store of this run is gone"):
+    with pytest.raises(PeerFailed, match="store of this run has ended"):
         board.get("key")
 
 

@@ -131,7 +131,7 @@ def test_a_lost_launcher_is_a_failed_peer(server: BoardServer, board: SocketBoar
     board.set("key", b"x")
     server.close()
     for ask in (lambda: board.get("key"), lambda: board.get("key"), lambda: board.wait(["never"], 10.0)):
-        with pytest.raises(PeerFailed, match="launcher is gone"):
+        with pytest.raises(PeerFailed, match="launcher has ended"):
             ask()
 
 
@@ -151,7 +151,7 @@ def test_a_wait_ends_when_the_launcher_does(server: BoardServer, board: SocketBo
         time.sleep(0.001)
     server.close()
     waiting.join(10.0)
-    assert [str(error) for error in raised] == ["the launcher is gone"]
+    assert [str(error) for error in raised] == ["the launcher has ended"]
 
 
 def _serve_and_be_stopped(board: Board, path: str, rank: int) -> None:

@@ -107,7 +107,7 @@ class CompareProgress:
         if self._interrupt.asked:
             self._say_once("ending the run under way (within some 10 seconds; once more ends it at once)")
         if self._server.why_not_forking is not None:
-            self._say_once(f"every worker imports torch anew, since the fork server {self._server.why_not_forking}")
+            self._say_once(f"every worker imports torch again, since the fork server {self._server.why_not_forking}")
         if self._bar is None or self._tail is None:
             return
         self._tail.look()

@@ -125,7 +125,7 @@ def _torch(environments: list[dict[str, Any]]) -> Finding:
     try:
         environments.append(trials.environment())
     except QuorateError as error:
-        return fail(f"torch cannot be imported: {error}", "install torch anew")
+        return fail(f"torch cannot be imported: {error}", "reinstall torch")
     return software.torch(environments[0])
 
 

@@ -73,7 +73,7 @@ def show(
     if script:
         first = tried[0].foreseen.layout if tried else plan.best[0].layout
         typer.echo(f"\nThe first choice: {how_to_run(first, model, script)}")
-    origin = "Foreseen, not measured" if tried is None else "Lines after the first table are foreseen, not measured"
+    origin = "Predicted, not measured" if tried is None else "Lines after the first table are predicted, not measured"
     echo_text(
         f"\n{origin}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
         f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."

@@ -169,7 +169,7 @@ def timed(
     answers of `timing_in_pieces` with two workers over each of `axes` that the model allows. Raises as `measured`.
 
     The script runs in `at_once` processes, which share caches and memory; seconds are means. With a `crowd` of more
-    than one worker per core it also runs in that many times as many processes: `crowding` is the time of a step there,
+    than one worker per core it also runs in that many times as many processes. `crowding` is the time of a step there,
     divided by the time that its share of the cores predicts. `spread` is the variation of steps (see
     `planning.waiting.spread_of`), in the crowd if there is one.
     """

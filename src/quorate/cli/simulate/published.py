@@ -1,4 +1,4 @@
-"""`quorate simulate --records`: the published records of ResNet-50 on ImageNet, each foreseen from data sheets."""
+"""`quorate simulate --records`: the published records of ResNet-50 on ImageNet, each predicted from data sheets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _lines(predictions: Sequence[Foreseen]) -> Iterator[str]:
     far = [prediction.record.who for prediction in predictions if not prediction.is_near]
     yield f"not within a factor of {number_in_words(FACTOR)}: {listed(far) or 'none'}"
     pairs = [f"{slower} and {faster}" for slower, faster in out_of_order(predictions)]
-    yield f"foreseen in another order than published: {'; '.join(pairs) or 'none'}"
+    yield f"predicted in another order than published: {'; '.join(pairs) or 'none'}"
     efficiencies = listed([f"{share:.0%} for {family}s" for family, share in EFFICIENCY.items()])
     fixed = seconds_in_words(FIXED["gpu"])
     yield f"fitted: an efficiency of {efficiencies}, and {fixed} of each step on gpus; all else is published or assumed"

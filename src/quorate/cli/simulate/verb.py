@@ -36,7 +36,7 @@ _LONG = 0.05
 """Seconds that one worker's connection may be busy with one round before that is said."""
 
 _LAST = 0.1
-"""The share of the steps whose loss is told."""
+"""The share of the steps whose loss is reported."""
 
 
 @command
@@ -132,8 +132,8 @@ def _cautions(plan: SimulationPlan) -> list[str]:
         unknown = dict.fromkeys(arm.text for arm in grid.arms if arm.times and arm.times.kind not in grid.measured)
         if unknown:
             cautions.append(
-                f"what exchanges of {listed(list(unknown))} cost was not recorded: each message is taken to cost what "
-                f"one of {grid.like.times.name} did, which may be far off; give a run of that kind as another --like"
+                f"the cost of exchanges of {listed(list(unknown))} was not recorded. Each message is taken to cost as "
+                f"much as one of {grid.like.times.name}, which may be far off; pass such a run as another --like"
             )
     if grid.like is not None and max(grid.workers) > grid.like.workers:
         cautions.append("workers beyond those recorded are taken to be like them, in blocks of as many")

@@ -43,19 +43,19 @@ def files(
             - "tokens": .bin, plain numbers (`dtype`, by default "uint16"); a window of `length` + 1 tokens, int64. The
               last of them is the first of the next window.
             - "safetensors": tensors with equally many rows; a dict of one row of each.
-            - "tar": uncompressed archives as in WebDataset; a dict of the members of one name by their suffix, decoded
-              for known suffixes (images, .cls, .txt, .json, .npy), else bytes; the name under "__key__".
+            - "tar": uncompressed archives as in WebDataset. An example is a dict of the members of one name by their
+              suffix, and the name under "__key__". Members with known suffixes (images, .cls, .txt, .json, .npy) are
+              decoded, others are bytes.
             - "parquet": a row, a dict by column (`columns`: only these). Needs pyarrow: `pip install pyarrow`.
         on_bad_file: "stop" raises an error for a file that is missing on some workers, or damaged, with the rank that
-            noticed it. "skip" leaves it out on all (and replaces a damaged example by the next readable one).
+            noticed it. "skip" leaves it out on all workers, and replaces a damaged example by the next readable one.
         cache: A folder of this host, into which each file is copied at first use, once for all workers of the host.
         transform: A function that is applied to each example.
         read: "each": all workers call this function at the same place, after `quorate.join()`; they compare their lists
             of files, and each checks some of them. (Called before, each checks all.) "one": files need to be on one
-            host only; the worker of the lowest rank that finds any reads them, and the others receive their examples
-            from it, one batch ahead, with `num_workers=0`. Cost: every example over the wire. "own": every worker has
-            files of its own, whatever their names; `loader` gives each its own examples, and all have equally many
-            batches.
+            host only. The worker of the lowest rank that finds any reads them; the others receive their examples from
+            it, one batch ahead, with `num_workers=0`. Cost: every example over the wire. "own": every worker has files
+            of its own, whatever their names; `loader` gives each its own examples, and all have equally many batches.
         options: The options of the kind.
 
     Returns:

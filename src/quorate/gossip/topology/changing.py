@@ -18,9 +18,9 @@ _LEAST_ROUNDS = 8
 class OnePeerExponential(Directed):
     """Every worker sends to one other: 1 rank ahead, then 2, then 4 ..., in turn.
 
-    If the number of workers is a power of two, log2 P rounds give the exact mean. Otherwise no number of rounds does:
-    numbers come nearer to the mean in every round, by a factor that `quorate explain one-peer-exponential -n P` gives
-    (after one cycle they differ from it by up to 4 % of their range for 12 workers, 2 % for 24).
+    If the number of workers is a power of two, log2 P rounds give the exact mean. Otherwise no number of rounds does.
+    Numbers come nearer to the mean in every round, by a factor that `quorate explain one-peer-exponential -n P` prints.
+    After one cycle they differ from it by up to 4 % of their range for 12 workers, 2 % for 24.
     """
 
     def cycle(self, size: int) -> int:

@@ -65,6 +65,8 @@ class Butterfly(Undirected):
 
 
 def group_size_near_root(size: int) -> int:
-    """Return the power of two whose ratio to the square root of `size` is nearest to 1, at least 2; of two that are
-    equally near the larger, 8 for a size of 32."""
+    """Return the power of two whose ratio to the square root of `size` is nearest to 1, at least 2.
+
+    Of two that are equally near it is the larger: 8 for a size of 32.
+    """
     return max(2, 1 << math.floor(math.log2(size) / 2 + 0.5))

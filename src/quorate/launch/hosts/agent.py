@@ -1,6 +1,6 @@
 """`python -m quorate.launch.hosts.agent`: starts the workers of one host for a launcher elsewhere, at its own stdin.
 
-No worker, and nothing that one has started in its process group, outlives the agent; and the agent ends with the
+No worker, and no process that a worker has started in its process group, outlives the agent. The agent ends with the
 connection to its launcher, or when it has heard nothing from it for `SILENCE` seconds.
 """
 

@@ -95,7 +95,7 @@ class BoardConnections:
         return True
 
     def close(self) -> None:
-        """End them all: the other end is gone."""
+        """End them all: the other end has closed."""
         for connection in self._open.values():
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -27,8 +27,8 @@ _OURS = (
 )  # fmt: skip
 _TAKEN_ALONG = ("QUORATE_TOKEN", "QUORATE_SILENCE", "QUORATE_TLS", "QUORATE_CONGESTION", "QUORATE_GPU_BACKEND")
 _OF_LIBRARIES = ("NCCL_", "TORCH_NCCL_", "RCCL_", "UCX_", "CUDA_", "HSA_")
-"""Variables of the launcher's own environment that workers get, besides those named by the user; the latter begin so:
-they set up the communication between GPUs, and have to be the same on all hosts."""
+"""Variables of the launcher's own environment that workers get, besides those named by the user. The latter are the
+beginnings of names: these variables set up the communication between GPUs, and must be the same on all hosts."""
 
 
 class Worker:

@@ -20,10 +20,10 @@ _LOOKS_FOR, _LOOK_EVERY = 2.0, 0.1
 
 
 def check_hosts(hosts: Hosts, script: str, folder: Path) -> None:
-    """Raises `ConfigurationError`, which names the host, where a run of `script` into `folder` would come to nothing.
+    """Raise `ConfigurationError`, which names the host, if a run of `script` into `folder` would fail.
 
-    That is where a host cannot be reached, or has another version of quorate; where it has not the same script at the
-    same path; and where rank 0's host, to which all others send their records, has another folder than this machine.
+    It would fail if a host cannot be reached, has another version of quorate, or lacks the same script at the
+    same path. It would also fail if rank 0's host, which receives all records, has another folder than this machine.
     """
     with ExitStack() as stack:
         links = []
@@ -56,7 +56,7 @@ def _check_records(first: Link, folder: Path) -> None:
             if time.monotonic() > until:
                 raise ConfigurationError(
                     f"the records would be in {folder} on host {first.place.host}, which is not the folder of that "
-                    f"name on {socket.gethostname()}; start the comparison on {first.place.host}, or in a folder that "
+                    f"name on {socket.gethostname()}. Start the comparison on {first.place.host}, or in a folder that "
                     "both have"
                 )
             time.sleep(_LOOK_EVERY)

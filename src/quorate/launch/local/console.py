@@ -44,8 +44,9 @@ class QuietConsole:
 class ShownConsole:
     """A worker's output goes to its log and, as it comes, to our own stdout and stderr.
 
-    Where ours is a terminal, the worker's is one too (of the same size), so that progress bars and colours work; else
-    it is a pipe, and stdout and stderr stay apart. A reader of ours that goes away (`| head`) stops the showing only.
+    If the launcher's stream is a terminal, the worker's is one too (of the same size), so that progress bars and
+    colours work. Otherwise it is a pipe, and stdout and stderr stay separate. If its reader ends (as in `| head`), only
+    the output stops.
     """
 
     stdin: int | None = None

@@ -1,9 +1,9 @@
 """Workers that are started while a run is under way: in place of one that died, or one more for whoever asks.
 
-Ranks are never used twice: newcomers have those from the number of workers at the start on. Who wants one more writes
-so on the board: `newcomers/wanted` counts those that were asked for, and `newcomers/said/<k>` holds what became of the
-k-th, from 1: `rank 5`, or why there is none. The address of the board is in the run's folder, readable by this user
-alone.
+Ranks are never used twice: newcomers have those from the number of workers at the start on. A request for one more
+worker is written to the board. `newcomers/wanted` counts the requests, and `newcomers/said/<k>` holds the answer to the
+k-th, from 1: `rank 5`, or the reason why there is none. The address of the board is in the run's folder, readable by
+this user alone.
 """
 
 from __future__ import annotations

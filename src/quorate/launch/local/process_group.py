@@ -49,10 +49,10 @@ LAST_CALL = 3.0
 class Crew:
     """`children`, by rank, and the board on which they read who has failed; more may `join` before `watch` is called.
 
-    A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death, and the
-    others have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
+    A worker that ends with a signal or a status above 0 is on the board within `LOOK_EVERY` of its death. The others
+    have `grace` seconds to leave; then they get SIGTERM, and `LAST_CALL` later SIGKILL. What a worker has
     started ends with it: its process group gets SIGTERM at its end, and SIGKILL `LAST_CALL` later. Leaving the `with`
-    block kills whatever is still there. `shows(rank, text)` is told of what a worker reports about all of them, and
+    block kills whatever is still there. `shows(rank, text)` receives the reports of a worker about all of them, and
     `asked()` is called before the first signal is passed on.
     """
 
@@ -139,7 +139,7 @@ class Crew:
         return True
 
     def kill(self) -> None:
-        """SIGKILL for every worker that is left and for all they started; returns when they are gone."""
+        """SIGKILL for every worker that is left and for all they started; returns when they have ended."""
         for group in self._left_behind:
             signal_group(group, signal.SIGKILL)
         self._left_behind.clear()

@@ -23,7 +23,7 @@ RUNS = Path("runs")
 COMPARISON, COMPARISON_FORMAT = "compare.json", 1
 """The file that makes a folder one of a comparison; its format rises when a key changes its meaning or goes away."""
 SIMULATED = "simulated.json"
-"""The file of a run with what a simulation foresees of more workers."""
+"""The file of a run with the predictions of a simulation for more workers."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _GIT_SECONDS = 5.0
 

@@ -1,7 +1,7 @@
 """Requests between the processes of a run over the board, beside their work: to leave, and to report where they are.
 
-`stop` holds the exit status with which all are to leave, in decimal; `where` the number of the newest question where
-everyone is, `where/<number>/<rank>` each one's `Whereabouts`, `where said` the `Report` made of these.
+`stop` holds the exit status with which all workers leave, in decimal. `where` is the number of the newest request for
+positions, `where/<number>/<rank>` the `Whereabouts` of each worker, `where said` the `Report` made of these.
 """
 
 from __future__ import annotations

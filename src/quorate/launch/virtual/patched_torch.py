@@ -1,8 +1,8 @@
 """Changes of torch and of the process for scripts in virtual workers.
 
-DataLoaders load in their worker (`num_workers` is 0), `torch.compile` is eager (it returns what it is given), what may
-be set only once or would set the whole process is not set, and `torch.distributed` is refused: its calls name what to
-call instead, since a virtual worker is no process.
+DataLoaders load in their worker (`num_workers` is 0), and `torch.compile` is eager (it returns its argument). Calls
+that may be made only once, or that would set the process for all, do nothing. `torch.distributed` is refused, since a
+virtual worker is no process: the error names the call to use instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stand-ins: functions of the process that do something else when a virtual worker calls them.
+"""Replacements of functions of the process, which act differently when a virtual worker calls them.
 
-A stand-in looks at who calls. In any other thread, and after the world has ended, it is the original: a module that
-was imported by a script keeps what it imported for ever. There are stand-ins for the clock, for logging and for the
+A replacement looks at who calls. In any other thread, and after the world has ended, it is the original: a module that
+was imported by a script keeps its imports for ever. There are replacements for the clock, for logging and for the
 standard streams.
 """
 

@@ -63,10 +63,11 @@ def run_script(
 ) -> int:
     """Run the script at `path` in `size` virtual workers, and `joiners` more that join; returns the run's exit status.
 
-    0: all ended normally. Otherwise the status of the first to fail: what it gave to `sys.exit`, 2 after a
-    `ConfigurationError`, 1 after any other exception, and where a strategy was asked for that nobody used; 130 after
-    Ctrl-C (a long computation between waits is not interrupted: leave the process then). `run_dir` gets `rank-N.log` of
-    every rank; rank 0 is also shown, unless `on_output` is there, which is told of everything (rank, text).
+    0: all ended normally. Otherwise the status of the first to fail: its argument of `sys.exit`, 2 after a
+    `ConfigurationError`, 1 after any other exception. 1 also if no optimizer used the strategy that was asked for; 130
+    after Ctrl-C (a long computation between waits is not interrupted: leave the process then). `run_dir` gets
+    `rank-N.log` of every rank; rank 0 is also shown, unless `on_output` is passed, which is called with everything
+    (rank, text).
 
     Raises `ConfigurationError` if `path` cannot be read.
     """

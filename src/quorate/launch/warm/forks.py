@@ -43,7 +43,7 @@ ZYGOTE = "quorate.launch.warm.zygote"
 _BIRTH = 60.0
 """Seconds at most until a process that was asked for is there."""
 _LEAVE = 5.0
-"""Seconds that a zygote whose end is told has to leave before it is killed."""
+"""Seconds that a zygote has to leave, from the request to end, before it is killed."""
 
 
 def environment_of_python() -> dict[str, str]:

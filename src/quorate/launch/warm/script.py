@@ -27,10 +27,10 @@ CANNOT_OPEN = 2
 def live_as_main(script: str, arguments: Sequence[str] = (), *, is_module: bool = False) -> NoReturn:
     """Execute `script` (or the module of that name, as after `-m`) as `__main__`, and end this process as it ends.
 
-    To be called in the main thread, with no folder of a script in `sys.path` yet. Tracebacks begin in the script. As in
-    a process of its own, the end is: the traceback or the message of `SystemExit`, waiting for threads, functions
-    registered with `atexit`, `__main__` cleared, files flushed; what python then does to the modules, which takes
-    longer than a short script, is left out.
+    To be called in the main thread, with no folder of a script in `sys.path` yet. Tracebacks begin in the script. The
+    end is as in a process of its own: the traceback or the message of `SystemExit`, waiting for threads, functions
+    registered with `atexit`, `__main__` cleared, files flushed. The clearing of modules that follows in python is left
+    out, as it takes longer than a short script.
     """
     ending: BaseException | None = None
     main = sys.modules["__main__"] = ModuleType("__main__")

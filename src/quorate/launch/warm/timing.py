@@ -2,8 +2,8 @@
 
 What `quorate plan SCRIPT` starts, by `python -m quorate.launch.warm.timing ANSWER SCRIPT [ARGUMENT ...]`. The answer,
 one JSON object, goes to the file ANSWER: that of `measuring`, which the first step is for, and `times`, of the steps
-behind it. A block's backward pass is timed from when the gradient of its output is there to when that of its input is;
-where nothing asks for that of its input, it is taken to be twice the forward pass.
+behind it. A block's backward pass is timed from the gradient of its output to the gradient of its input. If nothing
+needs the gradient of its input, the pass is assumed to take twice as long as the forward pass.
 """
 
 from __future__ import annotations
@@ -263,8 +263,11 @@ def tensors_in(x: Any) -> list[Tensor]:
 def fixed_shares(
     blocks: Mapping[str, Module], inputs: Mapping[str, tuple[Any, Any]], examples: int
 ) -> tuple[float, float]:
-    """Return the shares of the seconds of both passes that do not depend on the number of examples, by a line through
-    one example and all, with no parameters in a cache. 0 if blocks cannot be called with one example."""
+    """Return the shares of the seconds of both passes that do not depend on the number of examples.
+
+    They come from a line through one example and all, with no parameters in a cache. 0 if blocks cannot be called with
+    one example.
+    """
     names = [name for name in blocks if name in inputs]
     if not names or examples < 2:
         return 0.0, 0.0

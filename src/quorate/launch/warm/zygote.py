@@ -1,7 +1,7 @@
 """A process that has imported torch once, and forks every process it is asked for: the other end of `Forks`.
 
-Its arguments are the modules to import. Its stdin is a socket: from there come requests (a length, JSON, and the three
-standard streams of the new process), and there go lines: that it is ready, the process that was forked, one that has
+Its arguments are the modules to import. Its stdin is a socket. It receives requests: a length, JSON, and the three
+standard streams of the new process. It sends lines: that it is ready, which process was forked, and which process has
 ended. Its end, and the end of the socket, are the end of all it has forked. It has one thread, computes nothing and
 touches no GPU, so that processes start clean. From the first line of its script on such a process is as one that was
 started: a session, descriptors, generators, environment and `__main__` of its own.
@@ -139,7 +139,7 @@ def _live(
 
 
 def _draw_seeds() -> None:
-    """Default generators begin anywhere, as in a fresh process (python's own one is drawn anew at every fork)."""
+    """Default generators begin anywhere, as in a fresh process (python's own one is drawn again at every fork)."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:

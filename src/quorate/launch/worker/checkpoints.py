@@ -33,14 +33,14 @@ def save(
     step, not between a backward pass and its step.
 
     Under strategies that step together it is taken at once if all workers call it at the same step; if only some do,
-    all take it after the next step. Under strategies with rounds any worker may call it: every worker takes its part at
-    its next batch, backward pass, `save` or end after it has applied the same round, with the extras that it passed to
-    `load` or `save` last.
+    all take it after the next step. Under strategies with rounds any worker may call it. Every worker takes its part
+    after it has applied the same round, at its next batch, backward pass, `save` or end. It saves the extras that it
+    passed to `load` or `save` last.
 
     Args:
-        to: A path, the same on every worker and at the same step, to which model and optimizer are written: `.pt` for
-            `torch.load(weights_only=True)`, `.safetensors` (the model alone), or without a suffix a folder of
-            `torch.distributed.checkpoint`. The call returns when it is written; an existing path is replaced.
+        to: A path, the same on every worker and at the same step, to which model and optimizer are written. `.pt` is a
+            file for `torch.load(weights_only=True)`, `.safetensors` has the model alone. Without a suffix it is a
+            folder of `torch.distributed.checkpoint`. The call returns when it is written; an existing path is replaced.
         keep: How many of the newest checkpoints are kept (at least 1); the largest number of all workers counts.
         best: The value of this state, the larger the better (of a loss, its negative); the checkpoint with the largest
             value is kept as well. NaN and infinite values count as none.
@@ -89,9 +89,9 @@ def load(source: str | Path | None = None, /, *, best: bool = False, **extra: An
     the resize law of the strategy; one line says so, and the number of steps is the workers' mean.
 
     Args:
-        source: A path: a file of `torch.save` (a model's `state_dict()`, or a dictionary with "model", "optimizer",
-            "step" and extras, as `save` writes it), a `.safetensors` file, or a folder of
-            `torch.distributed.checkpoint`. Of a file only tensors and plain values are read; torch unpickles the
+        source: A path: a file of `torch.save`, a `.safetensors` file, or a folder of `torch.distributed.checkpoint`. A
+            file of `torch.save` has a model's `state_dict()`, or a dictionary with "model", "optimizer", "step" and
+            extras, as `save` writes it. Of a file only tensors and plain values are read; torch unpickles the
             `.metadata` of a folder.
         best: Whether to continue from the checkpoint with the largest value (`quorate.save(best=...)`). Later
             checkpoints are removed once a new one is complete.
@@ -101,8 +101,8 @@ def load(source: str | Path | None = None, /, *, best: bool = False, **extra: An
         The number of steps that this worker has made; None if there is no checkpoint.
 
     Raises:
-        CheckpointError: There are checkpoints and none can be used, they are of another model or optimizer, or the
-            strategy's state does not fit a world of this size (exit status 2).
+        CheckpointError: There are checkpoints and none can be used, or they are of another model or optimizer. Also if
+            the strategy's state does not fit a world of this size (exit status 2).
         ConfigurationError: `quorate.distribute()` was not called.
 
     Example:

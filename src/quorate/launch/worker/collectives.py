@@ -89,10 +89,9 @@ class Collectives:
         Args:
             x: A number, or a dense tensor of the same shape and dtype on every worker.
 
-        Returns:
-            A number for a number (an integer for an integer, if the sum is whole), or a tensor of the same shape,
-            dtype and device; counts of `True` (int64) for booleans. Numbers are added in float64, tensors smaller than
-            float32 in float32. It has no gradient.
+        Returns: A number for a number (an integer for an integer, if the sum is whole), or a tensor of the same shape,
+            dtype and device. For booleans it is the count of `True` (int64). Numbers are added in float64, tensors
+            smaller than float32 in float32. It has no gradient.
 
         Raises: As `mean`. Cost: as that of `mean`.
 

@@ -1,4 +1,4 @@
-"""Gangs of workers: torchrun starts all anew where one died, or a host has come or gone.
+"""Gangs of workers: torchrun restarts all where one died, or a host has come or gone.
 
 Its store mostly stays, and holds what the workers before have left there, their failure too. So each gang keeps its
 notes under a name of its own, on which its workers agree. In the store are, below `quorate`:
@@ -9,8 +9,8 @@ notes under a name of its own, on which its workers agree. In the store are, bel
 | `gang` | the newest `Gang` |
 | `here/<name>/<rank>` | there where that worker has seen its own word in `gang`, so that the name is of its own gang |
 
-The folder of the run is remembered for the torchrun of each host, on that host, as long as it lives; a gang goes on in
-it where one of its workers has been started by a torchrun that remembers one.
+The torchrun of each host remembers the folder of the run, on that host, as long as it lives. A gang continues in it if
+one of its workers has been started by a torchrun that remembers one.
 """
 
 from __future__ import annotations

@@ -80,16 +80,16 @@ class _Joined:
 def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: str | None = None) -> World:
     """Join the workers this process was started with, and return the `World`; a second call returns the same.
 
-    It works under `quorate run` (real and virtual), torchrun, srun and mpirun, in a process whose default process group
-    exists already (it is used), and in a process on its own, a world of one worker. Otherwise it creates torch's
-    default process group, so that samplers, meshes and your own collectives work.
+    It works under `quorate run` (real and virtual), torchrun, srun and mpirun. It also works in a process whose default
+    process group exists already (it is used), and in a process on its own, a world of one worker. Otherwise it creates
+    torch's default process group, so that samplers, meshes and your own collectives work.
 
     Args:
         timeout: The limit of every wait, in seconds.
         records: Whether records are kept in a folder below `runs`; None: if a launcher started several workers, and
             always under `quorate run`.
         log: The loggers that receive losses and logged values of rank 0 beside the records: "tensorboard", "wandb" or
-            "mlflow", several separated by commas, or "none"; None: tensorboard if it is installed. `quorate run --log`
+            "mlflow", several separated by commas, or "none". None: tensorboard if it is installed. `quorate run --log`
             takes precedence.
 
     Returns:
@@ -328,9 +328,9 @@ def _check_served(own: OwnServers) -> None:
 def prepare(place: Place, chosen: Overrides) -> None:
     """Let `chosen` be in force in this worker's place.
 
-    A seed that was given seeds the default generators of torch, numpy and python, alike on all ranks until an optimizer
-    is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts that say
-    nothing known.
+    A seed that was passed seeds the default generators of torch, numpy and python. All ranks have the same seed until
+    an optimizer is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts
+    that say nothing known.
     """
     choices, data, wire = chosen_in(place), data_context(place), place.wire
     if chosen.replay is not None:

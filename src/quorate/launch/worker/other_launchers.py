@@ -9,9 +9,9 @@
 The first that applies is taken: mpirun may start its processes by srun. In the shell of sbatch and salloc there are
 variables of Slurm too, and no step with several tasks: such a process is alone.
 
-Between hosts rank 0 is on the first host of the step (srun), and is looked for where mpirun itself runs: of that host
-Open MPI tells the addresses (4: OMPI_MCA_orte_hnp_uri) or the name (5: in PMIX_NAMESPACE). MASTER_ADDR goes first.
-Workers of one host whose launcher offers no board meet at one that rank 0 serves on a Unix socket.
+Between hosts rank 0 is on the first host of the step (srun). With mpirun, rank 0 is on the host where mpirun itself
+runs: Open MPI gives that host's addresses (4: OMPI_MCA_orte_hnp_uri) or its name (5: in PMIX_NAMESPACE). MASTER_ADDR
+goes first. Workers of one host whose launcher offers no board meet at one that rank 0 serves on a Unix socket.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def name_under_slurm() -> str | None:
 
 
 def is_requeued() -> bool:
-    """Whether Slurm has started this job anew."""
+    """Whether Slurm has restarted this job."""
     count = os.environ.get("SLURM_RESTART_COUNT", "")
     return count.isdecimal() and int(count) > 0
 
@@ -290,8 +290,8 @@ def meet_on_this_host(launched: LaunchedRank, timeout: float) -> tuple[Board, Pa
             return SocketBoard(str(served / _BOARD)), served
         if time.monotonic() > until:
             raise WireTimeout(
-                f"rank 0 of the {launched.size} workers that {launched.launcher} has started was not met on this host "
-                f"within {timeout:g} s; if it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
+                f"rank 0 of the {launched.size} workers that {launched.launcher} has started did not answer on this "
+                f"host within {timeout:g} s. If it runs, set MASTER_ADDR and MASTER_PORT to where it can listen"
             )
         time.sleep(_MEETING_LOOK_EVERY)
 

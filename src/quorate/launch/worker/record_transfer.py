@@ -34,8 +34,9 @@ EVERY = 1.0
 BATCH = 1 << 18
 """Bytes of one message, at most."""
 LOOKS_FOR, LOOKS_FOR_AT_END = 2.0, 0.3
-"""Seconds in which a file that another host has made is seen, where there is a file system in common; and those that
-there is time for where the run is over by then."""
+"""Seconds in which a file that another host has made is seen, on a common file system, and seconds that remain for this
+if the run is over by then.
+"""
 _AGAIN = 5.0
 """Seconds after which an unanswered message is sent again."""
 _TO_KEEPER, _FROM_KEEPER = "records/to the keeper", "records/from the keeper"

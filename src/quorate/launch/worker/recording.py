@@ -129,7 +129,7 @@ def _folder(place: Place, chosen: Overrides, *, is_wanted: bool) -> Path | None:
 
 
 def begun_before(wire: Wire) -> Path | None:
-    """The folder of the run that a launcher has started anew, if it has; called by all workers."""
+    """The folder of the run that a launcher has restarted, if it has; called by all workers."""
     name = name_under_slurm()
     if name is not None and is_requeued() and (RUNS / name).is_dir():
         return (RUNS / name).resolve()

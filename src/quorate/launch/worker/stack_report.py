@@ -1,4 +1,4 @@
-"""Reports of places in code: each worker's stack in a wait in vain, and which one differs."""
+"""Reports of places in code: each worker's stack in a wait that timed out, and which one differs."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class World(Collectives):
             this_worker_only: Whether the other workers keep training. Strategies that do not wait for every worker
                 allow it; this worker leaves the block at the round that the others have reached.
             at: "mean": under gossip the model in the block is the mean of all replicas, and this worker's own replica
-                afterwards; under local steps every replica becomes the mean and stays so. "replica": the model in the
+                afterwards. Under local steps every replica becomes the mean and stays so. "replica": the model in the
                 block is this worker's own replica after its newest step; buffers are not synchronized.
 
         Raises:
@@ -174,8 +174,8 @@ class World(Collectives):
         """End the training loops of all workers: loaders yield no more batches, and `stopped` becomes True.
 
         Any worker may call it. Under strategies in which all workers exchange in each step, loops end after the same
-        step; with local steps at the next mean of all workers; under the others as soon as each worker knows (after
-        half a second at most).
+        step. With local steps they end at the next mean of all workers; under the others as soon as each worker knows
+        (after half a second at most).
 
         Args:
             reason: A sentence that the first worker writes to stderr, once.
@@ -282,9 +282,9 @@ class World(Collectives):
             timeout: The limit of the wait for the answer, in seconds; None: the time limit of the world.
 
         Returns:
-            An object whose `wait()` returns the answer. `wait` raises `RequestFailed` if the function raised,
-            `ConfigurationError` if it does not take these arguments, `PeerFailed` if the worker has died or ended, and
-            `WireTimeout` after `timeout`, also if nothing is served under that name.
+            An object whose `wait()` returns the answer. `wait` raises `RequestFailed` if the function raised, and
+            `ConfigurationError` if it does not take these arguments. It raises `PeerFailed` if the worker has died or
+            ended, and `WireTimeout` after `timeout`, also if nothing is served under that name.
 
         Raises:
             ConfigurationError: There is no such rank.

@@ -1,7 +1,7 @@
 """`HalvingDoubling`: all-reduce in which pairs exchange half of what is left to be added, then double what is complete.
 
-Idea: The vector is cut into P pieces. At distance P / 2, P / 4 ... 1 the two workers of a pair share what they both
-hold: each sends one half to the other and adds the other half, so that after log2 P steps each worker has one complete
+Idea: The vector is cut into P pieces. At distance P / 2, P / 4 ... 1 the two workers of a pair share the part that they
+both hold. Each sends one half to the other and adds the other half, so after log2 P steps each worker has one complete
 piece. At distance 1, 2 ... P / 2 pairs exchange all that they have complete, until everyone has everything. Where P is
 no power of two, the surplus workers contribute first and receive the sum last.
 

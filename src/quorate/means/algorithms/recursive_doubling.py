@@ -5,9 +5,9 @@ add the two. After log2 P steps each has the sum of all. Both of a pair add the 
 all workers get the same bits. Where P is no power of two, the surplus workers contribute first and receive the sum
 last.
 
-Cost: With n bytes, log2 P messages one after the other, each of the whole vector: log2 P (alpha + n beta + n gamma)
-seconds, and log2 P n bytes out of each worker. Where P is no power of two, log2 P is rounded down, and 2 alpha + 2 n
-beta + n gamma are added.
+Cost: With n bytes, log2 P messages one after the other, each of the full vector. This takes log2 P (alpha + n beta + n
+gamma) seconds, and each worker sends log2 P n bytes. Where P is no power of two, log2 P is rounded down, and 2 alpha +
+2 n beta + n gamma are added.
 
 When it loses: With large vectors: `halving-doubling` and `ring` send at most twice the vector, whatever P is.
 

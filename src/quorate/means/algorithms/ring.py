@@ -1,11 +1,11 @@
 """`Ring`: all-reduce around a ring.
 
 Idea: The vector is cut into P pieces. In P - 1 steps every worker sends one piece to the next worker and adds the one
-that comes from the worker before it, so that each piece goes around once and is complete at one worker. In P - 1 more
-steps the complete pieces go around once more. All links are busy all of the time.
+from the worker before it. So each piece travels around the ring once and is complete at one worker. In P - 1 more steps
+the complete pieces go around once more. All links are busy all of the time.
 
-Cost: With P workers and n bytes, 2 (P - 1) messages one after the other, and 2 (P - 1) / P n bytes out of each worker,
-which is the least that is possible: 2 (P - 1) alpha + 2 (P - 1) / P n beta + (P - 1) / P n gamma seconds. Each worker
+Cost: With P workers and n bytes, 2 (P - 1) messages one after the other. Each worker sends 2 (P - 1) / P n bytes, the
+least that is possible. The time is 2 (P - 1) alpha + 2 (P - 1) / P n beta + (P - 1) / P n gamma seconds. Each worker
 sends to one other only.
 
 When it loses: With small vectors or many workers: its messages wait for each other, and their number grows with P.

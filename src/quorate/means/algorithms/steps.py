@@ -29,9 +29,9 @@ class Step:
 class Cost:
     """The cost of an all-reduce of n bytes, where each worker sends and receives one message at a time.
 
-    The three terms of its time are those along the longest chain of messages that wait for each other, where all
-    workers begin together, links are alike and n is a multiple of the pieces. Where the number of workers is no power
-    of two, `recursive-doubling` and `tree` may take less: some messages arrive before they are needed.
+    The three terms of its time are those along the longest chain of messages that wait for each other. All workers
+    begin together, links are alike, and n is a multiple of the pieces. Where the number of workers is no power of two,
+    `recursive-doubling` and `tree` may take less: some messages arrive before they are needed.
     """
 
     messages: int

@@ -1,7 +1,7 @@
 """Algorithms for a power of two of workers, with any number: surplus workers contribute first, and get the result last.
 
-With p the largest power of two that is at most P, and r = P - p, of the first 2 r workers each odd one sends its whole
-vector to the even one before it, and takes no other part (Thakur, Rabenseifner and Gropp 2005; MPICH, where even ones
+Let p be the largest power of two that is at most P, and r = P - p. Each odd one of the first 2 r workers sends its full
+vector to the even one before it. It takes no other part (Thakur, Rabenseifner and Gropp 2005; MPICH, where even ones
 send).
 """
 

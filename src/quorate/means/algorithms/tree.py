@@ -1,10 +1,10 @@
 """`Tree`: all-reduce up a binomial tree and down again.
 
-Idea: In step k = 0, 1, 2 ... every worker whose rank is an odd multiple of 2^k sends its whole vector to the worker 2^k
-below it, which adds it to its own. So rank 0 receives the sum of all, and sends it back the same way.
+Idea: In step k = 0, 1, 2 ... every worker whose rank is an odd multiple of 2^k sends its full vector to the worker 2^k
+below it. That worker adds it to its own. So rank 0 receives the sum of all, and sends it back the same way.
 
-Cost: With n bytes, 2 log2 P messages one after the other, each of the whole vector: log2 P (2 alpha + 2 n beta + n
-gamma) seconds, where log2 P is rounded up. Over all workers only 2 (P - 1) n bytes are sent, fewer than with
+Cost: With n bytes, 2 log2 P messages one after the other, each of the full vector. This takes log2 P (2 alpha + 2 n
+beta + n gamma) seconds, where log2 P is rounded up. Over all workers only 2 (P - 1) n bytes are sent, fewer than with
 `recursive-doubling`; rank 0 sends log2 P n of them, half of the workers n.
 
 When it loses: Always in time, if no worker is late and links are equal: to `recursive-doubling` with small vectors, to

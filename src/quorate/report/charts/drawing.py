@@ -17,7 +17,7 @@ LOOKS = 8
 _DASHES = ("", "9 4", "2 3", "9 3 2 3", "14 4", "5 2", "1 5", "12 3 2 3 2 3", "4 6")
 _MARKERS = ("circle", "square", "diamond", "up", "down", "cross", "ring")
 NARROW = 480.0
-"""Charts below this width are drawn for telephones."""
+"""Charts below this width are drawn for phones."""
 _LETTER = 0.57
 """The mean width of a letter, as a share of the size of the font."""
 

@@ -45,8 +45,8 @@ class Goodput:
 def goodput_of(run: RunRecords, step_seconds: float | None = None) -> Goodput | None:
     """Return the goodput of a run of which all rows were read; None without steps.
 
-    `step_seconds` is the time of an undisturbed step: by default the pace of the run, if it has a fixed one that
-    holds steps back; else the median step, which is too long where more than half of all steps are disturbed.
+    `step_seconds` is the time of an undisturbed step. By default it is the pace of the run, if it has a fixed one that
+    holds steps back. Otherwise it is the median step, which is too long if more than half of all steps are disturbed.
     """
     seconds = training_seconds(run)
     if not seconds:

@@ -1,8 +1,8 @@
 """Slow ranks: the steps of ranks that met, and the times at which the ranks came to the meeting point, compared.
 
 A synchronous exchange ends for all at once, so the fast ranks' steps are as long as the slow one's, and only
-arrivals differ. Where not everybody waits for everybody, nobody comes late to anything. There steps of equal number
-are compared, and lateness is how much longer a rank was at work on its step than the fastest on the same: its
+arrivals differ. Where not everybody waits for everybody, nobody comes late to anything. Steps of equal number are
+compared there. Lateness is how much longer a rank computed its step than the fastest rank computed the same step: its
 lateness, had all begun together.
 """
 
@@ -165,9 +165,9 @@ def skew_of(
     `every` has all steps, including those after an evaluation, which do not measure waiting: they count where none is.
     `newcomers` joined later: they meet the others where all wait for all, and have no step of equal number elsewhere.
 
-    A rank is slow if it is last far more often than by chance (binomial, at `SURPRISE` over all ranks) *and* its
-    median lateness is greater than the others' by an amount that matters. So a delay that hits a rank drawn anew in
-    every step makes none slow.
+    A rank is slow if it is last far more often than by chance (binomial, at `SURPRISE` over all ranks). Its median
+    lateness must *also* be greater than the others' by an amount that matters. So a delay that hits a rank drawn again
+    in every step makes none slow.
     """
     together = meetings.is_together
     if together:

@@ -15,7 +15,7 @@ from quorate.report.reading.run import RunRecords
 
 @dataclass(frozen=True)
 class Window:
-    """A time of a run in which workers were at work, on a clock that stands still during evaluations.
+    """A time of a run in which workers were at work, on a clock that stops during evaluations.
 
     The workers are those of the start, without the dead that were outlived; these, and newcomers, count in part.
     """
@@ -31,8 +31,11 @@ class Window:
     examples: float | None
     """None if a step did not count them."""
     no_wait_rate: float | None
-    """Examples per second if nobody ever waited and exchanges cost nothing: the sum over ranks of their examples over
-    the time they were busy (data, delay, compute, update); a rank present for a part of the window counts in part."""
+    """Examples per second if no worker ever waited and exchanges cost nothing.
+
+    It is the sum over ranks of their examples over the time they were busy (data, delay, compute, update). A rank
+    present for a part of the window counts in part.
+    """
 
     @property
     def seconds(self) -> float:

@@ -1,9 +1,9 @@
 """The uses of the time of steps.
 
-A worker cannot tell apart the parts of its `wait`, which arrivals of others split: until the last arrival that it
-waited for it waited for others, after that for bytes to move. Where everybody waits for everybody, these are the
-arrivals of all that met; under a quorum, of the gradients in the round. The waiting of a stage of a pipeline for
-other stages is waiting for others. Of injected delays, the pace stands for compute, and the remainder is lateness.
+A worker cannot distinguish the parts of its `wait`; the arrivals of others split it. Until the last arrival that it
+waited for it waited for others, and after that for bytes to move. Where everybody waits for everybody, these are the
+arrivals of all that met; under a quorum, of the gradients in the round. The waiting of a stage of a pipeline for other
+stages is waiting for others. Of injected delays, the pace stands for compute, and the remainder is lateness.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class LivePage:
             return _state(view_of(self.run))
 
     def sections(self) -> Markup:
-        """Return the sections of the report, made anew if they are due, or if the run has ended since."""
+        """Return the sections of the report, made again if they are due, or if the run has ended since."""
         with self._locks[1]:
             has_ended = self.run.has_ended
             if self._now() >= self._due or (has_ended and self._due < math.inf):

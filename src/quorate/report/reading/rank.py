@@ -235,7 +235,7 @@ class Sessions:
         self._is_resuming = not is_newcomer(row)  # that one is another worker, with a step 1 of its own
         if all(is_number(session.get(name)) for session in (row, self._begun) for name in ("wall", "now")):
             shift = (row["wall"] - row["now"]) - (self._begun["wall"] - self._begun["now"])
-            self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started anew
+            self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started again
 
     def step(self, new: Step, records: Found) -> tuple[float, float] | None:
         """Drop the steps that are repeated from `new` on; return the time of the gap, if there was one."""

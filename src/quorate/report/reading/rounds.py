@@ -1,7 +1,7 @@
 """The rounds of a run: the ranks and ages of the gradients in each, and the steps that computed them.
 
 Rank 0 records the gradients of a round when it applies it. The times of the round and of the arrivals of gradients are
-those of steps of all ranks: a gradient of staleness s in round r was computed on the parameters after round r − 1 − s.
+those of steps of all ranks. A gradient of staleness s in round r was computed on the parameters after round r − 1 − s.
 Strategies without a quorum have no rounds in this sense.
 """
 

@@ -1,7 +1,7 @@
 """One run's folder as an object: `run.json`, `outcome.json`, and the rows of every rank on one clock.
 
-Reading never fails on the files of a run: a missing file counts as empty, a row that is damaged or cut off is
-skipped, ranks may have any number of steps. Cost: some 10 µs a row.
+Reading never fails on the files of a run. A missing file counts as empty, a row that is damaged or cut off is skipped,
+and ranks may have any number of steps. Cost: some 10 µs a row.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ LEAD = (
 )
 APART = (
     "The workers did not all wait for each other, so there was no meeting point. The chart shows how much longer each "
-    "rank needed for a step than the fastest rank needed for the step of the same number: how late it would have been "
+    "rank needed for a step than the fastest rank needed for the step of the same number. So late it would have been "
     "if all had waited."
 )
 MISSING = "No run with two or more ranks ended well, so lateness is unknown."
@@ -53,8 +53,9 @@ class Arrival(Part):
 
     seed: int
     is_together: bool
-    """Whether everybody waited for everybody. If not, there was no meeting point: lateness is how much longer a rank
-    was at work on its step than the fastest rank on its step of equal number, as if all had begun them together."""
+    """Whether everybody waited for everybody. If not, there was no meeting point. Lateness is then how much longer a
+    rank computed its step than the fastest rank computed its step of equal number, as if all had begun together.
+    """
     ranks: tuple[RankArrival, ...]
     slow_rank: int | None
     """The rank that is significantly slower than the others; null if there is none."""

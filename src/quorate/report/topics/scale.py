@@ -140,7 +140,7 @@ class ScaledRun:
     curves: Curves
     noise: NoiseFigures | None
     simulated: Sequence[Mapping[str, float]] = ()
-    """The times that a simulation from this run foresees."""
+    """The times that a simulation from this run predicts."""
     target: Target | None = None
     base: Sequence[ScaledRun] = ()
     """The runs of the fewest workers of the same strategy; none where there is one number of workers."""
@@ -286,8 +286,7 @@ def _ratio(value: float | None, other: float | None) -> float | None:
 
 
 def _losses(means: Means, base: Means, rates: float | None, examples: float | None) -> dict[Limit, float]:
-    """Return the lost shares: of the examples, beyond those of the fewest workers; of the throughput, what is missing
-    to that of the fewest times the ratio of workers, divided by how much longer each part of a step takes."""
+    """Return the shares lost against the fewest workers: of examples, and of throughput, split by the longer parts."""
     losses: dict[Limit, float] = {} if examples is None else {"batch": max(0.0, 1 - examples)}
     if rates is None or not means.step or not base.step or not means.batch or not base.batch:
         return losses

@@ -17,12 +17,12 @@ from quorate.report.wording import bytes_alike, share_in_words, shares_alike
 from quorate.sharding.stages.clock import bubble_by_formula
 
 LEAD = (
-    "In a pipeline each worker waits for the output of other stages: at the beginning of a step for the first "
+    "In a pipeline each worker waits for the output of other stages. At the beginning of a step it waits for the first "
     "activations, at its end for the last gradients, and in between for the slowest stage."
 )
 MEANINGS = (
-    "The first run. The bubble is the share of a step in which a worker waited for other stages, messages included; "
-    "the formula gives it for stages of equal length and messages without cost. A larger measured bubble means that "
+    "The first run. The bubble is the share of a step in which a worker waited for other stages, messages included. "
+    "The formula is for stages of equal length and messages without cost. A larger measured bubble means that "
     "stages are not equally long, that messages take time, or that processes share too few cores."
 )
 RANKS = 64

@@ -75,7 +75,7 @@ COLUMNS = (
     Column("peak_bytes", "peak memory", bytes_alike, "Resident memory of the rank that used most.",
            "peak memory"),
 )  # fmt: skip
-"""Speed-ups come first: on a telephone one column is seen beside the names."""
+"""Speed-ups come first: on a phone one column is seen beside the names."""
 _FIRST = ("target_speedup", "quality", "time_to_target")
 _FIRST_WITHOUT_TARGET = ("speedup", "quality", "time_to_target", "examples_per_second")
 """The fields in the table above the fold; the others are in the table below it."""
@@ -121,7 +121,7 @@ def _meanings(view: View) -> Markup:
     rule = (
         "Ranges are 95% intervals of the mean over three seeds or more; an interval narrower than the digits "
         "shown is left out. Bold: significantly better than the baseline, by "
-        f"{summary.relevant * 100:g}% or more; worse likewise."
+        f"{summary.relevant * 100:g}% or more; worse in the same way."
     )
     unmeasured = [
         column.head for column in COLUMNS if column not in shown and column.field not in NEEDS_TARGET | AGAINST_BASELINE

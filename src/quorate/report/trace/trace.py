@@ -1,11 +1,11 @@
 """The timeline of a run as Chrome trace JSON, which Perfetto and chrome://tracing show.
 
-One process per rank. Its track "steps" has a slice for every step with its figures; its track "activity" has the parts
-of the time; loss and bytes are counters; values that the script logged are instants. Times are microseconds since
+One process per rank. Its track "steps" has a slice for every step with its figures, and its track "activity" has the
+parts of the time. Loss and bytes are counters; values that the script logged are instants. Times are microseconds since
 the first step began, of all ranks on one clock.
 
-Records have the length of each activity of a step, not its time. It is laid out like this: data at the beginning, then
-delay and compute up to the arrival at the meeting point (a delay is really spent between forward and backward); then
+Records have the length of each activity of a step, not its time. A slice has data at the beginning, then delay and
+compute up to the arrival at the meeting point (a delay is really spent between forward and backward). Then follow
 encode, waiting for others, communication, decode, update, and other time up to the end.
 """
 
@@ -33,8 +33,8 @@ from quorate.report.reading.sound import finite, has_numbers, row_of, sound_part
 from quorate.report.trace.profile import Profile
 
 LAYOUT = (
-    "within a step, lengths are recorded and positions are not: data first, the bubble of a pipeline (waiting for "
-    "other stages), delay and compute up to the arrival, then encode, waiting, communication, decode, update"
+    "within a step, lengths are recorded and positions are not. Data is first, then the bubble of a pipeline (waiting "
+    "for other stages), delay and compute up to the arrival, then encode, waiting, communication, decode, update"
 )
 _EVALUATION = 1
 """The track of evaluations; those of optimizers come after it, two for each."""

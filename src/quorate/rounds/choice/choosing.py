@@ -1,12 +1,12 @@
 """The quorum that brings a training furthest in a second: a pure function of what workers measured. No torch.
 
-Let k of P workers be waited for. A simulation with the workers' own times (`forecast`) says how many seconds T a round
-takes, how many gradients m are in it, and how many rounds s they are stale in the mean. A gradient counts 1 / P of a
-step, so its delay is s m / P steps. Of each gradient one part is signal and B parts are noise
-(B = E|g - Eg|^2 / |Eg|^2), and of the P that make a step the noise is averaged away: the direction is a share
-P / (P + B) of what a step does. Lateness spoils the direction, not the noise, which is as good late as early
-(Agarwal and Duchi, "Distributed delayed stochastic optimization", 2011: the delay is in the term without the noise).
-So the seconds for a step's worth of progress are, but for a factor that is the same for all k,
+Let k of P workers be waited for. A simulation with the workers' own times (`forecast`) gives three numbers. These are
+the seconds T that a round takes, the gradients m in it, and the rounds s that they are stale in the mean. A gradient
+counts 1 / P of a step, so its delay is s m / P steps. Of each gradient one part is signal and B parts are noise (B =
+E|g - Eg|^2 / |Eg|^2). Of the P that make a step the noise is averaged away, so the direction is a share P / (P + B) of
+a step's effect. Lateness spoils the direction, not the noise, which is as good late as early. The source is Agarwal and
+Duchi, "Distributed delayed stochastic optimization", 2011: the delay is in the term without the noise. So the seconds
+for a step's worth of progress are, but for a factor that is the same for all k,
 
     cost(k) = (T / m) (1 + a (s m / P) P / (P + B)),
 

@@ -125,7 +125,7 @@ class BetweenHosts:
                 del by_number[number]
 
     def clear(self) -> None:
-        """Forget everything, as another worker leads: what was under way begins anew."""
+        """Forget everything, as another worker leads: what was under way begins again."""
         self._exchanges, self._sums, self._announced, self._owed = {}, {}, {}, {}
 
     def _missing(self) -> list[int]:

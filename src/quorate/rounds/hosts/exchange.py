@@ -1,12 +1,12 @@
 """The sum of a round that spans several hosts, formed in pieces, each at another host. Pure: messages in, messages out.
 
 On each host one worker, its head, adds up the vectors of the host. Then the heads do a reduce-scatter and an
-all-gather: each sends piece j of its host's sum (`piece`) to the head that owns it, which adds up the pieces in order
-of hosts and sends the sum (`sum`) to all other heads; a head that has all of them sends the whole to the others on its
-host (`result`). With H hosts and d numbers a host so sends and receives 2 (H - 1) / H d numbers.
+all-gather. Each sends piece j of its host's sum (`piece`) to the head that owns it. That head adds up the pieces in
+order of hosts and sends the sum (`sum`) to all other heads. A head that has all of them sends the full sum to the
+others on its host (`result`). With H hosts and d numbers a host so sends and receives 2 (H - 1) / H d numbers.
 
-Where contributions are codes of few bits, and sums of them would be long, heads send each other the codes (`code`), and
-each adds up the decoded vectors, in the same order: every host gets the codes of all others.
+If contributions are codes of few bits, and sums of them would be long, heads send each other the codes (`code`). Each
+adds up the decoded vectors, in the same order: every host gets the codes of all others.
 
 The leader decides who takes part, in one attempt after the other: a `forming.Plan`. Nothing of an attempt that was
 replaced is added to a later one.
@@ -36,9 +36,10 @@ ShareKind = Literal["part", "piece", "sum", "code", "result"]
 
 @dataclass(frozen=True, slots=True)
 class Share(Fields):
-    """The message of a vector in one attempt. A `part` is of one worker, to the head of its host; a `piece` of a host's
-    sum goes to the head that owns it, and a `sum` of pieces from there; a `code` is of one worker, to other heads; a
-    `result` goes to the others on a host."""
+    """The message of a vector in one attempt. A `part` is of one worker, to the head of its host. A `piece` of a host's
+    sum is sent to the head that owns it, and a `sum` of pieces from there. A `code` is of one worker, to other heads; a
+    `result` is sent to the others on a host.
+    """
 
     kind: ShareKind
     number: int

@@ -7,8 +7,8 @@ majority has, the leader says that the round is in force (`force`). That is one 
 
 The voters on a round were named in the one before it (`Round.voters`): all that were inside, and not away. A round is
 in force when more than half of the living voters hold it, or half with the lowest rank among them. A candidate needs
-the answers of all living, or of more than half of the voters, the dead counted: one of these knows of every round that
-is in force, and of all held rounds the one with the newest ballot is proposed anew. Cost: 2 (P - 1) headers and a round
+the answers of all living, or of more than half of the voters, the dead counted. One of these knows of every round that
+is in force; of all held rounds the one with the newest ballot is proposed again. Cost: 2 (P - 1) headers and a round
 trip for each round, and P of them held at once instead of applied.
 """
 

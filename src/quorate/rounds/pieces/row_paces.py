@@ -1,6 +1,6 @@
 """When the workers of a replica in pieces apply rounds: the first of them decides, and the others do the same.
 
-The first worker sends every answer that its training thread got, in order; the training threads of the others make the
+The first worker sends every answer that its training thread got, in order. The training threads of the others make the
 same calls in the same order, and get the same answers.
 """
 

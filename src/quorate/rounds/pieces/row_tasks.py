@@ -1,10 +1,11 @@
 """Rounds of replicas in pieces: the first worker of each replica takes part, and the others do as it does.
 
-A replica is one worker of its rounds. Its first worker is that worker's member: it decides, and tells the others of
-its replica everything that happens to it, in order (a replicated state machine; Schneider, "Implementing fault-tolerant
-services using the state machine approach: a tutorial", ACM Computing Surveys 1990). The others let the same happen to
-members of their own, which so send the same vectors to the same replicas: each worker its piece, to the worker that
-holds the same piece there. A message with a vector counts as there when all workers of the replica have their piece.
+A replica is one worker of its rounds. Its first worker is that worker's member. It decides, and sends the others of its
+replica everything that happens to it, in order. This is a replicated state machine (Schneider, "Implementing
+fault-tolerant services using the state machine approach: a tutorial", ACM Computing Surveys 1990). The others let the
+same happen to members of their own, which so send the same vectors to the same replicas. Each worker sends its piece to
+the worker that holds the same piece there. A message with a vector counts as there when all workers of the replica have
+their piece.
 
 Cost per message with a vector: one small message from each other worker to the first; per turn of the first one's task,
 one to each other worker.

@@ -5,7 +5,7 @@ contribution to that round. A worker that applies the round adds up what it rece
 did.
 
 Newcomers copy a replica from the worker that sent them theirs, as that was then, with its place in the data and the
-state of its script. A worker that continued from another replica, after a silence, does so at the same place; all
+state of its script. A worker that continued from another replica, after a silence, does so at the same place. All
 replicas are the same after a round, so any worker that applied it may send the copy: the one of the lowest rank does.
 """
 
@@ -102,7 +102,7 @@ class ReplayedRounds(IdleInReplays):
     def standing(self) -> Any:
         return self
 
-    # -- what this worker hands in
+    # -- contributions of this worker
 
     def blank(self) -> Flat:
         return empty_vector(self._layout)

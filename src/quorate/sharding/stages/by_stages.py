@@ -63,9 +63,7 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
         units, costs, stage_of, [layout.owner(stage) for stage in range(layout.stages)], is_measured=example is not None
     )
     how = "by measured time" if example is not None else "by parameters (give example= to cut by measured time)"
-    how = (
-        {"auto": how, "memory": "by memory"}.get(chosen.cuts, "as told") if isinstance(chosen.cuts, str) else "as told"
-    )
+    how = {"auto": how, "memory": "by memory"}.get(chosen.cuts, "as set") if isinstance(chosen.cuts, str) else "as set"
     words = (
         f"quorate: {layout.stages} stages on {workers} workers, cut {how}; {layout.schedule}, "
         f"{layout.microbatches} micro-batches\n{table}\n"

@@ -188,9 +188,10 @@ def bubble_by_formula(schedule: str, workers: int, chunks: int, microbatches: in
     Messages take no time, and each part of a backward pass takes as long as a forward pass. `gpipe` and `1f1b`:
     (p - 1) / (m + p - 1). `interleaved-1f1b` where m is a multiple of p, and `looped-bfs` from m = p on:
     (p - 1) / (v m + p - 1) (Narayanan et al. 2021, section 2.2; Lamy-Poirier 2023, section 3). With a backward pass in
-    two parts, a third of that idle time: p - 1 passes rather than 3 (p - 1) (Qi et al. 2024, section 2, ZB-H1);
-    `interleaved-zero-bubble` where m is a multiple of p, `zbv` from m = 2p - 1 on, `dualpipev` always. The paper's zero
-    is for steps that begin on each worker as soon as its last one has ended; here a step ends for all.
+    two parts, a third of that idle time: p - 1 passes rather than 3 (p - 1) (Qi et al. 2024, section 2, ZB-H1). It
+    holds for `interleaved-zero-bubble` where m is a multiple of p, for `zbv` from m = 2p - 1 on, and for `dualpipev`
+    always. The paper's zero is for steps that begin on each worker as soon as its last one has ended; here a step ends
+    for all.
     """
     idle = (workers - 1) * (1 if schedule_named(schedule).is_split else 3)
     return idle / (3 * chunks * microbatches + idle)

@@ -214,8 +214,8 @@ def norms_over_stages(ending: Ending) -> None:
     """Let torch clip gradients of this model by their norm over all stages from now on.
 
     torch's function forms the norm of the gradients passed to it, which are those of one stage here, and takes either
-    plain tensors or pieces. The functions that it calls are wrapped, once in a process: gradients of a model in stages
-    have their norm over the stages, and each number counts once; other gradients go to torch's functions.
+    plain tensors or pieces. The functions that it calls are wrapped, once in a process. Gradients of a model in stages
+    have their norm over the stages, and each number counts once; other gradients are passed to torch's functions.
     """
     with _lock:
         _models[ending] = threading.get_ident()

@@ -1,9 +1,9 @@
 """The order in which each worker of a pipeline computes: which stage, which pass, which micro-batch.
 
 A model is cut into successive stages, and a batch into micro-batches. A schedule assigns stages to workers ("loop":
-worker r of P has r, r + P, r + 2P; "v": r and 2P - 1 - r), and orders the passes of each micro-batch through each of
-its stages: forward, and backward at once or in two parts, the gradient of the input first and that of the weights
-later.
+worker r of P has r, r + P, r + 2P; "v": r and 2P - 1 - r). It also orders the passes of each micro-batch through each
+of its stages: forward, then backward at once or in two parts. Of two parts, the gradient of the input is first and that
+of the weights later.
 
 Orders of schedules with several stages a worker are those of torch's classes in `torch.distributed.pipelining`, asked
 of the class itself, so that they are exactly what torch runs. GPipe and 1F1B are written here, as torch runs them by
@@ -51,7 +51,7 @@ class Schedule:
     """Stages of a worker; None: two or more, as requested."""
     placement: Placement = "loop"
     is_split: bool = False
-    """Whether the backward pass is in two parts; torch's sharded parameters must then not be gathered anew between."""
+    """Whether the backward pass is in two parts; torch's sharded parameters must then not be gathered again between."""
     microbatches_of_stages: bool = False
     """Whether there must be at least as many micro-batches as stages."""
     microbatches_in_rounds: bool = False

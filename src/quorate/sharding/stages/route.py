@@ -197,7 +197,7 @@ class Shapes:
         if len(stages) > 1:
             raise ConfigurationError(
                 f"outputs of stages {stages[0]} and {stages[-1]} are combined outside of any module, on their way to "
-                f"{where}; let a module compute that, or give quorate.parallelize an example= of the model's inputs"
+                f"{where}. Let a module compute that, or give quorate.parallelize an example= of the model's inputs"
             )
         return stages[0]
 

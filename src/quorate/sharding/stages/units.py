@@ -1,6 +1,6 @@
 """The modules of which a model's stages are made, and their replacement while a stage is computed.
 
-A unit is a module with parameters that lies in one stage: a member of a list of modules (a block), and every module
+A unit is a module with parameters that lies in one stage. It is a member of a list of modules (a block), or a module
 outside of such lists that contains none. Modules without parameters belong to no stage: each worker calls them with the
 tensors it has. The same goes for the model's own code between units.
 """

@@ -1,8 +1,8 @@
 """Messages between workers that compute layers together: activations, and their gradients.
 
-Each function is a step of the calculation in one direction, and its transpose in the other (Shoeybi et al. 2019,
-Megatron-LM, arXiv 1909.08053, section 3: f and g; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2, for pieces
-of the sequence). Sums have the same bits on all workers. Gradients of gradients are not formed.
+Each function is a step of the calculation in one direction, and its transpose in the other. Sources are Shoeybi et al.
+2019 (Megatron-LM, arXiv 1909.08053, section 3: f and g) and, for pieces of the sequence, Korthikanti et al. 2022 (arXiv
+2205.05198, section 4.2.2). Sums have the same bits on all workers. Gradients of gradients are not formed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Branches of a module on the workers that compute it together: their parameters, and their messages.
 
-The parameters of a worker's branches form one vector, of equal length on all workers: a `DTensor` cut along its first
-dimension, so that torch's clipping, FSDP2, optimizers and checkpoints treat it like any other. Parameters that several
-branches share, or that the model uses elsewhere, are held in full by all. Importing this module imports torch.
+The parameters of a worker's branches form one vector, of equal length on all workers. It is a `DTensor` cut along its
+first dimension, so that torch's clipping, FSDP2, optimizers and checkpoints treat it like any other. Parameters that
+several branches share, or that the model uses elsewhere, are held in full by all. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _check(name: str, items: Sequence[Module]) -> None:
     if any(isinstance(part, RNNBase) for branch in items for part in branch.modules()):
         raise ConfigurationError(
             f"the branches of {name} have a recurrent module of torch, which keeps a list of its parameters; such "
-            "branches are not dealt out to workers"
+            "branches are not assigned to workers"
         )
     if len(_dtypes(items)) > 1:
         raise ConfigurationError(f"the branches of {name} have parameters of several dtypes; use one dtype")

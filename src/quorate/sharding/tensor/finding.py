@@ -1,8 +1,8 @@
 """The plan of a model, from the names and the arrangement of its layers.
 
-Recognised are attention with separate layers for query, key, value and output (as in Llama and BERT), or with the first
-three in one `Conv1D` (GPT-2); pairs of linear layers with elementwise functions between them; chains of convolutions
-(`Chain`); embeddings, and the layer that gives logits. Other layers are not cut.
+Recognized are attention with separate layers for query, key, value and output (as in Llama and BERT), or with the first
+three in one `Conv1D` (GPT-2). So are pairs of linear layers with elementwise functions between them, chains of
+convolutions (`Chain`), embeddings, and the layer that gives logits. Other layers are not cut.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
         model: The model. If it has convolutions, its forward pass is run with placeholders for tensors.
         workers: The number of workers that compute layers together.
         sequence: Whether norms, dropout and other operations between cut layers work on pieces of the sequence
-            (dimension 1 of activations), from the first to the last of the model's blocks; each worker has one piece.
+            (dimension 1 of activations). Each worker then has one piece from the first to the last of the model's
+            blocks.
 
     Returns:
         The styles of layers by the names of modules; it can be printed, changed, and passed as `tensor`. A vocabulary
@@ -297,8 +298,8 @@ class Chain:
     """Names of the modules of a chain.
 
     A chain begins with a convolution that is cut by its filters, and ends with a convolution or linear layer that is
-    cut by its inputs. Every result in it has one use only, and operations between two layers treat channels separately:
-    so names of modules, and the order in which they were made, do not matter.
+    cut by its inputs. Every result in it has one use only, and operations between two layers treat channels separately.
+    So names of modules, and the order in which they were made, do not matter.
     """
 
     layers: list[str]
@@ -427,7 +428,7 @@ def _outermost(name: str, module: Module, why: dict[str, str]) -> Iterator[tuple
         graph = _Steps().trace(module)
     except Exception:  # whatever a model's code raises that is given no numbers
         if not isinstance(module, nn.ModuleList | nn.ModuleDict):
-            why[name or type(module).__name__] = "what its code does cannot be foreseen; its parts are looked at"
+            why[name or type(module).__name__] = "the result of its code cannot be predicted; its parts are looked at"
         for key, child in module.named_children():
             yield from _outermost(f"{name}.{key}" if name else key, child, why)
     else:

@@ -50,8 +50,8 @@ def repeated_head(plan: Mapping[str, str], model: Module, name: str, workers: in
     heads = 0 if size is None else widths(layer)[1] // size
     if size is None or not is_repeatable(heads, workers) or "sequence" in plan.values():
         raise ConfigurationError(
-            f'the tensor plan has "repeated" for {name}; it is for key and value heads of which each belongs to '
-            f"equally many of the {workers} workers, beside a query with columns, and not with pieces of the sequence"
+            f'the tensor plan has "repeated" for {name}, which is for key and value heads beside a query with columns. '
+            f"Each head must belong to equally many of the {workers} workers, and the sequence must not be in pieces"
         )
     return heads, size
 

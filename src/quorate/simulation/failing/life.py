@@ -1,9 +1,9 @@
 """The life of one learner: workers in lock step, of which some fail; when they train, and where the time goes.
 
 A learner is elastic, or it is not. An elastic one stops after a death, continues with the live workers, and stops again
-when the dead come back; it is gone only while all its workers are dead. Another learner is gone with the first death,
-until all its workers are there again. A learner that was gone has lost its state: it continues from its last checkpoint
-if it is alone, and else with the newest of the other learners, without its work since it last contributed.
+when the dead come back; it is dead only while all its workers are dead. Another learner is dead with the first death,
+until all its workers are there again. A learner that was dead has lost its state. If it is alone, it continues from its
+last checkpoint; otherwise from the newest state of the other learners, without its work since it last contributed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Stretch(NamedTuple):
     """Relative speed: steps, over those without slow workers."""
     live: int
     dropped: float
-    """Seconds of work that are lost at its end; infinite: all, as the learner is gone."""
+    """Seconds of work that are lost at its end; infinite: all, as the learner is dead."""
 
 
 @dataclass

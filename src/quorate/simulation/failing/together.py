@@ -143,7 +143,7 @@ class _Attempt:
     arrival: float
     """Infinite: it does not arrive before the end."""
     lost_at: float = math.inf
-    """When it was first gone before arriving; minus infinity: it was gone when the others went on."""
+    """When it was first dead before arriving; minus infinity: it was dead when the others went on."""
     kept: float = 0.0
     dropped: float = 0.0
     """Worker-seconds; `kept` arrive at the meeting."""
@@ -222,7 +222,7 @@ class _Paths:
 def in_meetings(lives: Lives, way: Way, work: float, exchange: float, detect: float) -> Spent:
     """Simulate meetings when each learner has done `work` seconds of it, each followed by an exchange.
 
-    A learner that is gone before has lost its work: the others wait until it has done all of it again, or, where they
+    A learner that is dead before has lost its work. The others wait until it has done all of it again, or, where they
     go on, leave it out until the next meeting.
     """
     base, spent, now = lives.by_themselves(), Spent(), 0.0

@@ -53,7 +53,7 @@ class Way:
     fragments: int = 1
     wait_for: WaitFor = "all"
     goes_on: bool = True
-    """Whether the others go on when a worker, or a learner, is gone (`on_death`)."""
+    """Whether the others go on when a worker, or a learner, is dead (`on_death`)."""
 
     def work(self, step: float) -> float:
         """Return the seconds of work in a period, for steps of `step` seconds."""

@@ -87,7 +87,7 @@ def _noising_workers(worker: Worker) -> int:
 
 
 def _private(worker: Worker, strategy: FederatedSettings, around: ClientRound) -> Flat:
-    """The sum of the ways of this worker's clients, and the worker's share of the noise.
+    """The sum of the deltas of this worker's clients, and the worker's share of the noise.
 
     Every worker adds a share, whether or not clients of its own were drawn: noise tells nobody how many there were.
     """

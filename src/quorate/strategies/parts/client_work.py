@@ -1,8 +1,8 @@
 """Rounds of clients: what a worker has of those that it plays, from where all began to the mean of all.
 
-In a round every drawn client begins at the global model x, makes local steps, and hands in the way from x to where it
-came. A worker plays several clients one after the other, adds up their weighted ways, and goes back to x after each, so
-it holds three vectors beside the model, however many clients there are.
+In a round every drawn client begins at the global model x, makes local steps, and contributes its delta from x. A
+worker plays several clients one after the other, adds up their weighted deltas, and returns to x after each. So it
+holds three vectors beside the model, however many clients there are.
 
 Where the loader plays clients (`quorate.loader(..., partition=, clients=)`), a round is one pass of it: its end is
 reached by all workers together, and the mean is formed there. Workers have unequally many steps in a round, or none.
@@ -113,7 +113,7 @@ class ClientWork:
     point: Flat = kept("same")
     """x: the global model, where every client of the round begins."""
     total: Flat | None = kept("sum", default=None)
-    """The ways of the clients that have ended, each times its weight."""
+    """The deltas of the clients that have ended, each times its weight."""
     weight: float = kept("sum", default=0.0)
     """The sum of these weights."""
     running: dict[int, list[float]] = kept("keyed", default_factory=dict)
@@ -254,11 +254,11 @@ def clipped(delta: Flat, most: float) -> Flat:
 def noised(x: Flat, deviation: float, seed: list[int] | None) -> Flat:
     """`x` plus Gaussian noise in every coordinate, from the operating system's randomness or from `seed`.
 
-    The sum of a round's ways, each no longer than S, plus noise of deviation z S, hides whether any one client took
-    part (McMahan, Ramage, Talwar, Zhang, "Learning differentially private recurrent language models", ICLR 2018,
-    Algorithm 1, flat clipping, with a fixed denominator). Each worker adds its share of the noise to what it hands in,
-    in every round: also where none of its clients was drawn, or nobody's. The noise does not depend on how many clients
-    were drawn.
+    The sum of a round's deltas, each no longer than S, plus noise of deviation z S, hides whether any one client took
+    part. This is Algorithm 1 of McMahan, Ramage, Talwar, Zhang, "Learning differentially private recurrent language
+    models", ICLR 2018: flat clipping, with a fixed denominator. Each worker adds its share of the noise to its
+    contribution, in every round, also if no client was drawn. The noise does not depend on how
+    many clients were drawn.
     """
     draw = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else _mixed(seed))
     return x.map(lambda part: part + (deviation * torch.randn(part.shape, generator=draw)).to(part))

@@ -32,7 +32,7 @@ def in_groups(name: str, s: int | None, each: int, size: int, **more: Any) -> Re
 
 
 def cyclic_among(name: str, s: int | None, each: int, size: int, **more: Any) -> Redundancy:
-    """Each worker computes `each` s + 1 batches, likewise."""
+    """Each worker computes `each` s + 1 batches; s None: 1 where there are enough workers."""
     wanted = _bearable(name, s, each, size)
     return Redundancy(batches=each * wanted + 1, wrong=wanted, **more)
 

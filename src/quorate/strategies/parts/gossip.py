@@ -93,18 +93,18 @@ def check_patience(seconds: float | None) -> None:
 def begin_momenta(worker: Worker, graph: Topology, topology: str, momentum: str) -> None:
     """Begin exchanges, in which momenta travel if they are averaged.
 
-    Raises `ConfigurationError` where momenta would begin anew after every exchange.
+    Raises `ConfigurationError` where momenta would begin again after every exchange.
     """
     if momentum == "reset" and worker.size > 1 and graph.cycle(worker.size) == 1:
         raise ConfigurationError(
             f'momentum="reset" forgets after every cycle of the graph, and with "{topology}" every round is one among '
-            f"{worker.size} workers, so nothing would be kept; take a graph that changes, or no momentum"
+            f"{worker.size} workers, so nothing would be kept. Choose a graph that changes, or no momentum"
         )
     worker.neighbours.has_moments = momentum == "average"
 
 
 def forget_after_cycle(worker: Worker) -> None:
-    """Let momenta begin anew if the exchange that was taken in was the last one of a cycle of the graph."""
+    """Let momenta begin again if the exchange that was taken in was the last one of a cycle of the graph."""
     near, members = worker.neighbours, worker.neighbours.members()
     cycle = among(worker.state.graph, worker.size, members).cycle(worker.size)
     if len(members) > 1 and cycle > 1 and (near.round + 1) % cycle == 0:
@@ -150,8 +150,8 @@ class KeptCopy:
         """Add to the copy what the script has written into the model since then.
 
         Where neighbours have moved the same numbers meanwhile, sums over all workers are kept. If the worker is
-        `at_pause`, the copy becomes the edited model, and stays so until its next step: neighbours may have moved it by
-        numbers of before edits, of this worker and of theirs.
+        `at_pause`, the copy becomes the edited model, and stays so until its next step. Neighbours may have moved it by
+        numbers from before edits, of this worker and of theirs.
         """
         is_edited = self.shown is not None and worker.replica.take_edits(self.shown, into=self.x)
         self.pause_edited = at_pause and (self.pause_edited or is_edited)

@@ -16,8 +16,8 @@ from quorate.strategies.parts.local_steps import LocalSteps
 class GroupModels(LocalSteps):
     """One worker's model in each turn; turns are the means in groups since the last mean of all, counted from 1.
 
-    A worker has one model for each turn, the same for every worker that requests it: the model it arrived with, or,
-    where it was requested earlier, the newest that it had then. So all workers of a group add up the same models, and
+    A worker has one model for each turn, the same for every worker that requests it. It is the model it arrived with,
+    or, if it was requested earlier, the newest that it had then. So all workers of a group add up the same models, and
     nobody waits for anybody. Models are not written to any more. All methods are called under one lock.
     """
 

@@ -28,7 +28,7 @@ from quorate.strategies.parts.outer_steps import OuterOptimizer, merged
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
 """The fields of a learner that are equal on all of its workers."""
 _ATTEMPTS = 4
-"""How often a learner hands in the same outer gradient; after that the round of another learner takes it."""
+"""How often a learner contributes the same outer gradient; after that the round of another learner takes it."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Learner(StepsOfMates, WithPoint):
         self.again_after = max(1.0, period.count - 1 if is_late else period.count - overlap + self.steps)
 
     def is_due(self, worker: Worker, period: Period) -> bool:
-        """Whether the learner hands in: by `again_after`, if it is set, else as `LocalSteps`."""
+        """Whether the learner contributes: by `again_after`, if it is set, else as `LocalSteps`."""
         if self.met is not None and period.unit == "seconds":
             return self.met.seconds >= period.count
         return self.steps >= self.again_after if self.again_after else super().is_due(worker, period)
@@ -238,7 +238,7 @@ class Learner(StepsOfMates, WithPoint):
         self.restart()
 
     def restart(self) -> None:
-        """Count from 0, and hand in again as set."""
+        """Count from 0, and contribute again as set."""
         super().restart()
         self.again_after = 0.0
 
@@ -256,10 +256,10 @@ class Learner(StepsOfMates, WithPoint):
     ) -> None:
         """Make the outer step of a fragment, on `part` of the mean delta in the `sums` of a round, and go on from it.
 
-        If the round has a contribution of this worker (see `payloads`), and it has made at most `within` steps since,
-        its own numbers count `share` if it has made any (Streaming DiLoCo). If it has made more, or is at a pause,
-        these steps are kept: it goes on by them from the new point. If the round does not have one, the worker moves as
-        far as the common point did, or, if it `drops` its steps, to that point.
+        If the round has a contribution of this worker (see `payloads`), and it has made between 1 and `within` steps
+        since, its own numbers count `share` (Streaming DiLoCo). If it has made more, or is at a pause, these steps are
+        kept: it goes on by them from the new point. If the round does not have one, the worker moves as far as the
+        common point did, or, if it `drops` its steps, to that point.
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         local, before = among(own, self.fragments[fragment]), x.clone()
@@ -317,7 +317,7 @@ class Learner(StepsOfMates, WithPoint):
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from the consensus `at`, with nothing done since; with None, from what a checkpoint has kept.
 
-        After a checkpoint with another number of fragments the outer optimizers begin anew.
+        After a checkpoint with another number of fragments the outer optimizers begin again.
         """
         count = len(self.fragments)
         if at is not None:
@@ -372,7 +372,7 @@ class AsyncLearner(Learner):
     gathered: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
     """The sum of the outer gradients since then, by tensor; none where there was none."""
     m: list[Tensor] = kept("same", is_adapted=True, default_factory=list)
-    """The momentum, likewise."""
+    """The momentum of the outer steps, by tensor; none where there was none."""
     speeds: dict[str, float] = kept("same", default_factory=dict)
     """Steps per second, by learner, in the payload of its newest arrival."""
 

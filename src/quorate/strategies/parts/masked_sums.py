@@ -1,17 +1,18 @@
-"""Masked sums: workers learn the sum of what all hand in, and nothing else of each other; it survives dropouts.
+"""Masked sums: workers learn the sum of all contributions, and nothing else of each other; it survives dropouts.
 
-Every two workers agree on a secret, from which both draw the same mask; one adds it to what it hands in, the other
-takes it away, so that masks cancel in the sum. A second mask, a worker's own, hides what it hands in also when the
-first ones come to be known. Of both secrets every worker has one Shamir share. When the sum is there, the remaining
-workers give out the shares of own masks of workers that are in it, and of the keys of those that are not, never both.
+Every two workers agree on a secret, from which both draw the same mask. One adds it to its contribution, the other
+subtracts it, so that masks cancel in the sum. A second mask, a worker's own, hides its contribution also when the first
+ones come to be known. Of both secrets every worker has one Shamir share. When the sum is there, the remaining workers
+publish shares of secrets. They publish those of the own masks of workers that are in it, and of the keys of workers
+that are not, never both.
 
 Numbers are whole ones modulo 2^32, of fixed point, so masks cancel exactly. Everything travels in the means that
 workers form anyhow: rows by ranks as bytes, and a masked vector in three pieces of 11 bits, which float32 adds exactly.
 
 Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, figure 4,
-against workers that follow the protocol (its honest-but-curious case, without the consistency check, as all workers see
-the same means). Cost: four exchanges; with n workers and d numbers, three times the bytes of a mean, 150 n^2 bytes of
-shares, and n d masks drawn by each.
+against workers that follow the protocol. This is its honest-but-curious case, without the consistency check, as all
+workers see the same means. Cost: four exchanges; with n workers and d numbers, three times the bytes of a mean, 150 n^2
+bytes of shares, and n d masks drawn by each.
 
 Keys are of X25519, shares of Shamir's scheme, and masks of ChaCha20.
 """
@@ -228,7 +229,7 @@ def mask(seed: bytes, length: int) -> NDArray[np.uint32]:
 
 
 class MaskingKeys:
-    """One worker's, made anew for every sum and never told: one to talk with others, one to draw masks with, and the
+    """One worker's, new for every sum and never sent: one to talk with others, one to draw masks with, and the
     seed of its own mask."""
 
     def __init__(self) -> None:

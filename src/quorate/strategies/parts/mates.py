@@ -1,7 +1,7 @@
 """Learners of several workers, which step together, are equal to the bit, and take part in rounds as one.
 
 In each step they exchange gradients, with their places in the rounds. So all have the same messages and decide alike:
-which rounds are applied in this step, which worker contributes for all, and whose replica differs and is copied anew.
+which rounds are applied in this step, which worker contributes for all, and whose replica differs and is copied again.
 The lowest rank of the workers that step contributes.
 """
 

@@ -1,9 +1,9 @@
 """Copies that neighbours keep of each other's replicas, and tell each other by differences which codecs write small.
 
-A copy of worker i, its x^_i, is the same to the bit at i itself and at all its neighbours: all advance it by what
-neighbours read of the same code. Who has missed an exchange of i (it rested, or has only now become a neighbour) gets
-the whole copy with the next one. Both ends of an edge know that, as both know in which exchange both took part last. So
-an edge counts at both ends or at none, and what its ends draw each other by adds up to zero.
+A copy of worker i, its x^_i, is the same to the bit at i itself and at all its neighbours. All advance it by the vector
+that neighbours decode from the same code. Who has missed an exchange of i (it rested, or has only now become a
+neighbour) gets the whole copy with the next one. Both ends of an edge know that, as both know in which exchange both
+took part last. So an edge counts at both ends or at none, and what its ends draw each other by adds up to zero.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def take_in(worker: Worker, advance: Advance) -> None:
     for peer, message in sorted(received.items()):
         if peer == worker.rank:
             continue
-        if message.is_written != (peer in s.of):  # a message between the two was lost: both begin anew
+        if message.is_written != (peer in s.of):  # a message between the two was lost: both restart
             s.met.pop(peer, None)
             continue
         x = message.x
@@ -116,7 +116,7 @@ def held_by(codec: EdgeCodec | None) -> tuple[float, float]:
     if not held > 0:
         raise ConfigurationError(
             "choco-sgd needs codes that hold part of any vector, small ones as well, and these hold nothing of small "
-            "numbers (votes without a scale, thresholds that are absolute); choose another codec or its settings"
+            "numbers (votes without a scale, thresholds that are absolute). Choose another codec or its settings"
         )
     return share, held
 

@@ -1,4 +1,4 @@
-"""Outer gradients of learners as they are handed in and come back, plain or radial, and their weights by age."""
+"""Outer gradients of learners as they are contributed and returned, plain or radial, and their weights by age."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class LatenessSettings(Strategy):
         sigma(T) = gamma(T) exp(-alpha T),    gamma(T) = (1 + cos(pi T / cutoff)) / 2 where T < cutoff, else 0
 
     With Adam for the outer optimizer that is theirs: plain Adam at T = 0, and its moments take in less of what is old.
-    The abstract has the product, that it comes before the moments, and a cosine gate that is 0 past a cutoff; only the
-    abstract was at hand, so that the formula of the gate and the defaults of `late_cutoff` and `late_alpha` are ours.
+    The abstract has the product, that it comes before the moments, and a cosine gate that is 0 past a cutoff. Only the
+    abstract was at hand, so the formula of the gate and the defaults of `late_cutoff` and `late_alpha` are ours.
     """
 
     late_cutoff: float = 16.0

@@ -91,8 +91,10 @@ class OuterStepSettings(Strategy):
     nesterov: bool = True
     """Whether the outer optimizer uses Nesterov momentum (SGD only)."""
     outer_gain: Literal["set", "measured"] = "set"
-    """Whether the outer momentum is `outer_momentum`, or is chosen in each outer step so that the step goes
-    `outer_reach` times as far along the mean delta, with at most `outer_momentum` (SGD only)."""
+    """Whether the outer momentum is `outer_momentum` or is chosen in each outer step (SGD only).
+
+    A chosen one makes the step move `outer_reach` times as far along the mean delta, with at most `outer_momentum`.
+    """
     outer_reach: float = 1.5
     """Length of an outer step along the mean delta, in multiples of that delta, with `outer_gain="measured"`."""
     outer_device: Literal["own", "cpu"] = "own"
@@ -199,7 +201,7 @@ class OuterState(SynchronousPhase, WithPoint):
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from the consensus `at`; with None, from a checkpoint.
 
-        After a checkpoint with another number of fragments the outer optimizers begin anew.
+        After a checkpoint with another number of fragments the outer optimizers begin again.
         """
         if at is None:
             worker.means.step_alone(self.is_local)
@@ -320,8 +322,8 @@ class Measured:
     """Measures of one outer step, whatever the optimizer; None if an outer gradient is 0 or not finite, and of rho in
     the first step.
 
-    With d the outer gradient, s the outer step and lr the outer rate: rho is the cosine of d and the one before; the
-    gain <s, d> / (lr <d, d>) says how many times the plain step it went along d; what is transverse,
+    With d the outer gradient, s the outer step and lr the outer rate, rho is the cosine of d and the one before. The
+    gain <s, d> / (lr <d, d>) is the length of s along d in plain steps. The transverse part,
     |s - (<s, d> / <d, d>) d| / (lr |d|), is momentum of former outer gradients that d does not share. `holding` chooses
     the momentum by the gain.
     """
@@ -389,8 +391,8 @@ def holding(gradient: Flat, memory: dict[str, Any], gain: float, *, most: float,
     """The momentum at which an SGD step on `gradient` has the `gain`, or comes closest; above 0, and at most `most`.
 
     With b the momentum buffer and a = <b, d> / <d, d> the gain at momentum m is 1 + m a, and 1 + m (1 + m a) with
-    Nesterov's; before there is a buffer 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another order
-    have the same.
+    Nesterov's. Before there is a buffer it is 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another
+    order have the same.
     """
     buffers, square = memory.get(BUFFER), dot(gradient.parts, gradient.parts)
     before = [old.to(new.device) for old, new in zip(buffers or (), gradient.parts, strict=False)]

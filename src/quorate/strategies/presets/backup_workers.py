@@ -5,9 +5,9 @@ the weight that has arrived. Gradients are never stale.
 
 Cost: As `quorum`; the work of the workers left out is lost.
 
-When it loses: With fewer than 10 workers nine in ten are all of them: it is plain synchronous SGD, unless `wait_for` is
-set, such as to 3 of 4, and then a quarter of the work is lost. When the same workers are always slow, the model never
-learns from their data.
+When it loses: With fewer than 10 workers nine in ten are all of them. It is then plain synchronous SGD, unless
+`wait_for` is set, such as to 3 of 4, and then a quarter of the work is lost. When the same workers are always slow, the
+model never learns from their data.
 
 Honesty:
 - slow worker: goes on; it is left out; its gradients are dropped, and their number is recorded

@@ -1,6 +1,6 @@
 """Asynchronous SGD with delay compensation: late gradients are corrected to the current parameters.
 
-Idea: The strategy `parameter-server` without waiting, with `delay_compensation="adaptive"`: if the parameters have
+Idea: The strategy `parameter-server` without waiting, with `delay_compensation="adaptive"`. If the parameters have
 moved by dw since a worker read them, the term lambda g * g * dw, which approximates the Hessian, is added to its
 gradient g. The servers keep the parameters that each worker has read.
 

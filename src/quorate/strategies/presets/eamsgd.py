@@ -8,11 +8,11 @@ momentum. All settings are those of `easgd`.
 Cost: As `easgd`; momenta are not sent.
 
 When it loses: As `easgd`. Momentum keeps its direction after an exchange with the centre, so with 0.99 a worker takes a
-hundred steps to follow; if workers' data differ, a smaller momentum or a larger `beta` is better.
+hundred steps to follow. If workers' data differ, a smaller momentum or a larger `beta` is better.
 
 Honesty:
-- corrupt gradient: goes on; a gradient with NaN or infinity is reported, skipped, or ends the training
-  (`on_nonfinite`); any other one corrupts its own replica and momentum, and within some exchanges the centre
+- corrupt gradient: goes on; `on_nonfinite` reports or skips one with NaN or infinity, or ends the training. Any other
+  one corrupts its own replica and momentum, and within some exchanges the centre
 - resume: goes on; the centre, and every worker with its own replica and momentum
 
 Paper: Zhang, Choromanska, LeCun, "Deep learning with elastic averaging SGD", NIPS 2015, Algorithm 2: v <- delta v - eta

@@ -6,12 +6,12 @@ sent, in 2 bits and an index of 12 (`compress="chunked-top-k"`); the rest stays 
 as a momentum of the numbers that were not sent, on each worker separately, and replaces the outer momentum. `compress`
 chooses another codec; with `compress="none"` it is `local-sgd`.
 
-Cost: As `diloco`, but for large matrices 0.23 bits a number, from every worker to every other: (P - 1) / 137 of a dense
-update every H steps, where a dense mean sends nearly 2. Small tensors are sent dense (`dense_below`). No outer
+Cost: As `diloco`, but for large matrices 0.23 bits a number, from every worker to every other. This is (P - 1) / 137 of
+a dense update every H steps, where a dense mean sends nearly 2. Small tensors are sent dense (`dense_below`). No outer
 momentum; one vector for the error memory.
 
 When it loses: With many workers, because every code goes to all: from about 270 on, a dense mean sends less. With few
-outer steps, because numbers that are not sent arrive late: for a number that is never among the largest and changes by
+outer steps, because numbers that are not sent arrive late. For a number that is never among the largest and changes by
 d in each period, the memory holds at most 20 d. In small models, where 64 of 4096 numbers are few.
 
 Honesty:

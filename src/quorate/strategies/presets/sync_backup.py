@@ -1,7 +1,7 @@
 """Synchronous servers with backup workers: every step takes the first P - 1 gradients.
 
-Idea: The strategy `parameter-server` with `mode="sync"` and `backup=1`: a step is the mean of the first gradients that
-arrive, all of the same parameters; later ones are dropped, and their workers continue from the new parameters at once.
+Idea: The strategy `parameter-server` with `mode="sync"` and `backup=1`. A step is the mean of the first gradients that
+arrive, all of the same parameters. Later ones are dropped, and their workers continue from the new parameters at once.
 
 Cost: As `parameter-server`; the work of the workers left out is lost.
 

@@ -1,10 +1,10 @@
 """The offset of this worker's clock from the reference, that of the lowest living rank, estimated from round trips.
 
-A question has the time of its sending (t0, on our clock), its answer the times of its arrival and sending (t1 and t2,
-on the other clock), and arrives at t3. The other clock is then ahead by ((t1 - t0) + (t2 - t3)) / 2, with an error of
-at most half of the round trip, (t3 - t0) - (t2 - t1), however it is divided between the two directions (as in NTP, RFC
-5905). The shortest of several round trips counts. Cost: every `BETWEEN` seconds a short message each way, and up to
-`TRIPS` of them where round trips take longer than before, on existing connections.
+A question has the time of its sending (t0, on our clock). Its answer has the times of its arrival and sending (t1 and
+t2, on the other clock), and arrives at t3. The other clock is then ahead by ((t1 - t0) + (t2 - t3)) / 2, with an error
+of at most half of the round trip, (t3 - t0) - (t2 - t1). This holds however the trip is divided between the two
+directions (as in NTP, RFC 5905). The shortest of several round trips counts. Cost: every `BETWEEN` seconds a short
+message each way, and up to `TRIPS` of them where round trips take longer than before, on existing connections.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Memory that processes of one host read and write at once, without any order among them.
 
-It is an anonymous file in memory (`memfd`), as the arenas of messages are (`wire.real.shared`): it ends with the last
-process that has it, even where all are killed, and any of them may invite others, even after its maker's death. An
-invitation has a process that holds it open, and the descriptor there, which the system shows to processes of the same
-user. Linux only.
+It is an anonymous file in memory (`memfd`), as the arenas of messages are (`wire.real.shared`). It ends with the last
+process that has it, even if all are killed. Any of them may invite others, even after its maker's death. An invitation
+has a process that holds it open, and the descriptor there, which the system shows to processes of the same user. Linux
+only.
 """
 
 from __future__ import annotations

@@ -33,8 +33,11 @@ from quorate.wire.replicated.limits import Limits
 from quorate.wire.socket_folder import make_socket_folder
 
 SLICE, _LONGEST_LOOK, _MANY = 0.05, 0.5, 16
-"""Seconds between two reads of the board in a wait; for more than `_MANY` workers they are rarer, up to
-`_LONGEST_LOOK`: the board answers all workers of a host one after the other."""
+"""Seconds between two reads of the board in a wait.
+
+For more than `_MANY` workers they are rarer, up to `_LONGEST_LOOK`: the board answers all workers of a host one after
+the other.
+"""
 _KEYS = "generation/0"
 """Prefix of the keys that endpoints write."""
 _REMEMBERED = 12

@@ -1,9 +1,9 @@
 """The sum of one slice over several hosts: each host sends its own sum, and receives the sum of all.
 
 A small slice, or one between two hosts, is sent to every other host, and each adds up all of them: (H - 1) n bytes out
-and in, one hop. A large one among three and more is cut into a piece for each host, which receives that piece of all,
-adds it up and sends the sum to the others: 2 (H - 1) / H n bytes out and in, two hops. In both cases hosts are added in
-order. Messages contain the operation; those of another operation are never added.
+and in, one hop. A large one among three and more is cut into a piece for each host. That host receives this piece of
+all, adds it up and sends the sum to the others: 2 (H - 1) / H n bytes out and in, two hops. In both cases hosts are
+added in order. Messages contain the operation; those of another operation are never added.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Buffers:
 class Exchange:
     """The exchange of one slice. `own` is the sum of this host, number `place` of the hosts whose `heads` exchange it.
 
-    The sum of all is written to `into`, which may be `own` itself where a slice is cut: a piece that has been sent to a
+    The sum of all is written to `into`, which may be `own` itself where a slice is cut. A piece that has been sent to a
     host is written to only once that host's sum of it has arrived. Numbers that may still be on their way at the end
     lie in `buffer`, of which `own` is the beginning where it is not `into`. Begins when made; `move` never waits.
     """

@@ -1,9 +1,9 @@
 """Sums of CPU tensors among the processes of several hosts: on each host in shared memory, then between the hosts.
 
 Each slice of a tensor has a worker on every host (`wire.real.layout`). Once the numbers of all workers of its host are
-there, it adds them up, in order of rank, exchanges the host's sum for those of the others (`wire.real.host_exchange`)
-and writes the sum of all, added in order of hosts, over the numbers of its host's workers. So an element is
-((x0 + x1) + ...) + ((xk + ...) + ...) + ..., on every worker, the first time as later.
+there, it adds them up in order of rank. It exchanges the host's sum for those of the others
+(`wire.real.host_exchange`). Then it writes the sum of all, added in order of hosts, over the numbers of its host's
+workers. So an element is ((x0 + x1) + ...) + ((xk + ...) + ...) + ..., on every worker, the first time as later.
 
 Sums are begun in the order in which workers call them, and messages contain the number of their sum: nothing depends
 on which is ready first. A separate thread does all of it; it sleeps until a worker of its host has made progress or a

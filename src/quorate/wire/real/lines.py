@@ -1,7 +1,7 @@
 """Short messages between the hosts of a run, on separate connections, so that they do not wait behind tensors.
 
 One connection each way, which proves, as those of a mailbox, that it knows the run's token. Unlike there a message may
-be lost: where a worker is silent, its connection is opened anew. So a cable that was cut for a while is used again soon
+be lost: if a worker is silent, its connection is opened again. So a cable that was cut for a while is used again soon
 after it is repaired, however long the system would wait by then.
 
 `Line` is this worker's own connection to one peer. Writing to it never waits.
@@ -217,7 +217,7 @@ class Lines:
             line.sock.close()
 
     def _over(self, peer: int) -> None:
-        """Report that a peer's process has ended, unless it has connected anew."""
+        """Report that a peer's process has ended, unless it has connected again."""
         if not any(arriving.source == peer for arriving in self._arriving):
             self._is_over(peer)
 

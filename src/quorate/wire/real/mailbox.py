@@ -1,7 +1,7 @@
 """Messages between processes over sockets: one connection each way, one thread that reads and writes.
 
-Among workers of one host the sockets are files that only this user can open; large tensors that no longer change lie
-in shared memory (`wire.real.shared`), and only their place is sent. Between hosts a connection must prove that it knows
+Among workers of one host the sockets are files that only this user can open. Large tensors that no longer change lie in
+shared memory (`wire.real.shared`), and only their place is sent. Between hosts a connection must prove that it knows
 the run's token (HMAC-SHA256 over a nonce) before its messages are read; it is encrypted where that is requested.
 """
 

@@ -2,7 +2,7 @@
 
 Workers are numbered here by their place on the host. Each has a block of its own: semaphores that the others post, and
 `SLOTS` slots; its sum number k uses slot k modulo `SLOTS`. A slot holds the operation of the sum and the numbers of a
-small tensor; for a large one the number of its place, which is sent in a message once.
+small tensor. For a large one it holds the number of its place, which is sent in a message once.
 """
 
 from __future__ import annotations

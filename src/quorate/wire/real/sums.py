@@ -1,12 +1,12 @@
 """Sums of CPU tensors among processes of one host, formed in memory that they share, in order of rank.
 
 A small tensor is written into this worker's slot; every worker adds up all slots (one hop; (P - 1) n bytes read). A
-large one lies in shared memory, or is copied there; once all are there, worker r adds up piece r of all and writes the
-sum to all (two hops; n bytes read and n written by each worker, without further copies). In both cases an element is
-x0 + x1 + x2 + ..., so that all workers have the bits of rounds.
+large one lies in shared memory, or is copied there. Once all are there, worker r adds up piece r of all and writes the
+sum to all. There are two hops; each worker reads n bytes and writes n, without further copies. In both cases an element
+is x0 + x1 + x2 + ..., so that all workers have the bits of rounds.
 
-Only `wait` waits. Sums under way progress whenever this process calls a sum, waits for one or asks whether one is done;
-where it does none of these, a thread beside it does so now and then.
+Only `wait` waits. Sums under way progress whenever this process calls a sum, waits for one or asks whether one is done.
+If it does none of these, a thread beside it does so now and then.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def check_token(token: str, nonce: bytes, rank: int, places: Sequence[bytes], ho
     names = " and ".join(sorted({signed(place).partition("|")[0] for place in places}))
     if not token:
         raise ConfigurationError(
-            f"rank {rank} has no token, and the workers are on several machines ({names}), where one is required; set "
+            f"rank {rank} has no token, and the workers are on several machines ({names}), where one is required. Set "
             f"QUORATE_TOKEN to the same secret of at least {LEAST_TOKEN} characters on each of them"
         )
     if len(token) < LEAST_TOKEN:

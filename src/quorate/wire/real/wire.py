@@ -57,8 +57,8 @@ _LARGE_BYTES = 1 << 22
 class RealWire(CollectivesByMessages):
     """One process's wire on one channel; its process groups are made when a collective first needs them.
 
-    CPU tensors of any size are summed in order of rank on each host, and then in order of hosts, where hosts have
-    shared memory; elsewhere, and by NCCL, in the order of the backend. With `gpus="host"` tensors of GPUs are
+    If hosts have shared memory, CPU tensors of any size are summed in order of rank on each host, and then in order of
+    hosts. Otherwise, and by NCCL, they are summed in the order of the backend. With `gpus="host"` tensors of GPUs are
     copied to the CPU and back.
     """
 

@@ -1,8 +1,9 @@
 """The process's random generators, for which every virtual worker has states of its own.
 
 torch, numpy and python each have one default generator per process. Otherwise the draws of a worker would depend
-on the one that ran before. So the states are exchanged whenever the baton is handed over: 1 us for torch, 1 us for
-numpy (50 if it drew since, because a pending half of a pair of normal numbers must be kept too), 14 us for python.
+on the one that ran before. So the states are exchanged whenever the baton is passed: 1 us for torch, 1 us for numpy, 14
+us for python. For numpy it is 50 us if it drew since, because a pending half of a pair of normal numbers must be kept
+too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Exactly one thread runs at a time: it holds the *baton*. A thread that waits pops events itself, which moves the
 virtual clock, until one of them wakes a thread. It hands the baton directly to that one (5 to 10 us), and sleeps on
-a lock of its own. Events are ordered by time, then by a number drawn from the world's seed: the same seed gives the
+a lock of its own. Events are ordered by time, then by a number drawn from the world's seed. The same seed gives the
 same run, and another seed another order of events of the same time.
 """
 

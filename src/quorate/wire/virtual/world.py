@@ -46,11 +46,11 @@ class VirtualWorld:
     """`size` virtual workers on a virtual clock; each is a thread, of which one runs at a time.
 
     The `joiners` run the task as well, with the ranks from `size` on: the task decides when they join. The same seed
-    gives the same run. `run` and `outcomes` each start anew. `stack_bytes` is the stack of each thread (None: 8 MiB up
+    gives the same run. `run` and `outcomes` each restart it. `stack_bytes` is the stack of each thread (None: 8 MiB up
     to 64 workers, 1 MiB up to 1,024, then 256 KiB). With `generators` every worker has its own random generators
-    (torch's, numpy's and python's defaults), seeded alike from the world's seed: a worker draws other numbers than the
+    (torch's, numpy's and python's defaults), with one seed from the world's seed. A worker draws other numbers than the
     others once it has distributed an optimizer. With `is_traced`, `trace` holds a line for each event of the latest
-    run: virtual time, rank, event. torch uses one thread meanwhile. `resumed` is told whenever a worker goes on.
+    run: virtual time, rank, event. torch uses one thread meanwhile. `resumed` is called whenever a worker goes on.
     """
 
     def __init__(
