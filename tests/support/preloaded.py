@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import weakref
 from contextlib import suppress
 
 import quorate
@@ -36,6 +35,3 @@ for name in HEAVY:
 for name in _everything_in(quorate.__name__):
     with suppress(ImportError):
         importlib.import_module(name)
-# At the end of each process torch would take its operators out of its tables: 35 ms, and a copy of 8,000 shared pages.
-for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-    finalizer.atexit = False
