@@ -92,7 +92,7 @@ def on_clients(cell: Cell, *, with_buffers: bool) -> None:
 @pytest.mark.parametrize("strategy", ["fed-avg", "fed-prox", "fed-opt"])
 @pytest.mark.parametrize("settings", [{"clip": 1.0, "noise": 1.0}, {"secure": True}], ids=["noise", "secure"])
 def test_hidden_parameters_do_not_go_with_buffers_that_are_exchanged(strategy: str, settings: dict[str, Any]) -> None:
-    sentence = 'protect the parameters, and not the buffers of the model .* set buffers="none"'
+    sentence = 'protect the parameters, and not the buffers of the model .* Set buffers="none"'
     ended(partial(on_clients, with_buffers=True), strategy, **settings).refused(sentence)
     ended(partial(on_clients, with_buffers=True), strategy, buffers="none", **settings).right()
     ended(partial(on_clients, with_buffers=False), strategy, **settings).right()

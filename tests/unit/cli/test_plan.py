@@ -84,7 +84,7 @@ def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str], m
     assert "over 4 workers of 8.00 GB; " in words and "16 examples a step" in words
     assert [line[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5"]
     assert "lost: tensor=4: at best " in words and " times as long; sums over the tensor axis take " in words
-    assert "Foreseen, not measured." in out
+    assert "Predicted, not measured." in out
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:

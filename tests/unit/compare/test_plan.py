@@ -24,6 +24,7 @@ PLAN = Comparison(
     seconds=2.0,
     target=0.9,
     relevant=0.02,
+    metric_pattern=r"top1=([0-9.]+)",
     imbalance="one-of:20ms",
     pace="5ms",
     share="dynamic",
