@@ -144,8 +144,7 @@ def unused(strategy: str) -> str:
     """Return the sentence about a strategy that was asked for and that no worker used."""
     return (
         f"{strategy} was asked for, and no worker used it: the script never called quorate.distribute(optimizer, "
-        "model), which the strategy acts through, and no optimizer of a model in DistributedDataParallel was there in "
-        "a forward pass"
+        "model). There was also no optimizer of a model in DistributedDataParallel in a forward pass"
     )
 
 

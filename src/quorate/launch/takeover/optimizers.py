@@ -1,7 +1,7 @@
 """The optimizers of a script that trains models in DistributedDataParallel: found by their parameters, and distributed.
 
 They are found in the memory of the process at the first forward pass with gradients, and again after another optimizer
-or wrapper was made; so it does not matter which was made first, nor which library holds them.
+or wrapper was made. It does not matter which was made first, nor which library holds them.
 """
 
 from __future__ import annotations
