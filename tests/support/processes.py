@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from quorate.wire.board_server import BoardServer
 from tests.support import task as task_module
 from tests.support.hosts import Host
 from tests.support.seats import here, on_hosts
-from tests.support.task import answer_file, stack_file
+from tests.support.task import answer_file, main_file, stack_file
 from tests.support.zygote import forks
 
 T = TypeVar("T")
@@ -147,6 +148,9 @@ def _outcomes(
     with tempfile.TemporaryDirectory(prefix="quorate-test-") as name:
         folder, server = Path(name), BoardServer(f"{name}/board")
         (folder / "task").write_bytes(pickle.dumps(task))
+        if b"__main__" in (folder / "task").read_bytes():  # of a benchmark
+            program = sys.modules["__mp_main__"] = sys.modules["__main__"]
+            main_file(folder).write_text(str(program.__file__), encoding="utf-8")
         try:
             seats = here(size, server.path) if on is None else on_hosts(on)
             children = []

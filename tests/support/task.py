@@ -5,10 +5,12 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import runpy
 import signal
 import sys
 import time
 import traceback
+import types
 from contextlib import suppress
 from pathlib import Path
 from pickle import PicklingError
@@ -33,6 +35,7 @@ def main() -> None:
     stacks = open(stack_file(place, number), "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
     faulthandler.register(signal.SIGXCPU, file=stacks)
     board = SocketBoard(path)
+    _take_main(place)
     task = pickle.loads((place / "task").read_bytes())
     began = time.monotonic()
     try:
@@ -44,6 +47,14 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
     _answer(place, number, {"result": result, "seconds": time.monotonic() - began})
+
+
+def _take_main(place: Path) -> None:
+    """Let functions of the program that asked be found in `__main__`, as multiprocessing does."""
+    program = main_file(place)
+    if program.exists():
+        main_module = sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__mp_main__")
+        main_module.__dict__.update(runpy.run_path(program.read_text(encoding="utf-8"), run_name="__mp_main__"))
 
 
 def _report(board: SocketBoard, rank: int, error: BaseException) -> None:
@@ -72,6 +83,11 @@ def _answer(place: Path, rank: int, answer: dict[str, Any]) -> None:
 def stack_file(folder: Path, rank: int) -> Path:
     """Where the stacks of `rank` are written on SIGXCPU."""
     return folder / f"stacks-{rank}"
+
+
+def main_file(folder: Path) -> Path:
+    """Where the path of the program is written that the task is a function of, if it is no module."""
+    return folder / "main"
 
 
 def answer_file(folder: Path, rank: int) -> Path:
