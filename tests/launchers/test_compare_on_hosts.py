@@ -87,7 +87,7 @@ def test_two_strategies_and_ddp(two: NamedHosts, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_interrupt_ends_it_everywhere_and_it_goes_on_there(two: NamedHosts, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    on = words(two, "--seeds", "1", "train.py", hosts="first,second")
+    on = words(two, "--strategy", "all-reduce", "--seeds", "1", "train.py", hosts="first,second")
     with two.popen(0, *on, folder=tmp_path) as child:
         until = time.monotonic() + 60.0
         while len(pids(tmp_path)) < 2 or not all(pids(tmp_path)):
@@ -119,6 +119,6 @@ def test_records_that_would_be_elsewhere_are_refused(two: NamedHosts, tmp_path: 
     told = two.run(0, "unshare", "--mount", "sh", "-c", alone, "sh", *on, folder=tmp_path)
     assert told.returncode == 2, told.stderr
     assert told.stderr == (
-        "quorate: the records would be in runs/x on host second, which is not the folder of that name on first; start "
+        "quorate: the records would be in runs/x on host second, which is not the folder of that name on first. Start "
         "the comparison on second, or in a folder that both have\n"
     )

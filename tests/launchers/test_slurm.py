@@ -60,7 +60,7 @@ WITHOUT_GPUS = {
     "--ntasks-per-node=8": "--ntasks-per-node=2",
     "--gpus-per-node=8": "--comment=gpus",
     "--cpus-per-task=12": "--cpus-per-task=2",
-    "--time=04:00:00": "--time=2",
+    "--time=04:00:00": "--time=6",
     "--output=train-%j.out": "--output=said",
     "module ": "true module ",
     'source "$HOME': 'true "$HOME',
@@ -120,12 +120,13 @@ def test_srun_over_two_hosts(two: SlurmHosts, folder: Path) -> None:
     assert ended.stdout.splitlines() == ["begins at None with 3", "ends at 5 first first second"]
     refused = two.command(*words, folder=folder)
     assert refused.returncode == 2
-    assert "set QUORATE_TOKEN" in refused.stderr
+    assert "Set QUORATE_TOKEN" in refused.stderr
 
 
+@pytest.mark.timeout(200)
 def test_the_job_for_nodes_with_gpus(two: SlurmHosts, folder: Path) -> None:
     job = submitted(two, folder, "5 0", "launch-slurm-gpus", WITHOUT_GPUS)
-    until(lambda: two.state_of(job) == "COMPLETED", folder, 60.0)
+    until(lambda: two.state_of(job) == "COMPLETED", folder, 150.0)
     assert "ends at 5 first first second second" in said(folder)
 
 
