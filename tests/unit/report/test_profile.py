@@ -57,7 +57,7 @@ def test_both_are_on_one_timeline(merged: tuple[dict[str, Any], float, Path]) ->
     marks = [event for event in document["traceEvents"] if event["name"] == "mark"]
     assert len(marks) == 2 and step["ts"] == 0
     for event in marks:
-        assert event["ts"] == pytest.approx(mark * 1e6, abs=20_000)
+        assert event["ts"] == pytest.approx(mark * 1e6, abs=500_000)  # a busy machine may come between the two
         assert event["ts"] + event["dur"] <= step["dur"] + 20_000
 
 
