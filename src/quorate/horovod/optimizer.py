@@ -57,13 +57,13 @@ def _names_of(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigurationError(f"parameter names in named_parameters must be unique; found twice: {', '.join(twice)}")
-    known = {id(p): name for name, p in named}
+    names_by_id = {id(p): name for name, p in named}
     pairs = [
-        (known.get(id(p), f"noname_{place}_{index}"), p)
+        (names_by_id.get(id(p), f"noname_{place}_{index}"), p)
         for place, group in enumerate(optimizer.param_groups)
         for index, p in enumerate(group["params"])
     ]
-    unnamed = sum(id(p) not in known for _, p in pairs)
+    unnamed = sum(id(p) not in names_by_id for _, p in pairs)
     if named and unnamed:
         raise ConfigurationError(
             f"named_parameters was given, but {unnamed} parameters of the optimizer are not in it; pass "
@@ -171,10 +171,10 @@ def join(device: int = -1) -> int:
     Others that still step take their means over the workers that have data, where Horovod adds zeros. `device` has no
     effect. Training may go on afterwards, with equal replicas.
     """
-    known = workers()
-    world = known.joined
-    known.joins += 1
-    key = f"horovod/join/{known.joins}"
+    of_run = workers()
+    world = of_run.joined
+    of_run.joins += 1
+    key = f"horovod/join/{of_run.joins}"
     place = world.wire.board.add(key)
     world.wire.board.set(f"{key}/{place}", str(world.rank).encode())
     with world.evaluate(at="replica"):

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.collectives import result_of
 from quorate.launch.worker.join import join
 from quorate.launch.worker.world import World
 from quorate.wire import current
@@ -59,9 +60,9 @@ class Workers:
 def workers() -> Workers:
     """Return the workers of the run. Raises `ConfigurationError` before `init()`."""
     place = current.place()
-    known = Workers() if place is None else place.context(Workers)
-    known.joined  # noqa: B018 - raises before init()
-    return known
+    of_run = Workers() if place is None else place.context(Workers)
+    of_run.joined  # noqa: B018 - raises before init()
+    return of_run
 
 
 class ProcessSet:
@@ -140,13 +141,12 @@ def _hosts() -> list[list[int]]:
 
 
 def _own_host() -> list[int]:
-    own = rank()
-    return next(ranks for ranks in _hosts() if own in ranks)
+    return next(ranks for ranks in _hosts() if rank() in ranks)
 
 
 def local_rank() -> int:
     """Return the rank of this worker among those of its host."""
-    return _own_host().index(rank())
+    return workers().joined.local_rank
 
 
 def local_size() -> int:
@@ -156,14 +156,12 @@ def local_size() -> int:
 
 def cross_rank() -> int:
     """Return the place of this host among those that have a worker of this local rank."""
-    own = local_rank()
-    return [rank() in ranks for ranks in _hosts() if len(ranks) > own].index(True)
+    return [rank() in ranks for ranks in _hosts() if len(ranks) > local_rank()].index(True)
 
 
 def cross_size() -> int:
     """Return the number of hosts that have a worker of this local rank."""
-    own = local_rank()
-    return sum(len(ranks) > own for ranks in _hosts())
+    return sum(len(ranks) > local_rank() for ranks in _hosts())
 
 
 def is_homogeneous() -> bool:
@@ -177,15 +175,15 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     Raises:
         ConfigurationError: If a rank does not exist, or the set is empty.
     """
-    known = workers()
+    of_run = workers()
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     ranks = added.ranks
-    if ranks is not None and (not ranks or not set(ranks) <= set(range(known.joined.size))):
+    if ranks is not None and (not ranks or not set(ranks) <= set(range(of_run.joined.size))):
         raise ConfigurationError(
-            f"a process set of ranks {ranks} is impossible; ranks are 0 to {known.joined.size - 1}"
+            f"a process set of ranks {ranks} is impossible; ranks are 0 to {of_run.joined.size - 1}"
         )
-    known.process_sets += 1
-    added.process_set_id = known.process_sets
+    of_run.process_sets += 1
+    added.process_set_id = of_run.process_sets
     return added
 
 
@@ -199,7 +197,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def wait(work: Work[T], call: str) -> T:
     """Return the result of a collective; in a long wait no round waits for this worker, and it serves others."""
-    return workers().joined._wait(work, call)
+    workers()
+    return result_of(work, current.here(), f"hvd.{call}()")
 
 
 def when_members(process_set: ProcessSet, call: str) -> None:

@@ -209,9 +209,9 @@ class EditsAtPauses(StepObserver):
         if not self.is_synchronous:
             return 1.0
         is_edited = self._differs_from_left(worker.digests.text())
-        own = torch.zeros(3, worker.wire.max_size, dtype=torch.float64)
-        own[:, worker.rank] = torch.tensor([1.0, worker.updates, is_edited])
-        members, updates, edited = worker.means.of_number(own)
+        numbers = torch.zeros(3, worker.wire.max_size, dtype=torch.float64)
+        numbers[:, worker.rank] = torch.tensor([1.0, worker.updates, is_edited])
+        members, updates, edited = worker.means.of_number(numbers)
         is_ahead = (updates == updates.max()) & (members > 0)
         if not is_ahead[worker.rank]:
             return is_edited

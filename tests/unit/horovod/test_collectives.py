@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import quorate.horovod as hvd
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
@@ -206,6 +206,17 @@ def test_before_init_everything_says_so() -> None:
     for call in (hvd.rank, hvd.size, hvd.local_rank, lambda: hvd.allreduce(torch.ones(1)), hvd.barrier):
         with pytest.raises(ConfigurationError, match=r"call hvd.init\(\) first"):
             call()
+
+
+def test_a_wait_names_the_call_of_the_script_and_who_is_late() -> None:
+    def live(world: Any) -> None:
+        hvd.init()
+        if world.rank == 1:
+            world.wire.clock.sleep(100.0)
+        hvd.allreduce(torch.ones(1))
+
+    with pytest.raises(WireTimeout, match=r"rank 0 waited 5 s for rank 1 in hvd.allreduce\(\)"):
+        VirtualWorld(2, timeout=5.0).run(joined(live))
 
 
 def test_what_is_missing_is_refused_by_name() -> None:

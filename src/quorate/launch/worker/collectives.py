@@ -272,28 +272,32 @@ class Collectives:
         self._wait(self._together.barrier(), "barrier")
 
     def _wait(self, work: Work[T], call: str) -> T:
-        """Return the result of `work`; in a long wait no round waits for this worker, and it serves others.
+        return result_of(work, self._place, f"world.{call}()")
 
-        Otherwise the others could not come: a quorum may need a contribution of this worker.
-        """
-        for meeting in tuple(data_context(self._place).meetings):
-            meeting()
-        wire = self.wire
-        until = wire.clock.now() + wire.timeout
-        with suppress(WireTimeout):
-            return work.wait(min(_SOON, wire.timeout))
-        with waiting(self._place) as serve:
-            while True:
-                serve()
-                left = until - wire.clock.now()
-                try:
-                    return work.wait(max(0.0, min(left, _SERVE_EVERY)))
-                except WireTimeout as error:
-                    if left <= _SERVE_EVERY:
-                        late = ranks_in_words(error.ranks)
-                        raise WireTimeout(
-                            f"rank {self.rank} waited {wire.timeout:g} s for {late} in world.{call}()", error.ranks
-                        ) from None
+
+def result_of(work: Work[T], place: Place, call: str) -> T:
+    """Return the result of `work`; in a long wait no round waits for this worker, and it serves others.
+
+    Otherwise the others could not come: a quorum may need a contribution of this worker. `call` is the script's.
+    """
+    for meeting in tuple(data_context(place).meetings):
+        meeting()
+    wire = place.wire
+    until = wire.clock.now() + wire.timeout
+    with suppress(WireTimeout):
+        return work.wait(min(_SOON, wire.timeout))
+    with waiting(place) as serve:
+        while True:
+            serve()
+            left = until - wire.clock.now()
+            try:
+                return work.wait(max(0.0, min(left, _SERVE_EVERY)))
+            except WireTimeout as error:
+                if left <= _SERVE_EVERY:
+                    late = ranks_in_words(error.ranks)
+                    raise WireTimeout(
+                        f"rank {wire.rank} waited {wire.timeout:g} s for {late} in {call}", error.ranks
+                    ) from None
 
 
 def packed(payload: Tensor, about: object) -> Tensor:
