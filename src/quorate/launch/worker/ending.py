@@ -196,6 +196,8 @@ class _Ending:
                 wire.board.wait([left(peer) for peer in members_on(wire.board, wire.size).alive], GRACE)
             except QuorateError:
                 pass  # another worker is still busy, or failed after this one's work was done
+        if isinstance(wire, RealWire):
+            self.place.context(LauncherNews).try_to_pass_on(wire)
         leave_records(self.place, is_well=True)
         say_closing_line(self.place)
         if self._attendant is not None:
