@@ -22,6 +22,7 @@ EXCERPTS = {"docs/howto/my-own-script.md"}
 LIBRARIES = ("accelerate", "keras", "lightning", "transformers")
 FRAGMENTS: dict[str, str] = {
     "docs/howto/data-from-files.md": "they read files that the reader has",
+    "docs/howto/ddp-scripts.md": "it shows lines of a script for DDP; the contract of such scripts runs them",
     "docs/howto/launch-ray.md": "it needs Ray; a test under launchers runs it",
     "docs/howto/migrate-deepspeed.md": "it begins with a model of the reader's; test_migration_pages.py runs it",
     **{f"docs/howto/inside-{name}.md": "tests of `make test-interop` run it" for name in LIBRARIES},
