@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from quorate.train.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
     from quorate.train.example_schedule import schedule as schedule
     from quorate.train.forward_backward import forward_backward as forward_backward
+    from quorate.train.gathered import gathered as gathered
     from quorate.train.privacy import privacy_spent as privacy_spent
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "distribute",
     "files",
     "forward_backward",
+    "gathered",
     "ghost_batch_norm",
     "join",
     "launch",
@@ -86,6 +88,7 @@ _PLACES = {
     "distribute": "quorate.train.distribute",
     "DistributedOptimizer": "quorate.train.distributed_optimizer",
     "forward_backward": "quorate.train.forward_backward",
+    "gathered": "quorate.train.gathered",
     "parallelize": "quorate.sharding.parallelize",
     "branches": "quorate.sharding.tensor.branches",
     "sequence_attention": "quorate.sharding.sequence",

@@ -63,6 +63,10 @@ class Participant(Worker, Protocol):
         """The state of the reducer of its means: see `means.reducer.Reducer.state`."""
 
     @property
+    def next_weight(self) -> float:
+        """The weight of the gradient that the next backward pass forms."""
+
+    @property
     def is_edited(self) -> bool:
         """Whether the script has edited the replica, and neither a step nor a pause has counted that."""
 

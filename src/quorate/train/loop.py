@@ -122,8 +122,7 @@ class Loop(StepObserver):
 
     def _gradient_begins(self) -> None:
         worker = self.worker
-        if worker.step_weight.varies:
-            worker.weight = worker.step_weight.of_step()
+        worker.weight = worker.next_weight
         if not worker.has_rounds:  # contributions to rounds are made of `.grad`
             worker.means.gradient_begins(worker.weight)
 

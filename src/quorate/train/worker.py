@@ -285,6 +285,11 @@ class StrategyWorker:
         self.has_rounds = True
         self._rounds = begin_rounds(*of, fragments=fragments, units=units, settings=settings, row=self._row, **chosen)
 
+    @property
+    def next_weight(self) -> float:
+        """The weight of the gradient that the next backward pass forms."""
+        return self.step_weight.of_step() if self.step_weight.varies else self.weight
+
     def _share(self, weight: float | None) -> float:
         weight = self.weight if weight is None else weight
         return weight / self.step_weight.full if self.step_weight.varies else weight
