@@ -108,7 +108,8 @@ test-interop: venv
 	  $(BIN)/python -m venv $(VENV)/interop && \
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/interop/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
-	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13'; do \
+	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13' \
+	    'torchmetrics>=1.8'; do \
 	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
 	    echo "make test-interop: $$library could not be installed" >&2; done
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -38,6 +39,8 @@ _DEEPEST = 100
 """Nesting of lists, tuples and dicts; deeper values could not be read again."""
 _LONGEST = 4096
 """Bits of a whole number, for the same reason."""
+_LENGTH = 8
+"""Bytes of a length."""
 
 
 KEEP = "quorate.save cannot keep"
@@ -107,6 +110,27 @@ def decoded(text: str, tensors: Mapping[str, Tensor], *, prefix: str | None = No
         return _plain(json.loads(text), tensors, prefix)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the entry beside the tensors cannot be read: {error!r}") from None
+
+
+def as_bytes(value: Any, name: str, cannot: str) -> Tensor:
+    """Return `value` as bytes, uint8 (n): the length of its JSON, the JSON, and its tensors as safetensors. Raises as
+    `encoded`."""
+    tensors: dict[str, Tensor] = {}
+
+    def put(_: str, x: Tensor) -> str:
+        tensors[str(len(tensors))] = x.cpu().clone(memory_format=torch.contiguous_format)
+        return str(len(tensors) - 1)
+
+    text = json.dumps(encoded(value, name, put, cannot=cannot)).encode()
+    tail = safetensors.torch.save(tensors) if tensors else b""
+    return torch.frombuffer(bytearray(len(text).to_bytes(_LENGTH) + text + tail), dtype=torch.uint8)
+
+
+def from_bytes(payload: Tensor) -> Any:
+    """Return the value of which `as_bytes` returned the bytes."""
+    whole = payload.numpy().tobytes()
+    end = _LENGTH + int.from_bytes(whole[:_LENGTH])
+    return decoded(whole[_LENGTH:end].decode(), safetensors.torch.load(whole[end:]) if whole[end:] else {})
 
 
 def _plain(value: Any, tensors: Mapping[str, Tensor], name: str | None) -> Any:

@@ -6,7 +6,7 @@ batch, the beginning of a backward pass, an evaluation, and the end.
 - Where all workers step together, `save()` takes it there and then, and says so with the next exchange. If not all
   have said so, what was taken is no checkpoint, and all take one at the first boundary after that exchange.
 - Under rounds, `save()` asks the leader to mark a round. Every worker takes its part at its first boundary after it has
-  applied that round, and before it applies the next one.
+  applied that round, and before it applies the next one. With `best`, or several optimizers, it pauses all workers.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Saving(StepObserver):
         self.boundary()
         self._keep, self._best = keep or self._keep, best
         in_rounds = [optimizer for optimizer in training.optimizers.values() if optimizer.is_in_rounds]
-        if in_rounds and len(training.optimizers) > 1:
+        if in_rounds and (best is not None or len(training.optimizers) > 1):
             self._save_at_rest()
             return
         if in_rounds:
@@ -102,7 +102,7 @@ class Saving(StepObserver):
             self._take(moment, self._since[1] if apart else 0, writes_shared=True)
 
     def _save_at_rest(self) -> None:
-        """Save several optimizers, some with rounds, during a pause: each is at the same round on all workers."""
+        """Save during a pause under rounds: all optimizers are at the same round on all workers, as when evaluated."""
         everyone = [optimizer for optimizer, _ in self._unfinished()]
         for optimizer in everyone:
             optimizer.pause()

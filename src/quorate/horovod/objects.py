@@ -6,22 +6,17 @@ is executed that another process sends.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from quorate.checkpoint.encoding import decoded, encoded
+from quorate.checkpoint.encoding import as_bytes, from_bytes
 from quorate.core.errors import ConfigurationError
 from quorate.horovod.exchanges import allgather_async, broadcast_, broadcast_async_
 from quorate.horovod.workers import ProcessSet, global_process_set, rank
-
-_LENGTH = 8
-"""Bytes of a length."""
 
 
 def broadcast_parameters(
@@ -68,22 +63,7 @@ def broadcast_optimizer_state(
 
 
 def _written(value: Any) -> Tensor:
-    """Return bytes: the length of a text of JSON, the text, and its tensors as safetensors."""
-    tensors: dict[str, Tensor] = {}
-
-    def put(_: str, x: Tensor) -> str:
-        tensors[str(len(tensors))] = x.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return str(len(tensors) - 1)
-
-    text = json.dumps(encoded(value, "the object", put, cannot="Horovod's API cannot send")).encode()
-    whole = len(text).to_bytes(_LENGTH) + text + safetensors.torch.save(tensors)
-    return torch.frombuffer(bytearray(whole), dtype=torch.uint8)
-
-
-def _read(payload: Tensor) -> Any:
-    whole = payload.numpy().tobytes()
-    end = _LENGTH + int.from_bytes(whole[:_LENGTH])
-    return decoded(whole[_LENGTH:end].decode(), safetensors.torch.load(whole[end:]))
+    return as_bytes(value, "the object", "Horovod's API cannot send")
 
 
 def broadcast_object(
@@ -95,7 +75,7 @@ def broadcast_object(
     length = broadcast_(torch.tensor([payload.numel()]), root_rank, name and f"{name}/length", process_set)
     payload = payload if is_root else torch.empty(int(length), dtype=torch.uint8)
     payload = broadcast_(payload, root_rank, name, process_set)
-    return obj if is_root else _read(payload)
+    return obj if is_root else from_bytes(payload)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -103,4 +83,4 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     payload = _written(obj)
     lengths = allgather_async(torch.tensor([payload.numel()]), name and f"{name}/lengths", process_set).synchronize()
     together: Tensor = allgather_async(payload, name, process_set).synchronize()
-    return [_read(part) for part in together.split(lengths.tolist())]
+    return [from_bytes(part) for part in together.split(lengths.tolist())]

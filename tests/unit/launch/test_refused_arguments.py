@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda w, m, o: w.mean(1.0, weight=float("nan")),
         "the weight of world.mean must be a finite number",
     ),
-    "gather": (lambda w, m, o: w.gather(deep()), "world.gather takes a tensor or plain JSON values"),
+    "gather": (lambda w, m, o: w.gather(deep()), "world.gather cannot send"),
     "gather sparse": (lambda w, m, o: w.gather(torch.eye(2).to_sparse()), "world.gather takes dense tensors"),
     "evaluate": (
         lambda w, m, o: w.evaluate(this_worker_only="x").__enter__(),

@@ -102,7 +102,38 @@ def test_broadcasts_from_different_sources_or_of_what_cannot_be_sent_are_refused
     said = refusals(2, lambda world: world.broadcast(1, source=2))
     assert said[0] == "world.broadcast was given source=2; the ranks are 0 to 1"
     said = refusals(1, lambda world: world.broadcast(object()))
-    assert said[0].startswith("world.broadcast takes a tensor or plain JSON values; ")
+    assert said[0] == (
+        "world.broadcast cannot send the value, which is a object; allowed are numbers, text, tensors, and lists, "
+        "tuples and dicts of these"
+    )
+
+
+def test_objects_hold_tensors_and_tuples() -> None:
+    def live(world: quorate.World) -> list[Any]:
+        own = {"x": torch.full((2,), world.rank), "pair": (world.rank, None), 3: [True, 0.5]}
+        return [world.gather(own), world.broadcast(own, source=1)]
+
+    for gathered, received in answers(2, live):
+        for rank, value in enumerate([*gathered, received]):
+            rank = min(rank, 1)
+            assert torch.equal(value.pop("x"), torch.full((2,), rank))
+            assert value == {"pair": (rank, None), 3: [True, 0.5]}
+
+
+def test_metrics_are_averaged_together() -> None:
+    def live(world: quorate.World) -> dict[str, float]:
+        metrics = {"loss": float(world.rank), "accuracy": torch.tensor(1.0 - world.rank)}
+        return world.mean(metrics if world.rank else dict(reversed(metrics.items())), weight=1 + 2 * world.rank)
+
+    assert answers(2, live) == [{"accuracy": 0.25, "loss": 0.75}, {"loss": 0.75, "accuracy": 0.25}]
+    said = refusals(2, lambda world: world.mean({"loss" if world.rank else "los": 1.0}))
+    assert set(said) == {
+        "world.mean was given a dict with the keys loss on rank 1 and a dict with the keys los on rank 0; shape and "
+        "dtype, or keys, must be the same on all workers"
+    }
+    assert refusals(1, lambda world: world.mean({"x": torch.ones(2)})) == [
+        "world.mean takes a dict of numbers; give each tensor a call of its own"
+    ]
 
 
 @pytest.mark.parametrize("call", ["sum", "max", "broadcast"])

@@ -43,7 +43,8 @@ def save(
             folder of `torch.distributed.checkpoint`. The call returns when it is written; an existing path is replaced.
         keep: How many of the newest checkpoints are kept (at least 1); the largest number of all workers counts.
         best: The value of this state, the larger the better (of a loss, its negative); the checkpoint with the largest
-            value is kept as well. NaN and infinite values count as none.
+            value is kept as well. Every worker passes the same; under rounds the call then waits for all workers. NaN
+            and infinite values count as none.
         extra: Objects with `state_dict()` and `load_state_dict()`, by name: schedulers, scalers.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeVar, cast, overload
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torch import Tensor
 
+from quorate.checkpoint.encoding import as_bytes, from_bytes
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
 from quorate.data.context import data_context
@@ -46,19 +48,25 @@ class Collectives:
     @overload
     def mean(self, x: float, *, weight: float = 1.0) -> float: ...
 
-    def mean(self, x: Tensor | float, *, weight: float = 1.0) -> Tensor | float:
+    @overload
+    def mean(self, x: Mapping[str, float], *, weight: float = 1.0) -> dict[str, float]: ...
+
+    def mean(
+        self, x: Tensor | float | Mapping[str, float], *, weight: float = 1.0
+    ) -> Tensor | float | dict[str, float]:
         """Return the weighted mean of `x` over all workers: the same bits on every worker.
 
         Args:
-            x: A number, or a dense tensor of the same shape and dtype on every worker.
+            x: A number, a dense tensor of the same shape and dtype on every worker, or a dict of numbers (metrics)
+                with the same keys on every worker.
             weight: The weight of this worker, such as its number of examples; it may be 0, though not on all workers.
 
         Returns:
-            A float for a number; for a tensor one of the same shape, dtype and device (float32 for integers and
-            booleans). It has no gradient, with one worker either: in a loss it is a constant.
+            A float for a number, a dict of floats for a dict; for a tensor one of the same shape, dtype and device
+            (float32 for integers and booleans). It has no gradient, with one worker either: in a loss it is a constant.
 
         Raises:
-            ConfigurationError: Shapes or dtypes differ, or all weights are 0; on every worker.
+            ConfigurationError: Shapes, dtypes or keys differ, or all weights are 0; on every worker.
             WireTimeout: A worker did not call it within the time limit of the world; the error names the worker.
 
         Cost: P - 1 messages of n numbers from each of P workers.
@@ -66,16 +74,29 @@ class Collectives:
         Example:
             >>> world.mean(0.5, weight=32)
             0.5
+            >>> world.mean({"loss": 2.0, "accuracy": 0.5}, weight=32)
+            {'loss': 2.0, 'accuracy': 0.5}
         """
-        value, factor = numbers_in(x, "mean"), weight_in(weight)
+        if isinstance(x, Mapping):
+            keys = sorted(x)
+            numbers = [numbers_in(x[key], "mean") for key in keys]
+            if any(value.numel() != 1 for value in numbers):
+                raise ConfigurationError("world.mean takes a dict of numbers; give each tensor a call of its own")
+            means = self._mean(torch.tensor([float(value) for value in numbers], dtype=torch.float64), weight, keys)
+            by_key = dict(zip(keys, means.tolist(), strict=True))
+            return {key: by_key[key] for key in x}
+        mean = self._mean(numbers_in(x, "mean"), weight)
+        return mean.to(x.device) if isinstance(x, Tensor) else mean.item()
+
+    def _mean(self, value: Tensor, weight: float, keys: Sequence[str] = ()) -> Tensor:
+        factor = weight_in(weight)
         value = value if value.is_floating_point() or value.is_complex() else value.float()
         wide = widened(value)
         wide = wide.to(torch.promote_types(wide.dtype, torch.float32))
-        vectors, weights = self._numbers(wide * factor, "mean", factor)
+        vectors, weights = self._numbers(wide * factor, "mean", factor, keys)
         if sum(weights) == 0.0:
             raise ConfigurationError("world.mean needs a weight that is not 0 on at least one worker")
-        mean = (sum_in_order(vectors) / sum(weights)).to(value.dtype)
-        return mean.to(value.device) if isinstance(x, Tensor) else mean.item()
+        return (sum_in_order(vectors) / sum(weights)).to(value.dtype)
 
     @overload
     def sum(self, x: Tensor) -> Tensor: ...
@@ -131,17 +152,19 @@ class Collectives:
         vectors, _ = self._numbers(widened(value), "max")
         return like(x, functools.reduce(torch.maximum, vectors).to(value.dtype))
 
-    def _numbers(self, x: Tensor, call: str, weight: float = 1.0) -> tuple[list[Tensor], list[float]]:
+    def _numbers(
+        self, x: Tensor, call: str, weight: float = 1.0, keys: Sequence[str] = ()
+    ) -> tuple[list[Tensor], list[float]]:
         """Return the `x` and the weights of all workers, by rank."""
-        kind = f"{x.dtype} of the shape {tuple(x.shape)}"
-        own = packed(as_bytes(x), [weight, self.rank, kind])
+        kind = f"a dict with the keys {', '.join(keys)}" if keys else f"{x.dtype} of the shape {tuple(x.shape)}"
+        own = packed(raw(x), [weight, self.rank, kind])
         gathered = [unpacked(sent) for sent in self._wait(self._together.all_gather(own), call)]
         _, (_, first_rank, first_kind) = gathered[0]
         for _, (_, rank, other_kind) in gathered:
             if other_kind != first_kind:
                 raise ConfigurationError(
                     f"world.{call} was given {other_kind} on rank {rank} and {first_kind} on rank {first_rank}; shape "
-                    "and dtype must be the same on all workers"
+                    "and dtype, or keys, must be the same on all workers"
                 )
         vectors = [payload.clone().view(x.dtype).reshape(x.shape) for payload, _ in gathered]
         return vectors, [weight for _, (weight, _, _) in gathered]
@@ -150,13 +173,14 @@ class Collectives:
         """Return the `x` of the worker `source`, on every worker.
 
         Args:
-            x: On `source` a dense tensor or a plain JSON value (numbers, text, lists, dictionaries); elsewhere any
+            x: On `source` a dense tensor, a number, text, None, or lists, tuples and dicts of these; elsewhere any
                 value, which is not used.
             source: The rank of the worker whose value is returned; the same on every worker.
 
         Returns:
             The value, a copy on `source` too. A tensor is on the device of this worker's `x` if that is a tensor, or on
-            `world.device`. A server, and a newcomer before it trains, get their own `x`.
+            `world.device`; tensors inside lists and dicts are on the CPU. A server, and a newcomer before it trains,
+            get their own `x`.
 
         Raises:
             ConfigurationError: The value cannot be sent, or workers name different sources.
@@ -174,9 +198,9 @@ class Collectives:
         payload, kind = torch.empty(0, dtype=torch.uint8), None
         if self.rank == source and isinstance(x, Tensor):
             check_dense(x, "broadcast")
-            payload, kind = as_bytes(x), [str(x.dtype).removeprefix("torch."), list(x.shape)]
+            payload, kind = raw(x), [str(x.dtype).removeprefix("torch."), list(x.shape)]
         elif self.rank == source:
-            payload = as_text(x, "broadcast")
+            payload = object_bytes(x, "broadcast")
         own = packed(payload, [source, self.rank, kind])
         gathered = [unpacked(sent) for sent in self._wait(self._together.all_gather(own), "broadcast")]
         for _, (other_source, rank, _) in gathered:
@@ -193,7 +217,7 @@ class Collectives:
         payload, kind = sent
         value: Any
         if kind is None:
-            value = value_in(payload)
+            value = from_bytes(payload)
         else:
             dtype, shape = kind
             value = payload.clone().view(getattr(torch, dtype)).reshape(shape)
@@ -239,13 +263,14 @@ class Collectives:
         """Return the `x` of all workers, by rank, on every worker.
 
         Args:
-            x: A dense tensor (shapes may differ between workers), or a plain JSON value on every worker.
+            x: A dense tensor (shapes may differ between workers), or on every worker a number, text, None, or lists,
+                tuples and dicts of these and of tensors. Nothing is pickled.
 
         Returns:
             A list in order of rank. Workers that have died while the others continued are left out.
 
         Raises:
-            ConfigurationError: `x` is neither.
+            ConfigurationError: `x` holds something else.
 
         Cost: P - 1 messages of the size of `x` from each of P workers.
 
@@ -257,8 +282,8 @@ class Collectives:
             check_dense(x, "gather")
             gathered = self._wait(self._together.all_gather(x.detach()), "gather")
             return [y.to(x.device) for y in gathered]  # type: ignore[misc]
-        texts = self._wait(self._together.all_gather(as_text(x, "gather")), "gather")
-        values: list[Any] = list(map(value_in, texts))
+        sent = self._wait(self._together.all_gather(object_bytes(x, "gather")), "gather")
+        values: list[Any] = list(map(from_bytes, sent))
         return values
 
     @property
@@ -314,23 +339,14 @@ def unpacked(whole: Tensor) -> tuple[Tensor, Any]:
     return whole[:begin], json.loads(bytes(whole[begin:end].tolist()))
 
 
-def as_bytes(x: Tensor) -> Tensor:
+def raw(x: Tensor) -> Tensor:
     """Return the bytes of `x`, on the CPU."""
     return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def as_text(x: object, call: str) -> Tensor:
-    """Return a plain JSON value as bytes. Raises `ConfigurationError` for any other."""
-    try:
-        text = json.dumps(x)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"world.{call} takes a tensor or plain JSON values; {error}") from error
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-
-
-def value_in(text: Tensor) -> Any:
-    """Return the value of which `as_text` returned the bytes."""
-    return json.loads(bytes(text.tolist()))
+def object_bytes(x: object, call: str) -> Tensor:
+    """Return a plain value as bytes. Raises `ConfigurationError` for any other."""
+    return as_bytes(x, "the value", f"world.{call} cannot send")
 
 
 def numbers_in(x: object, call: str) -> Tensor:
