@@ -82,7 +82,7 @@ def _header(view: View) -> Markup:
     if summary.imbalance is not None:
         chips.append(chip(f"imbalance {summary.imbalance}"))
     if summary.pace is not None:
-        chips.append(chip(f"pace {summary.pace}"))
+        chips.append(chip(f"minimum step time {summary.pace}"))
     if summary.target is not None and summary.metric is not None:
         chips.append(chip(f"target {summary.metric.name} {summary.target:g}"))
     return heading("run" if view.is_single else "comparison", summary.title, chips)

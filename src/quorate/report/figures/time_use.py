@@ -3,7 +3,7 @@
 A worker cannot distinguish the parts of its `wait`; the arrivals of others split it. Until the last arrival that it
 waited for it waited for others, and after that for bytes to move. Where everybody waits for everybody, these are the
 arrivals of all that met; under a quorum, of the gradients in the round. The waiting of a stage of a pipeline for other
-stages is waiting for others. Of injected delays, the pace stands for compute, and the remainder is lateness.
+stages is waiting for others. Of injected delays, the pace stands for compute, and the remainder is delay.
 """
 
 from __future__ import annotations
