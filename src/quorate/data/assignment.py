@@ -28,7 +28,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-STATIC, DYNAMIC, OWN, CLIENTS = "static", "dynamic", "own", "clients"
+STATIC, DYNAMIC, OWN, CLIENTS, SAMPLED = "static", "dynamic", "own", "clients", "sampled"
 REPEATED, BY_ROUND = "repeated", "by round"
 """The names of the divisions of an epoch among workers."""
 
@@ -176,6 +176,19 @@ class OwnShare(StaticShare):
         indices = indices[torch.arange(self.length(len(order))) % len(indices)]
         for number in range(self.number_of_batches(len(order), batch_size)):
             yield number, indices[number * batch_size : (number + 1) * batch_size].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledShare(StaticShare):
+    """Every worker computes all that its own sampler draws, as DistributedSampler does."""
+
+    kind: ClassVar[str] = SAMPLED
+
+    def length(self, examples: int) -> int:
+        return examples
+
+    def places(self, examples: int) -> Tensor:
+        return torch.arange(examples)
 
 
 @dataclass(frozen=True, kw_only=True)

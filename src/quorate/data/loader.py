@@ -13,12 +13,13 @@ from torch.utils.data import Dataset
 
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
-from quorate.data.arguments import Labelled, Loading, check_batch_size, check_count, number_of_examples
-from quorate.data.assignment import DYNAMIC, Share, epoch_order
+from quorate.data.arguments import Labelled, Loading, check_batch_size, check_count
+from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
 from quorate.data.growth import Growing, growth
 from quorate.data.on_device import on_device
+from quorate.data.orders import EpochOrder
 from quorate.data.position import Begun, Position, begun_as_json, begun_from, deal_again, left_of, numbers_in, union
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
@@ -79,6 +80,7 @@ class Loader:
         dataset: Dataset[Any],
         batch_size: int,
         share: Share,
+        order: EpochOrder,
         loading: Loading,
         place: Place,
         *,
@@ -87,8 +89,8 @@ class Loader:
         growing: Growing | None = None,
         meets: Callable[[], None] = lambda: None,
     ) -> None:
-        """`meets` is called before the first batch that is trained on."""
-        self._examples = number_of_examples(dataset)
+        """`meets` is called before the first batch that is trained on. Where `order` has batches, `batch_size` is 1."""
+        self._order, self._examples = order, order.entries
         check_batch_size(batch_size, share, self._examples)
         self.dataset = dataset
         self.batch_size = batch_size
@@ -223,7 +225,7 @@ class Loader:
         if self._growing is not None and begun is None and is_training(self._place):
             self._resize(self._growing.size_in(epoch, self.batch_size))
         number, self._passes = self._passes, self._passes + 1
-        this = Iteration(self.share, self._examples, self.batch_size, epoch, number, begun or Begun())
+        this = Iteration(self.share, self._order, self.batch_size, epoch, number, begun or Begun())
         self._batches.latest = this
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
         with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
@@ -271,6 +273,7 @@ class Loader:
             if self._labelled is not None:
                 indices, batch = batch
             size = this.give(taken.steps, indices)
+            taken.full_batch = max(taken.full_batch, size)
             if trains:
                 taken.note(clock.now() - begin, size, batch, counts=self.share.is_first(this.newest))
                 taken.took_turn(this.turn)
@@ -305,11 +308,12 @@ class Iteration:
     batch is *in hand* until it is `settled`.
     """
 
-    def __init__(self, share: Share, examples: int, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
+    def __init__(self, share: Share, order: EpochOrder, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
         self.epoch, self.number, self.began = epoch, number, begun
         self._share, self._batch_size = share.of_epoch(epoch), batch_size
-        order = epoch_order(examples, seed=share.seed, epoch=epoch, shuffle=share.shuffle)
-        self._order: Tensor | None = left_of(order, begun.past)
+        drawn = order.draw(epoch)
+        self._order: Tensor | None = left_of(drawn.order, begun.past)
+        self._drawn_batches = drawn.batches
         self._fetched: deque[tuple[int, list[int]]] = deque()
         self._in_hand: list[int] = []
         self._done: list[tuple[int, int]] = []
@@ -324,6 +328,8 @@ class Iteration:
         consumed = set(numbers_in(self.began.consumed))
         for number, indices in self._share.batches(order, self._batch_size, self.number):
             if number not in consumed:
+                if self._drawn_batches is not None:
+                    indices = self._drawn_batches[indices[0]]
                 self._fetched.append((number, indices))
                 yield indices
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, Protocol, cast
 
@@ -13,17 +13,26 @@ from torch.utils.data import Dataset
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
-from quorate.data.arguments import Loading, check_batch_size, check_choices, check_dataset, number_of_examples
+from quorate.data.arguments import (
+    Loading,
+    check_batch_size,
+    check_choices,
+    check_count,
+    check_dataset,
+    number_of_examples,
+)
 from quorate.data.assignment import (
     BY_ROUND,
     CLIENTS,
     DYNAMIC,
     OWN,
+    SAMPLED,
     STATIC,
     ByRoundShare,
     DynamicShare,
     OwnShare,
     RepeatedShare,
+    SampledShare,
     Share,
     StaticShare,
 )
@@ -34,6 +43,7 @@ from quorate.data.files.dataset import OwnFiles
 from quorate.data.growth import growing
 from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
+from quorate.data.orders import BucketedBatches, SampledOrder, SeededOrder, lengths_of, ranks_of
 from quorate.data.resuming import add
 from quorate.data.same_data import check_same_data
 from quorate.records.tape import Replaying
@@ -52,14 +62,15 @@ class Indexed(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-@one_sentence(
-    dict.fromkeys(("sampler", "batch_sampler"), "loader assigns the data itself, and shuffles by seed")
-    | {"batch_size": "it is the number of examples per batch and per worker"}
-)
+@one_sentence({"batch_size": "it is the number of examples per batch and per worker"})
 def loader(
     dataset: Dataset[Any] | Indexed,
-    batch_size: int,
+    batch_size: int | None = None,
     *,
+    sampler: Iterable[int] | None = None,
+    batch_sampler: Iterable[Sequence[int]] | None = None,
+    tokens_per_batch: int | None = None,
+    lengths: Sequence[int] | Tensor | Callable[[Any], int] | None = None,
     batch: Literal["fixed", "auto"] = "fixed",
     max_batch_size: int | None = None,
     share: Literal["static", "dynamic"] | None = None,
@@ -87,7 +98,14 @@ def loader(
         dataset: A map-style dataset, list, array or tensor. It and all other arguments must be equal on every worker.
             The length, a few items and the order of epochs are compared with those of the first worker that calls
             (except items that differ when read twice).
-        batch_size: Examples per batch and per worker.
+        batch_size: Examples per batch and per worker. Leave it out with `batch_sampler` and `tokens_per_batch`.
+        sampler: Indices of an epoch, in place of a shuffled order: weighted, balanced by class, by group. It is drawn
+            once for all workers, with all generators seeded by `seed` and the number of the epoch, and dealt to them.
+            One that draws for each worker (with `num_replicas` and `rank`, as DistributedSampler) is used as it is.
+        batch_sampler: As `sampler`, for lists of indices; whole batches are dealt to workers.
+        tokens_per_batch: The largest number of tokens in a batch, padding included. Batches hold examples of similar
+            lengths, so that all take about as long.
+        lengths: The number of tokens of each example, or a function of an example; None: the dataset's `lengths`.
         batch: "auto" doubles batches between two epochs while the batch of all workers is then no larger than the
             critical batch, by the measured noise of gradients, up to `max_batch_size`.
         max_batch_size: The limit of "auto"; None: an epoch has at least eight batches.
@@ -117,8 +135,9 @@ def loader(
 
     Raises:
         ConfigurationError: `quorate.join()` was not called; `share` or `partition` is unknown; the device does not
-            exist; or another worker passed other data or another seed. Also if the dataset is empty or has no length,
-            or if the batch size is below 1, or larger than the shuffled dataset or (with `drop_last`) than the share.
+            exist; or another worker passed other data, another seed, or a sampler that draws otherwise. Also if the
+            dataset is empty or has no length, or if the batch size is below 1, or larger than the shuffled dataset or
+            (with `drop_last`) than the share.
 
     Example:
         >>> loader = quorate.loader(dataset, batch_size=8)
@@ -142,11 +161,19 @@ def loader(
     number = context.made = context.made + 1
     order_seed = context.seed if seed is None else seed
     choices: dict[str, Any] = {"seed": order_seed, "shuffle": shuffle, "drop_last": drop_last}
+    examples = number_of_examples(dataset)
+    sampled = _sampled(dataset, batch_size, sampler, batch_sampler, tokens_per_batch, lengths, order_seed, shuffle)
+    if sampled is not None:
+        chosen = _kind_with_sampler(sampler if batch_sampler is None else batch_sampler, chosen, share, place)
+        batch_size = 1 if sampled.has_batches else batch_size
+    if batch_size is None:
+        raise ConfigurationError("quorate.loader needs batch_size, the number of examples per batch and per worker")
     own_share = (
         _share(place, chosen, number, ends or (), **choices)
         if split is None
         else split.share(place, batch_size, **choices)
     )
+    order = SeededOrder(examples, own_share) if sampled is None else sampled
     loading = Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,
@@ -159,20 +186,24 @@ def loader(
         persistent_workers=persistent_workers,
         in_order=in_order,
     )
-    check_batch_size(batch_size, own_share, number_of_examples(dataset))
+    check_batch_size(batch_size, own_share, order.entries)
     if own_share.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
         raise ConfigurationError(
             "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
             "num_workers, device and quorate.files"
         )
     labelled = None if split is None else split.checksum
+    choices |= {} if sampled is None or own_share.kind == SAMPLED else {"first epoch of its sampler": sampled.checksum}
     meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
-    grows = growing(place, number, batch, max_batch_size, own_share, batch_size, number_of_examples(dataset))
+    if order.has_batches and batch == "auto":
+        raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
+    grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
     rests = own_share.kind in (DYNAMIC, BY_ROUND)
     batches = Loader(
         cast("Dataset[Any]", dataset),
         batch_size,
         own_share,
+        order,
         loading,
         place,
         rests=rests,
@@ -186,6 +217,62 @@ def loader(
 
 shard = loader
 """An alias, until 1.0."""
+
+
+def _sampled(
+    dataset: Any,
+    batch_size: int | None,
+    sampler: Any,
+    batch_sampler: Any,
+    tokens_per_batch: int | None,
+    lengths: Any,
+    seed: int,
+    shuffle: bool,
+) -> SampledOrder | None:
+    """Return the order that is drawn by a sampler; None without one."""
+    named = {"sampler": sampler, "batch_sampler": batch_sampler, "tokens_per_batch": tokens_per_batch}
+    names = [name for name, value in named.items() if value is not None]
+    if len(names) > 1:
+        raise ConfigurationError(f"{' and '.join(names)} cannot be combined: each decides which examples are a batch")
+    if not names or sampler is not None:
+        if lengths is not None:
+            raise ConfigurationError("lengths= belongs to tokens_per_batch=, and that is not given")
+    elif batch_size is not None:
+        raise ConfigurationError(f"{names[0]} and batch_size cannot be combined: each decides the size of a batch")
+    if tokens_per_batch is not None:
+        check_count("tokens_per_batch", tokens_per_batch)
+        numbers = lengths_of(dataset, lengths)
+        batch_sampler = BucketedBatches(numbers, tokens_per_batch, shuffle=shuffle)
+    drawn = sampler if batch_sampler is None else batch_sampler
+    if drawn is None:
+        return None
+    if isinstance(drawn, Iterator):
+        raise ConfigurationError(
+            f"{names[0]} is an iterator, which is empty after one epoch; pass a sampler, which can be iterated again"
+        )
+    return SampledOrder(drawn, number_of_examples(dataset), seed, has_batches=batch_sampler is not None)
+
+
+def _kind_with_sampler(sampler: Any, chosen: str, share: str | None, place: Place) -> str:
+    """Return the division of what a sampler draws. Raises `ConfigurationError` where it cannot be divided so."""
+    if chosen in (OWN, CLIENTS):
+        what = "partition" if chosen == CLIENTS else 'files(..., read="own")'
+        raise ConfigurationError(f"a sampler cannot be combined with {what}, which decides who has which examples")
+    ranks = ranks_of(sampler)
+    if ranks is None:
+        return chosen
+    if share == DYNAMIC:
+        raise ConfigurationError(
+            f'{type(sampler).__name__} draws for one worker, and share="dynamic" gives batches to whoever asks first; '
+            "leave share out, or pass a sampler that draws for all workers"
+        )
+    expected = (place.wire.rank, place.wire.size)
+    if ranks != expected and place.wire.size > 1:
+        raise ConfigurationError(
+            f"{type(sampler).__name__} draws for rank {ranks[0]} of {ranks[1]}, and this is rank {expected[0]} of "
+            f"{expected[1]}; pass num_replicas=world.size and rank=world.rank"
+        )
+    return SAMPLED
 
 
 def _share(
@@ -217,6 +304,8 @@ def _share(
                 "quorate.join(), on all that begin together"
             )
         return OwnShare(rank=own_share, ends=ends, **choices)
+    if kind == SAMPLED:
+        return SampledShare(rank=wire.rank, **(choices | {"size": wire.size}))
     if redundancy.by_round:
         assert context.round_now is not None, "a strategy of rounds has rounds"
         return ByRoundShare(rank=own, times=redundancy.batches, round_now=context.round_now, **choices)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, OWN, REPEATED, STATIC, Share, StaticShare
+from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, OWN, REPEATED, SAMPLED, STATIC, Share, StaticShare
 
 Spans = tuple[tuple[int, int], ...]
 """A set of whole numbers: sorted pairs (first, last + 1)."""
@@ -199,6 +199,11 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
             'where every worker has files of its own (read="own"), nobody else can go on with what one has left; go on '
             f"with {workers[0].size} workers, and the same batch_size and drop_last"
         )
+    if any(worker.share == SAMPLED for worker in workers):
+        raise ConfigurationError(
+            "each worker's sampler draws for it alone (num_replicas, rank), so no other number of workers can continue "
+            f"in the middle of an epoch. Continue with {workers[0].size} workers, or pass a sampler that draws for all"
+        )
     if any(worker.share in (REPEATED, BY_ROUND) for worker in workers):
         raise ConfigurationError(
             "if every worker also computes batches of others, no other number of workers can continue in the middle of "
@@ -267,7 +272,7 @@ _MOST = {"size": 1_000_000}
 def _checked(name: str, value: Any) -> Any:
     """Return `value`, if it has the type of `name`: a word, a truth value, or a whole number from 0."""
     if name == "share":
-        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS, REPEATED, BY_ROUND)
+        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS, SAMPLED, REPEATED, BY_ROUND)
     elif name in ("drop_last", "shuffle", "trained"):
         is_right = isinstance(value, bool)
     else:

@@ -88,13 +88,9 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda w, m, o: loader(loader(DATA, 4), 4),
         "creates the loader itself; give the DataLoader's .dataset",
     ),
-    "sampler": (
-        lambda w, m, o: loader(DATA, 4, sampler=[1]),
-        r"loader\(\): got an unexpected keyword argument 'sampler';",
-    ),
     "no batch": (
         lambda w, m, o: loader(DATA),
-        "missing a required argument: 'batch_size'; it is the number",
+        "quorate.loader needs batch_size, the number of examples per batch and per worker",
     ),
     "dataset class": (
         lambda w, m, o: loader(TensorDataset, 4),
