@@ -49,7 +49,7 @@ def losses_before(text: str, folder: Path, python: str = sys.executable) -> list
         for rank in range(2)
     ]
     try:
-        outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+        outputs = [worker.communicate(timeout=240.0)[0] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

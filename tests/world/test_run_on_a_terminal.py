@@ -52,7 +52,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         if self.program.poll() is None:
             self.program.kill()
-        self.program.wait(timeout=60)
+        self.program.wait()
         os.close(self._ours)
 
     def until(self, words: str, seconds: float = 60.0) -> None:
@@ -87,7 +87,7 @@ class Session:
         while self._read() and self.program.poll() is None:
             pass
         self._read_all()
-        return self.program.wait(timeout=60)
+        return self.program.wait()
 
 
 @pytest.fixture
