@@ -5,9 +5,10 @@ The choice follows from the names of laws and cases alone, so that it is the sam
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +33,24 @@ STEPS = {"one": 1_000_000, "fifth": 5, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
 
 
+def with_few_presets(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Split tests into those that are run and the others: a law over all strategies takes every third preset.
+
+    Laws beside each other take other ones. `make soak` runs all.
+    """
+    run, others = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        place = zlib.crc32(item.nodeid.split("[")[0].encode()) % 3
+        is_out = _is_over_all(item) and _is_of_a_preset(item, PRESETS.difference(sorted(PRESETS)[place::3]))
+        (others if is_out else run).append(item)
+    return run, others
+
+
+def _is_over_all(item: pytest.Item) -> bool:
+    names = getattr(sys.modules.get("tests.support.every_strategy"), "NAMES", None)
+    return names is not None and getattr(getattr(item, "module", None), "NAMES", None) is names
+
+
 def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Split tests into those that are run, of each law one case and of laws with many every `step`-th, and the others.
 
@@ -54,9 +73,9 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
     return run, others
 
 
-def _is_of_a_preset(item: pytest.Item) -> bool:
+def _is_of_a_preset(item: pytest.Item, presets: Collection[str] = PRESETS) -> bool:
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return any(isinstance(value, str) and value in PRESETS for value in params.values())
+    return any(isinstance(value, str) and value in presets for value in params.values())
 
 
 def covering(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
