@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -33,17 +33,44 @@ STEPS = {"one": 1_000_000, "fifth": 5, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
 
 
-def with_few_presets(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Split tests into those that are run and the others: a law over all strategies takes every third preset.
+def without_repetition(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Split tests into all cases, and those whose branches others of their law take; `make soak` runs these, too.
 
-    Laws beside each other take other ones. `make soak` runs all.
+    A law over all strategies takes every third preset: laws beside each other take other ones. Of a law over the
+    product of several `parametrize`, with more than eight cases, each value is in two.
     """
-    run, others = list[pytest.Item](), list[pytest.Item]()
+    laws: dict[str, list[pytest.Item]] = {}
     for item in items:
-        place = zlib.crc32(item.nodeid.split("[")[0].encode()) % 3
-        is_out = _is_over_all(item) and _is_of_a_preset(item, PRESETS.difference(sorted(PRESETS)[place::3]))
-        (others if is_out else run).append(item)
-    return run, others
+        laws.setdefault(item.nodeid.split("[")[0], []).append(item)
+    run = {id(item) for law, cases in laws.items() for item in _of_a_product(_of_few_presets(law, cases))}
+    return [item for item in items if id(item) in run], [item for item in items if id(item) not in run]
+
+
+def _of_few_presets(law: str, cases: list[pytest.Item]) -> list[pytest.Item]:
+    others = PRESETS.difference(sorted(PRESETS)[_place(law, 3) :: 3])
+    return [case for case in cases if not _is_over_all(case) or not _is_of_a_preset(case, others)] or cases
+
+
+def _of_a_product(cases: list[pytest.Item]) -> list[pytest.Item]:
+    axes = [mark.args[0] for mark in cases[0].iter_markers("parametrize")]
+    if len(axes) < 2 or len(cases) <= 8:
+        return cases
+    names = [axis.replace(" ", "").split(",") if isinstance(axis, str) else axis for axis in axes]
+    values = [[tuple(repr(_params(case).get(name)) for name in axis) for axis in names] for case in cases]
+    first = covering([(*case, number) for number, case in enumerate(map(tuple, values))], ignored=1)
+    chosen = {case[-1] for case in first}
+    rest = [(*case, number) for number, case in enumerate(map(tuple, values)) if number not in chosen]
+    chosen.update(case[-1] for case in covering(rest, ignored=1))
+    return [case for number, case in enumerate(cases) if number in chosen]
+
+
+def _place(law: str, count: int) -> int:
+    return zlib.crc32(law.encode()) % count
+
+
+def _params(item: pytest.Item) -> Mapping[str, object]:
+    params: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    return params
 
 
 def _is_over_all(item: pytest.Item) -> bool:
@@ -68,19 +95,21 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
     for item, law in zip(items, laws, strict=True):
         spacing = min(step, counts[law])
         place, places[law] = places[law], places[law] + 1
-        is_run = place % spacing == zlib.crc32(law.encode()) % spacing
+        is_run = place % spacing == _place(law, spacing)
         (run if is_run else others).append(item)
     return run, others
 
 
 def _is_of_a_preset(item: pytest.Item, presets: Collection[str] = PRESETS) -> bool:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return any(isinstance(value, str) and value in presets for value in params.values())
+    return any(isinstance(value, str) and value in presets for value in _params(item).values())
 
 
-def covering(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return few cases, in their order, in which each value appears that appears at its position in any of them."""
-    keys = [[(place, repr(value)) for place, value in enumerate(case)] for case in cases]
+def covering(cases: Sequence[tuple[Any, ...]], ignored: int = 0) -> list[tuple[Any, ...]]:
+    """Return few cases, in their order, in which each value appears that appears at its position in any of them.
+
+    The last `ignored` positions do not count.
+    """
+    keys = [[(place, repr(value)) for place, value in enumerate(case[: len(case) - ignored])] for case in cases]
     missing = {key for case_keys in keys for key in case_keys}
     uses, chosen = Counter[tuple[int, str]](), set[int]()
     while missing:
