@@ -104,6 +104,14 @@ class Program:
         self.wait(max(0.1, until - time.monotonic()))
         return readers[0].said, readers[1].said
 
+    def ended(self) -> tuple[int, str, str]:
+        """Its exit status, and what it wrote; it is killed where it does not end."""
+        try:
+            out, err = self.communicate()
+        finally:
+            self.kill()
+        return self.wait(), out, err
+
     def send_signal(self, signum: int) -> None:
         """Nothing happens if it has ended."""
         if self.poll() is None:

@@ -60,12 +60,8 @@ def struck(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_the_schedule_strikes_and_the_others_go_on(tmp_path: Path) -> None:
-    process = launched(tmp_path, 3, FAILURES, SEED)
-    try:
-        _, err = process.communicate()
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
+    status, _, err = launched(tmp_path, 3, FAILURES, SEED).ended()
+    assert status == 0, err
     found = struck(tmp_path)
     assert (found[0]["kind"], found[0]["failures"], found[0]["seed"]) == ("begin", FAILURES, SEED)
     told = [row for row in found if "due" in row]

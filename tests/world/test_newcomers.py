@@ -54,11 +54,8 @@ def launched(folder: Path, wanted: int, *options: str, text: str = SCRIPT) -> Pr
 
 
 def ended(process: Program) -> tuple[list[str], str]:
-    try:
-        out, err = process.communicate()
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
+    status, out, err = process.ended()
+    assert status == 0, err
     return out.splitlines(), err
 
 
