@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from quorate.planning.model import Model
 from quorate.planning.tries import STEPS
 from tests.support.launching import LIMIT, is_running, until
 from tests.support.planned_scripts import DIVIDED, SCRIPT
+from tests.support.programs import DEVNULL, QUORATE, Program
 from tests.support.programs import quorate as run_quorate
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
@@ -197,10 +196,10 @@ def test_several_stages_on_a_worker_are_tried(script: str, tmp_path: Path, serve
 def test_an_interrupt_ends_what_is_tried(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace('print("stepped")', SAYS_WHO))
     words = ("plan", "-n", "1", "--memory", "100MB", "--bandwidth", "10Gbit", "--try", "1", "train.py", "1000000")
-    program = subprocess.Popen([sys.executable, "-m", "quorate.cli.main", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    program = Program([*QUORATE, *words], cwd=tmp_path, stdout=DEVNULL)
     assert program.stderr is not None
-    while b"trying, turn 1" not in program.stderr.readline():
-        pass
+    while "trying, turn 1" not in program.stderr.readline():
+        assert program.poll() is None
     (tmp_path / "worker").unlink()  # of the runs in which blocks were timed
     until(lambda: (tmp_path / "worker").exists() or program.poll() is not None, "the worker")
     worker = int((tmp_path / "worker").read_text())
