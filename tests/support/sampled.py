@@ -28,7 +28,7 @@ class Few(Protocol):
 
 PRESETS = {path.stem.replace("_", "-") for path in ROOM.glob("[a-z]*.py")}
 """Strategies that are another one with settings: a law of their own says so, and where one case of each law is run
-(`--cases one`) it is of another strategy."""
+(`--cases one`) it is of another strategy, and needs no hosts of its own."""
 STEPS = {"one": 1_000_000, "fifth": 5, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
 
@@ -41,7 +41,7 @@ def without_repetition(items: list[pytest.Item]) -> tuple[list[pytest.Item], lis
     """
     laws: dict[str, list[pytest.Item]] = {}
     for item in items:
-        laws.setdefault(item.nodeid.split("[")[0], []).append(item)
+        laws.setdefault(_law(item), []).append(item)
     run = {id(item) for law, cases in laws.items() for item in _of_a_product(_of_few_presets(law, cases))}
     return [item for item in items if id(item) in run], [item for item in items if id(item) not in run]
 
@@ -83,13 +83,15 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
 
     Laws beside each other begin at different cases, so that together they cover all strategies.
     """
-    laws = [item.nodeid.split("[")[0] for item in items]
+    laws = [_law(item) for item in items]
     if step == STEPS["one"]:
-        of_others = {law for item, law in zip(items, laws, strict=True) if not _is_of_a_preset(item)}
-        left_out = [law in of_others and _is_of_a_preset(item) for item, law in zip(items, laws, strict=True)]
-        kept = [item for item, is_out in zip(items, left_out, strict=True) if not is_out]
-        run, others = sampled(kept, step - 1)
-        return run, [*others, *(item for item, is_out in zip(items, left_out, strict=True) if is_out)]
+        kept = items
+        for is_aside in (_needs_hosts, _is_of_a_preset):
+            usual = {_law(item) for item in kept if not is_aside(item)}
+            kept = [item for item in kept if _law(item) not in usual or not is_aside(item)]
+        run = sampled(kept, step - 1)[0]
+        chosen = {id(item) for item in run}
+        return run, [item for item in items if id(item) not in chosen]
     counts, places = Counter(laws), Counter[str]()
     run, others = list[pytest.Item](), list[pytest.Item]()
     for item, law in zip(items, laws, strict=True):
@@ -98,6 +100,14 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
         is_run = place % spacing == _place(law, spacing)
         (run if is_run else others).append(item)
     return run, others
+
+
+def _law(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
+
+
+def _needs_hosts(item: pytest.Item) -> bool:
+    return any(mark.name == "on_hosts" for mark in getattr(item, "own_markers", ()))
 
 
 def _is_of_a_preset(item: pytest.Item, presets: Collection[str] = PRESETS) -> bool:
