@@ -161,8 +161,8 @@ def _outcomes(
                 command = Command(script=task_module.__name__, is_module=True, arguments=words)
                 own = {**os.environ, **seats[rank], **(environment or {})}
                 children.append(forks().start(command, own, Streams()))
-            with Crew(children, server.board, grace=grace or timeout) as crew:
-                hung = [] if crew.watch(timeout) else crew.alive
+            with Crew(children, server.board, grace=grace or max(timeout, LIMIT)) as crew:
+                hung = [] if crew.watch(max(timeout, LIMIT)) else crew.alive  # no bar: others may use the machine
                 _write_stacks([children[rank].pid for rank in hung])
                 stacks = {rank: _stacks(folder, rank) for rank in hung}
         finally:
