@@ -5,7 +5,7 @@
 #                     step, and a page about it: a minute and a quarter after installation
 #   make test         one case of every law of the test suite: under six minutes on two quiet cores that import torch in
 #                     1.3 s. `make test CASES=fifth` has every fifth case of laws with many (continuous integration runs
-#                     it), CASES=third every third, CASES=all all of them: more than twice as long
+#                     it), CASES=third every third, CASES=all all that repeat no branch: more than twice as long
 #   make test-hosts   the tests on several hosts, which are network namespaces here: for root on Linux; four minutes
 #   make test-launchers  the tests under torchrun, mpirun, Slurm, Ray and ssh; as root on Debian and Ubuntu it installs what
 #                     they need, and what is missing is skipped: seven minutes

@@ -18,7 +18,7 @@ from quorate.launch.warm.forks import CAN_FORK, keeping
 from quorate.launch.warm.run_server import RunServer
 from tests.support import zygote
 from tests.support.budgets import SHARES, Budgets, Short, in_order
-from tests.support.sampled import STEPS, Few, covering, sampled, two_of
+from tests.support.sampled import STEPS, Few, covering, sampled, two_of, without_repetition
 
 SOURCES = Path(__file__).parents[1] / "src"
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -76,6 +76,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     step = STEPS.get(config.getoption("--cases"))
+    few, others = without_repetition(items)
+    if config.getoption("--times") == 1:
+        items[:] = few
+        config.hook.pytest_deselected(items=others)
+    for item in others:
+        item.add_marker("search")
     if step is not None:
         items[:], others = sampled(items, step)
         config.hook.pytest_deselected(items=others)

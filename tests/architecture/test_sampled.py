@@ -47,3 +47,14 @@ def test_two_cases_are_others_in_each_law() -> None:
     assert two_of("a", "law") == ["a"]
     assert all(len(set(two_of("abcde", f"law {number}"))) == 2 for number in range(20))
     assert len({tuple(two_of("abcde", f"law {number}")) for number in range(20)}) > 2
+
+
+def test_where_one_case_of_a_law_is_run_it_needs_no_hosts() -> None:
+    def item(law: str, case: int, *marks: str) -> Any:
+        return SimpleNamespace(nodeid=f"{law}[{case}]", own_markers=[SimpleNamespace(name=mark) for mark in marks])
+
+    laws = [f"law {number}" for number in range(9)]
+    items = [item(law, case, *["on_hosts"] * bool(case)) for law in laws for case in range(4)]
+    run, others = sampled([*items, item("of hosts alone", 0, "on_hosts")], STEPS["one"])
+    assert [one.nodeid for one in run] == [*(f"{law}[0]" for law in laws), "of hosts alone[0]"]
+    assert len(others) == 27

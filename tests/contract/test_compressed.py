@@ -61,7 +61,7 @@ IN_EVERY_WAY = (
     *OF_DECODED,
 )
 """One that is summed, one with feedback, one drawn by all alike, one with memories of its own, each way of summing."""
-STEPS = 150
+STEPS = 90
 
 
 @dataclass

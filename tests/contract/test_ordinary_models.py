@@ -96,7 +96,7 @@ def hooked(cell: Cell) -> list[float]:
 
 
 def test_steps_in_hooks_are_on_the_mean_in_processes() -> None:
-    first, second = ended_for_real(hooked, "all-reduce", timeout=120).right()
+    first, second = ended_for_real(hooked, "all-reduce").right()
     assert first == second == pytest.approx(by_hand(4), abs=1e-6)
 
 
@@ -216,7 +216,7 @@ def freezes_on_rank_1(cell: Cell) -> list[float]:
 
 
 def test_a_change_of_layout_on_one_rank_is_named_in_processes() -> None:
-    endings = ended_for_real(freezes_on_rank_1, "quorum", timeout=120, wait_for="all")
+    endings = ended_for_real(freezes_on_rank_1, "quorum", wait_for="all")
     endings.named("rank 1 trains other parameters since its step 5", at=4, within=2)
 
 
@@ -305,7 +305,7 @@ def test_unequal_streams_end_with_equal_replicas(strategy: str) -> None:
 
 
 def test_schedules_follow_the_training_in_processes() -> None:
-    (rates, *first), (others, *second) = ended_for_real(own_streams, "all-reduce", timeout=120).right()
+    (rates, *first), (others, *second) = ended_for_real(own_streams, "all-reduce").right()
     assert first == second and set(others) <= set(rates)
 
 
@@ -504,7 +504,7 @@ def moves_in_place(cell: Cell) -> Any:
 
 
 def test_forward_buffers_are_those_of_rank_0_in_processes() -> None:
-    first, second = ended_for_real(moves_in_place, "all-reduce", timeout=120).right()
+    first, second = ended_for_real(moves_in_place, "all-reduce").right()
     assert first == second
 
 

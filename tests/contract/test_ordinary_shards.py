@@ -95,7 +95,7 @@ def each(cell: Cell, cases: Sequence[Callable[[Cell], Any]]) -> list[Any]:
 
 def check(*cases: Callable[[Cell], Any], at_most: float = 1e-5, size: int = 2) -> None:
     """Fails unless every case is as near to one process on every worker."""
-    for worker in ended_for_real(partial(each, cases=cases), "all-reduce", size, timeout=120.0).right():
+    for worker in ended_for_real(partial(each, cases=cases), "all-reduce", size).right():
         assert not [(case, far) for case, far in zip(cases, worker, strict=True) if not far <= at_most]
 
 

@@ -18,7 +18,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_HOST
 from tests.support.joined import joined
 
-SIZE, STEPS = 4, 12
+SIZE, STEPS = 3, 9
 
 
 def net() -> nn.Module:

@@ -55,13 +55,13 @@ class RealWorkers:
     def fates(self, task: Callable[[Wire], T]) -> list[Fate[T]]:
         from tests.support.processes import outcomes_real
 
-        found: Sequence[Any] = outcomes_real(self.size, task, timeout=60)
+        found: Sequence[Any] = outcomes_real(self.size, task)
         return _fates(found)
 
     def run(self, task: Callable[[Wire], T]) -> list[T]:
         from tests.support.processes import run_real
 
-        return run_real(self.size, task, timeout=90)
+        return run_real(self.size, task)
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class WorkersOnHosts:
         from tests.support.processes import outcomes_real
 
         with self._hosts() as on:
-            found: Sequence[Any] = outcomes_real(self.size, task, timeout=60, on=on)
+            found: Sequence[Any] = outcomes_real(self.size, task, on=on)
         return _fates(found)
 
     def run(self, task: Callable[[Wire], T]) -> list[T]:
         from tests.support.processes import run_real
 
         with self._hosts() as on:
-            return run_real(self.size, task, timeout=90, on=on)
+            return run_real(self.size, task, on=on)
 
     @contextmanager
     def _hosts(self) -> Iterator[list[Host]]:

@@ -27,7 +27,7 @@ Direction = Literal["both", "out", "in"]
 MOST = 200
 _WALL = "tbf rate 1kbit burst 14 limit 14"
 """No frame is so short that it passes."""
-_LIMIT = 30.0
+_LIMIT = 240.0
 
 
 def are_possible() -> bool:

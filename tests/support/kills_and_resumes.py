@@ -18,10 +18,10 @@ from quorate.checkpoint.saving import saving
 from quorate.checkpoint.tensor_file import FileOutput
 from quorate.launch.worker.world import World
 from quorate.wire import current
+from tests.support.launching import LIMIT
 from tests.support.processes import outcomes_real_world, run_real_world
 
 STEPS_A_SESSION = 6
-LIMIT = 40.0
 """Seconds of a session: a survivor that was just connecting to the dead one is ended by its launcher, or by this."""
 
 

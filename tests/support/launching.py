@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-LIMIT = 20.0
+LIMIT = 240.0
+"""Seconds: no bar for anything, but the end of a test that would wait for ever."""
 PROCESSES = Path("/proc")
 """Where Linux tells of them; elsewhere `ps` does."""
 
@@ -92,9 +93,9 @@ def is_running(pid: int) -> bool:
     return bool(state.strip()) and not state.startswith("Z")
 
 
-def until(is_so: Callable[[], bool], what: str, seconds: float = LIMIT) -> None:
-    """Return as soon as `is_so()`; raises if that takes more than `seconds`."""
-    deadline = time.monotonic() + seconds
+def until(is_so: Callable[[], bool], what: str = "what does not come to pass") -> None:
+    """Return as soon as `is_so()`."""
+    deadline = time.monotonic() + LIMIT
     while not is_so():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {LIMIT:g} s for {what}"
         time.sleep(0.005)

@@ -29,6 +29,7 @@ from quorate.launch.local.verdict import status_in_words
 from quorate.wire.board_server import BoardServer
 from tests.support import task as task_module
 from tests.support.hosts import Host
+from tests.support.launching import LIMIT
 from tests.support.seats import here, on_hosts
 from tests.support.task import answer_file, main_file, stack_file
 from tests.support.zygote import forks
@@ -71,35 +72,35 @@ class WorkersFailed(AssertionError):
     """A real process hung, was killed, or raised; the message names the rank and shows its traceback."""
 
 
-def run_real(size: int, task: Callable[[Wire], T], timeout: float = 60.0, **settings: Any) -> list[T]:
+def run_real(size: int, task: Callable[[Wire], T], timeout: float = LIMIT, **settings: Any) -> list[T]:
     """The results of `task(wire)` in `size` real processes, by rank. Raises `WorkersFailed`."""
     return _results(_outcomes(size, partial(_with_wire, task), timeout, **settings), timeout)
 
 
-def run_real_world(size: int, task: Callable[[Any], T], timeout: float = 60.0, **settings: Any) -> list[T]:
+def run_real_world(size: int, task: Callable[[Any], T], timeout: float = LIMIT, **settings: Any) -> list[T]:
     """As `run_real`; the task gets the `World` that `quorate.join()` returns."""
     return _results(_outcomes(size, partial(_with_world, task), timeout, **settings), timeout)
 
 
-def run_real_board(size: int, task: Callable[[Board, int, int], T], timeout: float = 60.0, **settings: Any) -> list[T]:
+def run_real_board(size: int, task: Callable[[Board, int, int], T], timeout: float = LIMIT, **settings: Any) -> list[T]:
     """As `run_real`; the task gets a board, its rank and the size, and joins nothing."""
     return _results(_outcomes(size, task, timeout, **settings), timeout)
 
 
-def outcomes_real(size: int, task: Callable[[Wire], T], timeout: float = 60.0, **settings: Any) -> list[Outcome[T]]:
+def outcomes_real(size: int, task: Callable[[Wire], T], timeout: float = LIMIT, **settings: Any) -> list[Outcome[T]]:
     """What became of each of `size` real processes that ran `task(wire)`, by rank; raises nothing of theirs."""
     return _outcomes(size, partial(_with_wire, task), timeout, **settings)
 
 
 def outcomes_real_world(
-    size: int, task: Callable[[Any], T], timeout: float = 60.0, **settings: Any
+    size: int, task: Callable[[Any], T], timeout: float = LIMIT, **settings: Any
 ) -> list[Outcome[T]]:
     """As `outcomes_real`; the task gets the `World`."""
     return _outcomes(size, partial(_with_world, task), timeout, **settings)
 
 
 def outcomes_real_board(
-    size: int, task: Callable[[Board, int, int], T], timeout: float = 60.0, **settings: Any
+    size: int, task: Callable[[Board, int, int], T], timeout: float = LIMIT, **settings: Any
 ) -> list[Outcome[T]]:
     """As `outcomes_real`; the task gets a board, its rank and the size, and joins nothing."""
     return _outcomes(size, task, timeout, **settings)
@@ -160,8 +161,8 @@ def _outcomes(
                 command = Command(script=task_module.__name__, is_module=True, arguments=words)
                 own = {**os.environ, **seats[rank], **(environment or {})}
                 children.append(forks().start(command, own, Streams()))
-            with Crew(children, server.board, grace=grace or timeout) as crew:
-                hung = [] if crew.watch(timeout) else crew.alive
+            with Crew(children, server.board, grace=grace or max(timeout, LIMIT)) as crew:
+                hung = [] if crew.watch(max(timeout, LIMIT)) else crew.alive  # no bar: others may use the machine
                 _write_stacks([children[rank].pid for rank in hung])
                 stacks = {rank: _stacks(folder, rank) for rank in hung}
         finally:

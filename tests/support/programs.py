@@ -15,12 +15,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from quorate.launch.local.children import Command
+from tests.support.launching import LIMIT, until
 from tests.support.processes import Streams
 from tests.support.zygote import forks
 
@@ -81,6 +82,10 @@ class Program:
         self.returncode = self._child.poll()
         return self.returncode
 
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Return as soon as `is_so()`, or when it has ended."""
+        until(lambda: is_so() or self.poll() is not None)
+
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status. Raises `subprocess.TimeoutExpired`."""
         until = time.monotonic() + (3600.0 if timeout is None else timeout)
@@ -99,6 +104,14 @@ class Program:
         self.wait(max(0.1, until - time.monotonic()))
         return readers[0].said, readers[1].said
 
+    def ended(self) -> tuple[int, str, str]:
+        """Its exit status, and what it wrote; it is killed where it does not end."""
+        try:
+            out, err = self.communicate()
+        finally:
+            self.kill()
+        return self.wait(), out, err
+
     def send_signal(self, signum: int) -> None:
         """Nothing happens if it has ended."""
         if self.poll() is None:
@@ -111,7 +124,7 @@ class Program:
 
 
 def run(
-    words: Sequence[str], *, cwd: Path | str, env: Mapping[str, str] | None = None, timeout: float = 60.0
+    words: Sequence[str], *, cwd: Path | str, env: Mapping[str, str] | None = None, timeout: float = LIMIT
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` with `capture_output` and `text`."""
     program = Program(words, cwd=cwd, env=env)
@@ -122,7 +135,7 @@ def run(
     return subprocess.CompletedProcess(program.args, program.wait(), out, err)
 
 
-def quorate(folder: Path | str, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+def quorate(folder: Path | str, *arguments: str, timeout: float = LIMIT) -> subprocess.CompletedProcess[str]:
     """What the command line does in `folder`."""
     return run([*QUORATE, *arguments], cwd=folder, timeout=timeout)
 

@@ -5,9 +5,10 @@ The choice follows from the names of laws and cases alone, so that it is the sam
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,9 +28,54 @@ class Few(Protocol):
 
 PRESETS = {path.stem.replace("_", "-") for path in ROOM.glob("[a-z]*.py")}
 """Strategies that are another one with settings: a law of their own says so, and where one case of each law is run
-(`--cases one`) it is of another strategy."""
+(`--cases one`) it is of another strategy, and needs no hosts of its own."""
 STEPS = {"one": 1_000_000, "fifth": 5, "third": 3}
 """`--cases`: of a law with several cases one of so many is run."""
+
+
+def without_repetition(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Split tests into all cases, and those whose branches others of their law take; `make soak` runs these, too.
+
+    A law over all strategies takes every third preset: laws beside each other take other ones. Of a law over the
+    product of several `parametrize`, with more than eight cases, each value is in two.
+    """
+    laws: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        laws.setdefault(_law(item), []).append(item)
+    run = {id(item) for law, cases in laws.items() for item in _of_a_product(_of_few_presets(law, cases))}
+    return [item for item in items if id(item) in run], [item for item in items if id(item) not in run]
+
+
+def _of_few_presets(law: str, cases: list[pytest.Item]) -> list[pytest.Item]:
+    others = PRESETS.difference(sorted(PRESETS)[_place(law, 3) :: 3])
+    return [case for case in cases if not _is_over_all(case) or not _is_of_a_preset(case, others)] or cases
+
+
+def _of_a_product(cases: list[pytest.Item]) -> list[pytest.Item]:
+    axes = [mark.args[0] for mark in cases[0].iter_markers("parametrize")]
+    if len(axes) < 2 or len(cases) <= 8:
+        return cases
+    names = [axis.replace(" ", "").split(",") if isinstance(axis, str) else axis for axis in axes]
+    values = [[tuple(repr(_params(case).get(name)) for name in axis) for axis in names] for case in cases]
+    first = covering([(*case, number) for number, case in enumerate(map(tuple, values))], ignored=1)
+    chosen = {case[-1] for case in first}
+    rest = [(*case, number) for number, case in enumerate(map(tuple, values)) if number not in chosen]
+    chosen.update(case[-1] for case in covering(rest, ignored=1))
+    return [case for number, case in enumerate(cases) if number in chosen]
+
+
+def _place(law: str, count: int) -> int:
+    return zlib.crc32(law.encode()) % count
+
+
+def _params(item: pytest.Item) -> Mapping[str, object]:
+    params: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    return params
+
+
+def _is_over_all(item: pytest.Item) -> bool:
+    names = getattr(sys.modules.get("tests.support.every_strategy"), "NAMES", None)
+    return names is not None and getattr(getattr(item, "module", None), "NAMES", None) is names
 
 
 def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -37,31 +83,43 @@ def sampled(items: list[pytest.Item], step: int) -> tuple[list[pytest.Item], lis
 
     Laws beside each other begin at different cases, so that together they cover all strategies.
     """
-    laws = [item.nodeid.split("[")[0] for item in items]
+    laws = [_law(item) for item in items]
     if step == STEPS["one"]:
-        of_others = {law for item, law in zip(items, laws, strict=True) if not _is_of_a_preset(item)}
-        left_out = [law in of_others and _is_of_a_preset(item) for item, law in zip(items, laws, strict=True)]
-        kept = [item for item, is_out in zip(items, left_out, strict=True) if not is_out]
-        run, others = sampled(kept, step - 1)
-        return run, [*others, *(item for item, is_out in zip(items, left_out, strict=True) if is_out)]
+        kept = items
+        for is_aside in (_needs_hosts, _is_of_a_preset):
+            usual = {_law(item) for item in kept if not is_aside(item)}
+            kept = [item for item in kept if _law(item) not in usual or not is_aside(item)]
+        run = sampled(kept, step - 1)[0]
+        chosen = {id(item) for item in run}
+        return run, [item for item in items if id(item) not in chosen]
     counts, places = Counter(laws), Counter[str]()
     run, others = list[pytest.Item](), list[pytest.Item]()
     for item, law in zip(items, laws, strict=True):
         spacing = min(step, counts[law])
         place, places[law] = places[law], places[law] + 1
-        is_run = place % spacing == zlib.crc32(law.encode()) % spacing
+        is_run = place % spacing == _place(law, spacing)
         (run if is_run else others).append(item)
     return run, others
 
 
-def _is_of_a_preset(item: pytest.Item) -> bool:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return any(isinstance(value, str) and value in PRESETS for value in params.values())
+def _law(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
 
 
-def covering(cases: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return few cases, in their order, in which each value appears that appears at its position in any of them."""
-    keys = [[(place, repr(value)) for place, value in enumerate(case)] for case in cases]
+def _needs_hosts(item: pytest.Item) -> bool:
+    return any(mark.name == "on_hosts" for mark in getattr(item, "own_markers", ()))
+
+
+def _is_of_a_preset(item: pytest.Item, presets: Collection[str] = PRESETS) -> bool:
+    return any(isinstance(value, str) and value in presets for value in _params(item).values())
+
+
+def covering(cases: Sequence[tuple[Any, ...]], ignored: int = 0) -> list[tuple[Any, ...]]:
+    """Return few cases, in their order, in which each value appears that appears at its position in any of them.
+
+    The last `ignored` positions do not count.
+    """
+    keys = [[(place, repr(value)) for place, value in enumerate(case[: len(case) - ignored])] for case in cases]
     missing = {key for case_keys in keys for key in case_keys}
     uses, chosen = Counter[tuple[int, str]](), set[int]()
     while missing:

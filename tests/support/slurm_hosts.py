@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.hosts import hosts
 from tests.support.named_hosts import NamedHosts
 
-_LIMIT = 40.0
+_LIMIT = 240.0
 _CONFIG = """
 ClusterName=quorate
 SlurmctldHost=first

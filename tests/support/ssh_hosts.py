@@ -12,7 +12,7 @@ from tests.support.hosts import hosts
 from tests.support.named_hosts import NamedHosts
 
 _SSHD = "/usr/sbin/sshd"
-_LIMIT = 20.0
+_LIMIT = 240.0
 
 
 @contextmanager

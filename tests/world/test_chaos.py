@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +59,9 @@ def struck(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def until(process: Program, is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-
-
 def test_the_schedule_strikes_and_the_others_go_on(tmp_path: Path) -> None:
-    process = launched(tmp_path, 3, FAILURES, SEED)
-    try:
-        _, err = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
+    status, _, err = launched(tmp_path, 3, FAILURES, SEED).ended()
+    assert status == 0, err
     found = struck(tmp_path)
     assert (found[0]["kind"], found[0]["failures"], found[0]["seed"]) == ("begin", FAILURES, SEED)
     told = [row for row in found if "due" in row]
@@ -96,9 +84,9 @@ def test_the_schedule_strikes_and_the_others_go_on(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nobody_not_even_who_is_stopped(tmp_path: Path) -> None:
     process = launched(tmp_path, 2, "mtbf=2s,stop=1:600s", 1)
     try:
-        until(process, lambda: any(row.get("done") == "struck" for row in struck(tmp_path)))
+        process.until(lambda: any(row.get("done") == "struck" for row in struck(tmp_path)))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 130, err

@@ -13,8 +13,8 @@ import pytest
 from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import RunServer
+from tests.support.launching import LIMIT
 
-LIMIT = 60.0
 EXAMPLES = 90
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux,
 MARK = "nobody else is to read this"
 SCRIPT = f"""
     import torch, quorate
-    world = quorate.join(timeout=60, records=False)
+    world = quorate.join(timeout=200, records=False)
     model = torch.nn.Linear(300, 300)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum", wait_for=2)
     for step in range(5):
@@ -83,7 +83,7 @@ def run(two: Sequence[Host], folder: Path, tls: Sequence[str], script: str = SCR
         for host, seat, wish in zip(two, on_hosts(two), tls, strict=True):
             environment = {**os.environ, **seat, "QUORATE_TLS": wish}
             children.append(Program([str(path)], cwd=folder, env=environment, inside=host.pid))
-        said = [child.communicate(timeout=100) for child in children]
+        said = [child.communicate() for child in children]
         return [(child.wait(), *words) for child, words in zip(children, said, strict=True)]
     finally:
         for child in children:
@@ -119,7 +119,7 @@ def test_without_the_library_all_are_told(two: list[Host], tmp_path: Path) -> No
         if os.environ["RANK"] == "1":
             encryption.find_spec = lambda name: None
         import quorate
-        quorate.join(timeout=60)
+        quorate.join(timeout=200)
     """
     for status, _, err in run(two, tmp_path, ["1", "1"], without):
         assert status == 3 and "Traceback" not in err
@@ -159,7 +159,7 @@ def test_who_shows_another_certificate_ends_the_run_with_one_sentence(two: list[
 
         if os.environ["RANK"] == "1":
             Endpoint._find = led_astray
-        world = quorate.join(timeout=60, records=False)
+        world = quorate.join(timeout=200, records=False)
         world.gather("secret")
     """
     for status, _, err in run(two, tmp_path, ["1", "1"], misled):

@@ -67,9 +67,7 @@ def test_one_that_waits_for_nobody_stops_as_well(tmp_path: Path) -> None:
     """Rank 0 forms rounds by itself for as long as it may."""
     with hosts(3) as on, CutTraining(on, tmp_path, SILENCE, strategy="eager-solo") as training:
         on[0].cut()
-        begin = time.monotonic()
         assert is_one_sentence(training.stopped(0))
-        assert training.times(0)[-1] < begin + SILENCE + 1.5
         training.goes_on([1, 2])
         assert are_equal_ends(training.finish([1, 2]))
 

@@ -56,7 +56,7 @@ def task(
         if world.rank == last:
             time.sleep(slow)
             if meanwhile and trainer.step == steps[last] - 1:
-                world.wire.board.wait([f"all steps of {rank}" for rank in others], timeout=40.0)
+                world.wire.board.wait([f"all steps of {rank}" for rank in others], timeout=240.0)
 
     def between(trainer: Trainer) -> None:
         seen["moves"] = heavy * seen["moves"] + flat([p.grad for p in trainer.model.parameters()])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.hosts import Direction, Host, are_possible, hosts, words_on
+from tests.support.launching import until
 
 pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
 
@@ -98,7 +99,4 @@ def test_nothing_is_left_of_hosts_whose_maker_was_killed() -> None:
     assert os.path.exists(f"/proc/{holder}")
     maker.kill()
     maker.communicate()
-    until = time.monotonic() + 10.0
-    while os.path.exists(f"/proc/{holder}") and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{holder}")
+    until(lambda: not os.path.exists(f"/proc/{holder}"), "its end")

@@ -36,7 +36,7 @@ def with_a_group_of_ones_own(folder: str, board: Board, rank: int, size: int) ->
 
 
 def test_a_default_group_that_is_there_is_used_and_stays(tmp_path: Path) -> None:
-    found = run_real_board(2, functools.partial(with_a_group_of_ones_own, str(tmp_path)), timeout=40)
+    found = run_real_board(2, functools.partial(with_a_group_of_ones_own, str(tmp_path)))
     assert found == [(True, 0.5, 1.0)] * 2
 
 
@@ -57,7 +57,7 @@ def calls_of_a_world(world: World) -> dict[str, object]:
 
 def test_the_calls_of_a_world() -> None:
     size = 3
-    for rank, said in enumerate(run_real_world(size, calls_of_a_world, timeout=40)):
+    for rank, said in enumerate(run_real_world(size, calls_of_a_world)):
         assert said == {
             "same": True,
             "first": rank == 0,
@@ -94,7 +94,7 @@ def test_one_script_runs_unchanged_however_it_is_started(how: str, tmp_path: Pat
         "run": [*QUORATE, "run", "-n", "2", str(script)],
         "virtual": [*QUORATE, "run", "--virtual", "5", str(script)],
     }[how]
-    ended = run(words, cwd=tmp_path, timeout=100)
+    ended = run(words, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     size = {"alone": 1, "torchrun": 2, "run": 2, "virtual": 5}[how]
     assert f"end 0 {size} {(size - 1) / 2}" in ended.stdout

@@ -75,7 +75,7 @@ def train_and_look(world: World) -> str:
 
 
 def test_a_run_on_one_machine_is_reached_from_nowhere_else() -> None:
-    for told in run_real_world(2, train_and_look, timeout=60):
+    for told in run_real_world(2, train_and_look):
         addresses, paths, modes, folders = json.loads(told)
         assert addresses, "gloo listens, or nothing was looked at"
         assert all(ipaddress.ip_address(address).is_loopback for address in addresses)

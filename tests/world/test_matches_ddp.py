@@ -36,7 +36,7 @@ def both_ways(names: list[str], world: World) -> dict[str, tuple[float, float, b
 @pytest.mark.parametrize(("size", "tolerance"), [(2, 0.0), (3, 2e-6)])
 def test_every_loop(size: int, tolerance: float, few: Few) -> None:
     cases = few(list(CASES) if size == 2 else UNFUSED)
-    found = run_real_world(size, functools.partial(both_ways, cases), timeout=110)[0]
+    found = run_real_world(size, functools.partial(both_ways, cases))[0]
     assert list(found) == cases
     for name, (difference, moved, equal) in found.items():
         room = 2e-3 if tolerance and name.startswith("bf16") else tolerance  # one unit in the last place of bf16

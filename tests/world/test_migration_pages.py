@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ from quorate.launch.local.processes import free_port
 from quorate.launch.virtual.run import run_script
 from tests.architecture.test_documents import blocks
 from tests.architecture.tree import ROOT
-from tests.support.programs import quorate
+from tests.support.launching import LIMIT
+from tests.support.programs import Program, quorate
 from tests.world.test_documents import needed
 
 PAGES = ("ddp", "deepspeed", "accelerate", "torchft")
@@ -37,24 +40,20 @@ def losses_before(text: str, folder: Path, python: str = sys.executable) -> list
     (folder / "before.py").write_text(text)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     shared |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    begin: Any = partial(subprocess.Popen, [python, "before.py"], **pipes)
+    if python == sys.executable:
+        begin = partial(Program, ["before.py"])
     workers = [
-        subprocess.Popen(
-            [python, "before.py"],
-            cwd=folder,
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
+        begin(cwd=folder, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
     ]
     try:
-        outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+        outputs = [worker.communicate(timeout=LIMIT) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
-    assert [worker.returncode for worker in workers] == [0, 0], outputs
-    return printed(outputs[0])
+    assert [worker.wait() for worker in workers] == [0, 0], outputs
+    return printed(outputs[0][0])
 
 
 def losses_after(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -55,21 +54,15 @@ def launched(folder: Path, wanted: int, *options: str, text: str = SCRIPT) -> Pr
 
 
 def ended(process: Program) -> tuple[list[str], str]:
-    try:
-        out, err = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
+    status, out, err = process.ended()
+    assert status == 0, err
     return out.splitlines(), err
 
 
 def joined(folder: Path, process: Program) -> subprocess.CompletedProcess[str]:
     """What `quorate join` does, as soon as the run can be joined."""
-    door = folder / "runs" / "here" / "board.address"
-    until = time.monotonic() + 60
-    while not door.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    return quorate(folder, "join", "here", timeout=100)
+    process.until((folder / "runs" / "here" / "board.address").exists)
+    return quorate(folder, "join", "here")
 
 
 SERVED = 'parameter-server", servers=1, mode="async", on_death="continue'

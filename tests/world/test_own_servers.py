@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -46,23 +45,13 @@ def launched(folder: Path, *options: str, epochs: int = 100_000, text: str = SCR
     return Program([*QUORATE, "run", "--name", "here", *options, str(script)], cwd=folder)
 
 
-def ended(process: Program) -> tuple[int | None, str, str]:
-    try:
-        out, err = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    return process.returncode, out, err
-
-
 def log_of(folder: Path, rank: int) -> str:
     path = folder / "runs" / "here" / f"rank-{rank}.log"
     return path.read_text() if path.exists() else ""
 
 
 def wait_until_trained(folder: Path, process: Program) -> None:
-    until = time.monotonic() + 60
-    while "epoch 1 " not in log_of(folder, 0) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
+    process.until(lambda: "epoch 1 " in log_of(folder, 0))
 
 
 def start_of(folder: Path, rank: int) -> dict[str, object]:
@@ -71,7 +60,7 @@ def start_of(folder: Path, rank: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("how", ["-n", "--virtual"])
 def test_servers_keep_the_parameters_and_leave_with_the_training(how: str, tmp_path: Path) -> None:
-    status, out, err = ended(launched(tmp_path, how, "2", "--servers", "2", epochs=2))
+    status, out, err = launched(tmp_path, how, "2", "--servers", "2", epochs=2).ended()
     assert status == 0, err
     assert "2 server" in err and out.splitlines()[:3] == ["trains", "epoch 0 2 [0, 1]", "epoch 1 2 [0, 1]"]
     assert out.splitlines()[-1].startswith("end ")
@@ -93,7 +82,7 @@ def test_a_server_that_is_killed_ends_the_training_in_a_sentence(on_death: str, 
     process = launched(tmp_path, "-n", "2", "--servers", "2", "--set", f"on_death={on_death}")
     wait_until_trained(tmp_path, process)
     os.kill(int(str(start_of(tmp_path, 3)["pid"])), signal.SIGKILL)
-    status, _, err = ended(process)
+    status, _, err = process.ended()
     assert status == 1
     told = [line for line in err.splitlines() if "its log is" in line]
     assert len(told) == 1 and told[0].startswith("quorate: rank 3 (host ")
@@ -108,11 +97,10 @@ def test_with_a_second_copy_of_each_part_all_go_on_without_a_server(rank: int, t
     process = launched(tmp_path, "-n", "2", "--servers", "3", *settings)
     wait_until_trained(tmp_path, process)
     os.kill(int(str(start_of(tmp_path, rank)["pid"])), signal.SIGKILL)
-    before, until = log_of(tmp_path, 0).count("epoch"), time.monotonic() + 60
-    while log_of(tmp_path, 0).count("epoch") < before + 3 and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
+    before = log_of(tmp_path, 0).count("epoch")
+    process.until(lambda: log_of(tmp_path, 0).count("epoch") >= before + 3)
     process.send_signal(signal.SIGINT)
-    status, _, err = ended(process)
+    status, _, err = process.ended()
     assert f"rank {rank} (host " in err and "was killed by signal 9 (SIGKILL); ranks 0 and 1 go on" in err
     assert log_of(tmp_path, 0).count("epoch") >= before + 3, err
     assert status == 130
@@ -122,11 +110,9 @@ def test_a_worker_that_is_killed_leaves_the_others_and_ctrl_c_ends_all(tmp_path:
     process = launched(tmp_path, "-n", "2", "--servers", "1", "--set", "on_death=continue", "--set", "mode=async")
     wait_until_trained(tmp_path, process)
     os.kill(int(str(start_of(tmp_path, 1)["pid"])), signal.SIGKILL)
-    until = time.monotonic() + 60
-    while not log_of(tmp_path, 0).endswith("2 [0]\n") and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
+    process.until(lambda: log_of(tmp_path, 0).endswith("2 [0]\n"))
     process.send_signal(signal.SIGINT)
-    status, _, err = ended(process)
+    status, _, err = process.ended()
     assert log_of(tmp_path, 0).splitlines()[-1].endswith("2 [0]")
     assert "rank 1 (host " in err and "was killed by signal 9 (SIGKILL); rank 0 goes on" in err
     assert status == 130 and "ended by SIGINT; every worker has ended" in err
@@ -137,7 +123,7 @@ def test_a_worker_that_is_killed_leaves_the_others_and_ctrl_c_ends_all(tmp_path:
 
 
 def test_servers_that_nobody_joined_are_told_of(tmp_path: Path) -> None:
-    status, _, err = ended(launched(tmp_path, "-n", "2", "--servers", "1", text="print('begun')"))
+    status, _, err = launched(tmp_path, "-n", "2", "--servers", "1", text="print('begun')").ended()
     assert status == 2 and "no worker has called quorate.join(), so --servers 1 has served nobody" in err
 
 
@@ -153,5 +139,5 @@ def test_servers_that_nobody_joined_are_told_of(tmp_path: Path) -> None:
     ],
 )
 def test_a_script_that_does_not_fit_is_refused_with_status_2(of: str, by: str, words: str, tmp_path: Path) -> None:
-    status, _, err = ended(launched(tmp_path, "-n", "2", "--servers", "1", text=SCRIPT.replace(of, by)))
+    status, _, err = launched(tmp_path, "-n", "2", "--servers", "1", text=SCRIPT.replace(of, by)).ended()
     assert status == 2 and words in err

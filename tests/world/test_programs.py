@@ -35,7 +35,7 @@ def _started(words: list[str], folder: Path, env: dict[str, str]) -> subprocess.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240.0,
     )
 
 
@@ -53,7 +53,7 @@ WAITS = """
     from pathlib import Path
     (Path(sys.argv[1]) / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
     (Path(sys.argv[1]) / f"parent-{os.environ['RANK']}").write_text(str(os.getppid()))
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -60,7 +60,7 @@ def run(on: Sequence[Host], folder: Path, script: str, *arguments: str, **more: 
         for host, seat in zip(on, on_hosts(on), strict=True):
             environment = {**os.environ, **seat, **more}
             children.append(Program([str(path), *arguments], cwd=folder, env=environment, inside=host.pid))
-        said = [child.communicate(timeout=100) for child in children]
+        said = [child.communicate() for child in children]
         return [(child.wait(), *words) for child, words in zip(children, said, strict=True)]
     finally:
         for child in children:

@@ -20,7 +20,7 @@ SCRIPT = """
     from quorate.rounds.progress import RoundTask
     from quorate.wire.failure import report_death
     torch.set_num_threads(1)
-    world = quorate.join(timeout=60, records=False)
+    world = quorate.join(timeout=200, records=False)
     victim, steps, width = int(sys.argv[1]), 12, 500_000
 
     def through_the_cable():
@@ -75,7 +75,7 @@ def run(two: list[Host], folder: Path, victim: int, port: int) -> list[tuple[int
             children.append(Program([str(path), str(victim)], cwd=folder, env=environment, inside=two[rank // 2].pid))
         ended = []
         for child in children:
-            out, err = child.communicate(timeout=150)
+            out, err = child.communicate()
             ended.append((child.returncode, out, err))
         return ended
     finally:

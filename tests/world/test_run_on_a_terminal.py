@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launching import LIMIT
 from tests.support.programs import QUORATE, Program
 from tests.support.terminals import Terminal
 
 SCRIPT = """
 import os, sys
 import torch, quorate
+from tests.support.launching import LIMIT
 
 world = quorate.join()
 model = torch.nn.Linear(4, 1)
@@ -52,12 +54,12 @@ class Session:
     def __exit__(self, *_: object) -> None:
         if self.program.poll() is None:
             self.program.kill()
-        self.program.wait(timeout=60)
+        self.program.wait()
         os.close(self._ours)
 
-    def until(self, words: str, seconds: float = 60.0) -> None:
+    def until(self, words: str) -> None:
         """Return when they are seen."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + LIMIT
         while words not in "\n".join(self.seen.lines):
             assert time.monotonic() < end, self.seen.lines
             self._read()
@@ -87,7 +89,7 @@ class Session:
         while self._read() and self.program.poll() is None:
             pass
         self._read_all()
-        return self.program.wait(timeout=60)
+        return self.program.wait()
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def launched(folder: Path, size: int, *words: str, restarts: int = 0) -> tuple[i
     """The status, what was said, and how each worker has ended ("" where it has not)."""
     (folder / "script.py").write_text(SCRIPT)
     options = ("--name", "here", "-n", str(size), "--restart", str(restarts))
-    done = run_quorate(folder, "run", *options, "script.py", *words, timeout=100)
+    done = run_quorate(folder, "run", *options, "script.py", *words)
     logs = [(folder / "runs" / "here" / f"rank-{rank}.log").read_text() for rank in range(size + restarts)]
     ends = [next((line for line in log.splitlines() if line.startswith("ended")), "") for log in logs]
     return done.returncode, done.stderr, ends

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -54,14 +53,6 @@ def launched(folder: Path, *options: str, epochs: int) -> Program:
     return Program([*QUORATE, "run", "--name", "here", *options, str(script)], cwd=folder)
 
 
-def ended(process: Program) -> tuple[int | None, str, str]:
-    try:
-        out, err = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    return process.returncode, out, err
-
-
 def logs(folder: Path, size: int) -> list[list[str]]:
     return [(folder / "runs" / "here" / f"rank-{rank}.log").read_text().splitlines() for rank in range(size)]
 
@@ -71,7 +62,7 @@ def test_a_script_of_three_lines_is_spread_from_outside(tmp_path: Path) -> None:
     for number, options in enumerate(([], ["--mesh", "shards=2", "--zero", "3", "--offload", "disk"], ["--zero", "1"])):
         folder = tmp_path / str(number)
         folder.mkdir()
-        status, out, err = ended(launched(folder, "-n", "2", *options, epochs=3))
+        status, out, err = launched(folder, "-n", "2", *options, epochs=3).ended()
         assert status == 0, err
         assert ("quorate: ZeRO " in err) is bool(options)
         told.append(out.splitlines())
@@ -82,7 +73,7 @@ def test_a_script_of_three_lines_is_spread_from_outside(tmp_path: Path) -> None:
 
 
 def test_a_time_limit_ends_all_at_one_step(tmp_path: Path) -> None:
-    status, _, err = ended(launched(tmp_path, "-n", "4", "--mesh", "shards=2", "--seconds", "1.5", epochs=2000))
+    status, _, err = launched(tmp_path, "-n", "4", "--mesh", "shards=2", "--seconds", "1.5", epochs=2000).ended()
     assert status == 0, err
     lasts = {log[-1] for log in logs(tmp_path, 4)}
     assert len(lasts) == 1 and lasts.pop().startswith("left after ")
@@ -90,11 +81,10 @@ def test_a_time_limit_ends_all_at_one_step(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_all_in_order(tmp_path: Path) -> None:
     process = launched(tmp_path, "-n", "2", "--zero", "3", epochs=1_000_000)
-    log, until = tmp_path / "runs" / "here" / "rank-1.log", time.monotonic() + 60
-    while not (log.exists() and "step 10 " in log.read_text()) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
+    log = tmp_path / "runs" / "here" / "rank-1.log"
+    process.until(lambda: log.exists() and "step 10 " in log.read_text())
     process.send_signal(signal.SIGINT)
-    status, _, err = ended(process)
+    status, _, err = process.ended()
     assert status == 130 and "ended by SIGINT; every worker has ended" in err, err
     (left,) = {log[-1] for log in logs(tmp_path, 2)}
     assert left.startswith("left after ")

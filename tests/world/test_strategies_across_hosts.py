@@ -56,7 +56,7 @@ def end(name: str, world: World) -> tuple[str, float]:
 def test_every_strategy_trains_across_hosts(few: Few) -> None:
     names = few(ACROSS)
     with hosts(2) as (first, second):
-        by_rank = run_real_world(4, partial(ends, names), timeout=240.0, on=[first, first, second, second])
+        by_rank = run_real_world(4, partial(ends, names), on=[first, first, second, second])
     for name, told in zip(names, zip(*by_rank, strict=True), strict=True):
         assert len(set(told)) == 1, f"{name}: {told}"
         assert told[0][1] < 10.0, f"{name} has not learnt: {told}"

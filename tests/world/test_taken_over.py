@@ -22,7 +22,7 @@ def run(folder: Path, name: str, *options: str, size: int = 2) -> subprocess.Com
     folder.mkdir(exist_ok=True)
     arguments = (*ARGUMENTS[name], str(size)) if name == "multigpu" else ARGUMENTS[name]
     script = str(SCRIPTS / f"{name}.py")
-    return quorate(folder, "run", "-n", str(size), "--name", "r", *options, script, *arguments, timeout=100)
+    return quorate(folder, "run", "-n", str(size), "--name", "r", *options, script, *arguments)
 
 
 def states(folder: Path, size: int = 2) -> list[dict[str, Tensor]]:
@@ -97,7 +97,7 @@ for step in range(6):
 @pytest.mark.parametrize("barrier", ["dist.barrier()", ""])
 def test_one_worker_evaluates_alone(strategy: str, barrier: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ALONE.replace("BARRIER", barrier))
-    ended = quorate(tmp_path, "run", "-n", "2", "--strategy", strategy, "train.py", timeout=25)
+    ended = quorate(tmp_path, "run", "-n", "2", "--strategy", strategy, "train.py")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("evaluated") == 6
     assert ended.stderr.count("so this worker evaluates its own replica") == 1

@@ -55,7 +55,7 @@ def trains(calls: list[str], world: World) -> list[float]:
 
 
 def test_a_quorum_does_not_wait_for_those_that_wait_in_torch() -> None:
-    found = run_real_world(3, partial(trains, list(CALLS)), timeout=120)
+    found = run_real_world(3, partial(trains, list(CALLS)))
     assert all(one == found[0] for one in found)
 
 
@@ -84,7 +84,7 @@ def waits_in(call: str, world: World) -> str | None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_who_waits_in_torch_is_said_to(call: str) -> None:
-    found = run_real_world(2, partial(waits_in, call), timeout=60)
+    found = run_real_world(2, partial(waits_in, call))
     assert found == [f"torch.distributed.{NAMES.get(call, call)}", None]
 
 
@@ -105,7 +105,7 @@ def times_out(world: World) -> str:
 
 
 def test_a_wait_with_a_time_of_its_own_ends_then() -> None:
-    first, other = run_real_world(2, times_out, timeout=60)
+    first, other = run_real_world(2, times_out)
     assert "timed out" in first.lower()
     assert other == ""
 

@@ -270,7 +270,7 @@ def all_of_it(world: World) -> dict[str, object]:
 
 @cache
 def results(size: int) -> list[dict[str, object]]:
-    return run_real_world(size, all_of_it, timeout=25)
+    return run_real_world(size, all_of_it)
 
 
 @pytest.mark.parametrize("size", [2, 3])

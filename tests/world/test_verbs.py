@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from tests.support import programs
-from tests.support.launching import until
+from tests.support.launching import LIMIT, until
 
 QUORATE = str(Path(sys.executable).with_name("quorate"))
-LIMIT = 100.0
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -57,7 +56,7 @@ def test_a_run_is_joined_and_resumed(tmp_path: Path) -> None:
     words = [QUORATE, "run", "-n", "2", "--max-joins", "1", "--name", "x", "train.py", "3"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         try:
-            until((tmp_path / "trains-0").exists, "the training", LIMIT)
+            until((tmp_path / "trains-0").exists, "the training")
             joined = quorate(tmp_path, "join", "x")
             assert (joined.returncode, "rank 2 has joined runs/x" in joined.stdout) == (0, True), joined.stderr
             out, err = run.communicate(timeout=LIMIT)

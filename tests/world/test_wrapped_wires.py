@@ -27,7 +27,7 @@ def counted(wire: Wire) -> dict[str, int]:
 
 
 def test_real_and_virtual_workers_count_the_same_bytes() -> None:
-    assert run_real(3, counted, timeout=40) == VirtualWorld(3).run(counted)
+    assert run_real(3, counted) == VirtualWorld(3).run(counted)
 
 
 def stopped(faults: list[Fault], wire: Wire) -> int:
@@ -40,7 +40,7 @@ def stopped(faults: list[Fault], wire: Wire) -> int:
 
 def test_a_worker_that_stops_ends_the_others_with_its_name() -> None:
     for victim in range(3):
-        outcomes = outcomes_real(3, functools.partial(stopped, [Fault(kind="stop", rank=victim, at=4)]), timeout=40)
+        outcomes = outcomes_real(3, functools.partial(stopped, [Fault(kind="stop", rank=victim, at=4)]))
         assert outcomes[victim].exit_code == -9
         for rank in {0, 1, 2} - {victim}:
             assert f"rank {victim} " in outcomes[rank].error_message

@@ -28,11 +28,9 @@ from quorate.records.records import Recorder
 from quorate.records.rows import Step
 from quorate.report.summary import summarize
 from tests.architecture.tree import ROOT
-from tests.support.launching import all_shown
+from tests.support.launching import LIMIT, all_shown
 from tests.support.made_records import make_comparison
 from tests.support.raw_rows import RawRow
-
-LIMIT = 30.0
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launching import LIMIT
 from tests.support.programs import quorate
-
-LIMIT = 30.0
 
 
 def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

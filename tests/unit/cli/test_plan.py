@@ -7,10 +7,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +19,9 @@ from quorate.launch.warm.run_server import RunServer
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
 from quorate.planning.tries import STEPS
+from tests.support.launching import LIMIT, is_running, until
 from tests.support.planned_scripts import DIVIDED, SCRIPT
+from tests.support.programs import DEVNULL, QUORATE, Program
 from tests.support.programs import quorate as run_quorate
 
 SIZES = "gpt:hidden=512,layers=8,heads=8,sequence=128,vocabulary=1000"
@@ -194,34 +192,21 @@ def test_several_stages_on_a_worker_are_tried(script: str, tmp_path: Path, serve
     assert "nowhere" in trials.steps_of(server, script, ["10"], layout, ["blocks.1", "blocks.2", "nowhere"])
 
 
-def until_gone(pid: int) -> None:
-    """Return when the process is gone; one that has ended may still wait for the init process to note it."""
-    end = time.monotonic() + 60.0
-    with suppress(ProcessLookupError):
-        while time.monotonic() < end:
-            os.kill(pid, 0)
-            time.sleep(0.05)
-        raise AssertionError(f"process {pid} goes on")
-
-
 @pytest.mark.slow
 def test_an_interrupt_ends_what_is_tried(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace('print("stepped")', SAYS_WHO))
     words = ("plan", "-n", "1", "--memory", "100MB", "--bandwidth", "10Gbit", "--try", "1", "train.py", "1000000")
-    program = subprocess.Popen([sys.executable, "-m", "quorate.cli.main", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    program = Program([*QUORATE, *words], cwd=tmp_path, stdout=DEVNULL)
     assert program.stderr is not None
-    while b"trying, turn 1" not in program.stderr.readline():
-        pass
+    while "trying, turn 1" not in program.stderr.readline():
+        assert program.poll() is None
     (tmp_path / "worker").unlink()  # of the runs in which blocks were timed
-    until = time.monotonic() + 60.0
-    while not (tmp_path / "worker").exists():
-        assert time.monotonic() < until and program.poll() is None
-        time.sleep(0.01)
+    until(lambda: (tmp_path / "worker").exists() or program.poll() is not None, "the worker")
     worker = int((tmp_path / "worker").read_text())
     program.send_signal(signal.SIGINT)
-    assert program.wait(30.0) == 130
+    assert program.wait(LIMIT) == 130
     program.stderr.close()
-    until_gone(worker)
+    until(lambda: not is_running(worker), "the worker's end")
 
 
 FAILS_IN_TWO = """

@@ -53,7 +53,7 @@ if arm == "stays" and not (here / "go").exists():
     if (here / "deaf").exists():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (here / f"pid-{rank}").write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -262,8 +262,8 @@ def test_a_search_that_was_interrupted_is_gone_on_with(script: Path, folder: Pat
 @pytest.mark.timeout(30)
 @pytest.mark.usefixtures("long_grace")
 def test_a_second_interrupt_does_not_wait(script: Path, folder: Path, server: RunServer) -> None:
-    text = script.read_text().replace("time.sleep(60)", "signal.signal(signal.SIGINT, note)\n    time.sleep(60)")
-    note = "def note(signum, frame):\n    (here / f'noted-{rank}').write_text('x')\n    time.sleep(60)\n"
+    text = script.read_text().replace("time.sleep(600)", "signal.signal(signal.SIGINT, note)\n    time.sleep(600)")
+    note = "def note(signum, frame):\n    (here / f'noted-{rank}').write_text('x')\n    time.sleep(600)\n"
     script.write_text(note + text)
     stop = Interrupt()
 

@@ -27,7 +27,7 @@ strategy, rank, here = overrides_here().strategy, os.environ["RANK"], Path(sys.a
 print(strategy, rank, os.environ["GROUP_RANK"], os.environ["MASTER_ADDR"] != "", os.environ["OF_THE_TEST"])
 if strategy == "stays" and not (here / "go").exists():
     (here / f"pid-{rank}").write_text(f"{os.getpid()} {os.getppid()}")
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -19,7 +19,7 @@ from quorate.launch.local.process_group import Crew
 from quorate.launch.warm import forks as forks_module
 from quorate.launch.warm.forks import Forks, keeping, kept
 from quorate.wire.board import MemoryBoard
-from tests.support.launching import is_running, until
+from tests.support.launching import LIMIT, is_running, until
 from tests.support.zygote import ForksOfThis
 
 SCRIPT = """
@@ -29,7 +29,6 @@ if sys.argv[1] == "waits":
     time.sleep(600)
 sys.exit(7)
 """
-LIMIT = 20.0
 pytestmark = pytest.mark.skipif(not forks_module.CAN_FORK, reason="processes that have imported much are not forked")
 
 
@@ -186,7 +185,7 @@ def run_really(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """In a program that is started, not forked."""
     (folder / "train.py").write_text(PARENTS)
     command = [sys.executable, "-m", "quorate.cli.main", "run", "-n", "3", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60.0, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240.0, check=False)
 
 
 @pytest.mark.slow

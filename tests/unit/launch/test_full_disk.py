@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import quorate
 
-world = quorate.join(timeout=30.0)
+world = quorate.join(timeout=200.0)
 model = torch.nn.Linear(100, 200)
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, {strategy!r})
 quorate.load()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from quorate.launch.hosts.frames import MARK, Pipes
 from quorate.launch.hosts.link import Link
 from quorate.launch.hosts.reach import layout_from
 from tests.support.hosts_here import ssh_to_here
+from tests.support.launching import until
 
 
 @pytest.fixture
@@ -37,17 +37,10 @@ def begun(folder: Path, ssh: str, script: str, *more: str) -> subprocess.Popen[s
 
 def ended(child: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=240.0)
     finally:
         child.kill()
     return child.returncode, out, err
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30.0
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 RANKS = """

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import RunServer
-from tests.support.launching import all_shown, is_running, until
+from tests.support.launching import LIMIT, all_shown, is_running, until
 from tests.support.programs import QUORATE, Program
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
-LIMIT = 100.0
 
 HEAD = """
 import os, re, signal, sys, time
@@ -46,7 +44,7 @@ def _run(server: RunServer, folder: Path, text: str, size: int) -> tuple[Conclus
 
 
 STUCK = {
-    "computes": ("time.sleep(60)", "rank 1 computes in {script}:{line} in <module>, while ranks 0 and 2 wait"),
+    "computes": ("time.sleep(600)", "rank 1 computes in {script}:{line} in <module>, while ranks 0 and 2 wait"),
     "locked": (
         "re.match('(a+)+$', 'a' * 29 + 'b')",
         "rank 1 does not answer: it is in a call that keeps Python locked; its stack is in its log",
@@ -90,32 +88,28 @@ def test_a_second_signal_leaves_at_once(server: RunServer, tmp_path: Path) -> No
     model = torch.nn.Linear(2, 1)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters()), model)
     (HERE / f"going-{world.rank}").write_text("x")
-    time.sleep(60)  # a long step
+    time.sleep(600)  # a long step
     """
     (tmp_path / "run").mkdir()
     run = server.start(RunRequest(script=_script(tmp_path, text), size=2, folder=tmp_path / "run"))
-    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
-    begin = time.monotonic()
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     run.send(signal.SIGINT)
     assert run.wait(0.5) is None, "the step is to end first"
     run.send(signal.SIGINT)
     assert run.wait(LIMIT) == Conclusion(130, "ended by SIGINT; every worker has ended")
-    assert time.monotonic() - begin < 9.0
 
 
 def test_between_trainings_a_worker_leaves_at_once(server: RunServer, tmp_path: Path) -> None:
     text = """
     world = quorate.join()
     (HERE / f"going-{world.rank}").write_text("x")
-    time.sleep(60)
+    time.sleep(600)
     """
     (tmp_path / "run").mkdir()
     run = server.start(RunRequest(script=_script(tmp_path, text), size=2, folder=tmp_path / "run"))
-    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
-    begin = time.monotonic()
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     run.send(signal.SIGTERM)
     assert run.wait(LIMIT) == Conclusion(75, "ended by SIGTERM; every worker has ended")
-    assert time.monotonic() - begin < 9.0
 
 
 TRAINS = """
@@ -136,10 +130,10 @@ while True:
 
 
 def test_what_a_worker_has_forked_ends_with_it(server: RunServer, tmp_path: Path) -> None:
-    text = TRAINS.replace("step = 0", "step = 0\nchild = os.fork()\nif not child: time.sleep(60)")
+    text = TRAINS.replace("step = 0", "step = 0\nchild = os.fork()\nif not child: time.sleep(600)")
     (tmp_path / "run").mkdir()
     run = server.start(RunRequest(script=_script(tmp_path, text), size=2, folder=tmp_path / "run"))
-    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     run.send(signal.SIGUSR1)
     assert run.wait(LIMIT) == Conclusion(75, "ended by SIGUSR1; every worker has ended")
 
@@ -151,7 +145,7 @@ def test_a_closed_terminal_ends_a_run_of_the_command_line(tmp_path: Path) -> Non
     running = Program(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, has_terminal=True)
     os.close(theirs)
     try:
-        until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
+        until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     finally:
         os.close(terminal)  # the kernel sends SIGHUP
     assert running.wait(LIMIT) == 130
@@ -167,7 +161,7 @@ def test_ctrl_c_at_a_terminal_ends_a_run_of_the_command_line_in_order(tmp_path: 
     running = Program(words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
-        until(lambda: (tmp_path / "going-0").exists(), "it", LIMIT)
+        until(lambda: (tmp_path / "going-0").exists(), "it")
         running.send_signal(signal.SIGINT)
         assert running.wait(LIMIT) == 130
         said = all_shown(ours)
@@ -200,7 +194,7 @@ def test_who_is_told_to_make_room_saves_and_goes_on_from_there(
     (tmp_path / "run").mkdir()
     request = RunRequest(script=_script(tmp_path, text), size=2, folder=tmp_path / "run")
     run = server.start(request)
-    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     run.send(signal.SIGTERM)
     assert run.wait(LIMIT) == Conclusion(75, "ended by SIGTERM; every worker has ended")
     assert server.start(request).wait(LIMIT) == Conclusion(0)

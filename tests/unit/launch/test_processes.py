@@ -26,9 +26,7 @@ from quorate.launch.local.verdict import Ending, log_of, status_in_words
 from quorate.launch.run.overrides import Overrides
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.failure import FAILED, ended, read_failure
-from tests.support.launching import Launch, all_shown, is_running, until
-
-LIMIT = 20.0
+from tests.support.launching import LIMIT, Launch, all_shown, is_running, until
 
 
 @pytest.fixture
@@ -214,7 +212,7 @@ def test_a_killed_rank_is_named_and_ends_the_run(
     print('last word of', RANK)
     if RANK == '2':
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
     """
     launched = launch(script(text), 3, grace=0.2)
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1", "pid-2")]
@@ -260,7 +258,7 @@ def test_who_ignores_sigterm_is_killed(
         while not (WORDS / 'pid-1').exists():
             time.sleep(0.01)
         sys.exit(1)
-    time.sleep(60)
+    time.sleep(600)
     """
     launched = launch(script(text), 2, grace=0.05)
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1")]
@@ -278,7 +276,7 @@ def test_what_a_worker_has_started_ends_with_it(
     script: Callable[[str], str], tmp_path: Path, folder: Path, how: str
 ) -> None:
     text = f"""
-    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
     (WORDS / 'grandchild').write_text(str(child.pid))
     {how}
     """
@@ -288,7 +286,7 @@ def test_what_a_worker_has_started_ends_with_it(
 
 STAYS = """
 (WORDS / f'pid-{RANK}').write_text(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -375,25 +373,25 @@ def test_workers_die_with_a_killed_launcher(
     launched = launch(script(STAYS), 3)
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1", "pid-2")]
     launched.send(signal.SIGKILL)
-    until(lambda: not any(is_running(pid) for pid in pids), "the workers' end", seconds=2.0)
+    until(lambda: not any(is_running(pid) for pid in pids), "the workers' end")
 
 
 def test_what_workers_have_started_dies_with_a_killed_launcher(
     script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
 ) -> None:
     text = """
-    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
     (WORDS / f'child-{RANK}').write_text(str(child.pid))
     if RANK == '0':
         forked = os.fork()
         if not forked:
             (WORDS / 'forked').write_text(str(os.getpid()))
-            time.sleep(60)
+            time.sleep(600)
     """
     launched = launch(script(textwrap.dedent(text) + STAYS), 2)
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1", "child-0", "child-1", "forked")]
     launched.send(signal.SIGKILL)
-    until(lambda: not any(is_running(pid) for pid in pids), "the end of all", seconds=5.0)
+    until(lambda: not any(is_running(pid) for pid in pids), "the end of all")
 
 
 def test_where_the_kernel_does_not_see_to_it_a_pipe_does(tmp_path: Path) -> None:
@@ -402,7 +400,7 @@ def test_where_the_kernel_does_not_see_to_it_a_pipe_does(tmp_path: Path) -> None
     from quorate.launch.local.orphans import watch_launcher
     watch_launcher()
     print(os.environ.get('QUORATE_LAUNCHER_FD'), flush=True)
-    time.sleep(60)
+    time.sleep(600)
     """
     watched, held = os.pipe()
     worker = subprocess.Popen(

@@ -19,9 +19,8 @@ from quorate.launch.warm import forks
 from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest, VirtualRun
 from quorate.launch.warm.run_server import RunServer
-from tests.support.launching import is_running, until
+from tests.support.launching import LIMIT, is_running, until
 
-LIMIT = 60.0
 HEAD = "import atexit, json, os, random, signal, sys, threading, time\nfrom pathlib import Path\n"
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="a process that has imported torch cannot be forked here")
@@ -231,7 +230,7 @@ def test_texts_have_one_hash_on_all_workers(forking: RunServer, starting: RunSer
 
 def _words(place: Path, *names: str) -> list[int]:
     paths = [place / name for name in names]
-    until(lambda: all(path.exists() and path.read_text() for path in paths), f"{names} in {place}", LIMIT)
+    until(lambda: all(path.exists() and path.read_text() for path in paths), f"{names} in {place}")
     return [int(path.read_text()) for path in paths]
 
 
@@ -239,7 +238,7 @@ STAYS = """
 HERE = Path(__file__).parent
 (HERE / f"parent-{os.environ['RANK']}").write_text(str(os.getppid()))
 (HERE / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -21,7 +21,7 @@ import torch
 import quorate
 
 strategy, settings, how = {strategy!r}, {settings!r}, {how!r}
-world = quorate.join(timeout=20.0)
+world = quorate.join(timeout=200.0)
 model = torch.nn.Linear(3, 2)
 optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy, **settings)
 for step in range(30):
@@ -103,7 +103,7 @@ if os.environ["RANK"] == "1":
     {where}
 import quorate
 (Path(__file__).parent / f"joins-{{os.environ['RANK']}}").write_text(str(os.getpid()))
-quorate.join(timeout=20.0)
+quorate.join(timeout=200.0)
 """
 IS_KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -134,7 +134,7 @@ def test_a_death_before_all_have_joined_is_a_sentence(server: RunServer, tmp_pat
 
 def test_an_interrupt_before_all_have_joined_is_a_sentence(server: RunServer, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "script.py").write_text(JOINS.format(where="import time; time.sleep(60)"))
+    (tmp_path / "script.py").write_text(JOINS.format(where="import time; time.sleep(600)"))
     run = server.start(RunRequest(script=str(tmp_path / "script.py"), size=2, folder=tmp_path / "run"))
     until(lambda: (tmp_path / "joins-0").exists(), "rank 0")
     run.send(signal.SIGINT)

@@ -29,5 +29,5 @@ if __name__ == "__main__":
 def test_a_function_of_the_program_that_asks(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.format(root=str(ROOT)))
     words = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(words, cwd=tmp_path, timeout=100.0, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=tmp_path, timeout=240.0, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[0, 1]", done.stderr

@@ -248,7 +248,7 @@ def error_at_end(optimizer: Any, model: nn.Module) -> float:
         return float(loss(model, x, x.sum(1, keepdim=True)))
 
 
-WIDE: dict[str, Any] = {"steps": 60, "model": wide, "look": error_at_end}
+WIDE: dict[str, Any] = {"steps": 50, "model": wide, "look": error_at_end}
 LEARNS: dict[str, Make] = {"fast SGD": sgd(lr=0.03), "SGD": sgd(lr=0.005), "AdamW": adamw()}
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.sampled import PRESETS, STEPS, sampled
+from tests.support import every_strategy
+from tests.support.sampled import PRESETS, STEPS, sampled, without_repetition
 from tests.support.scene import Scene
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,11 +49,38 @@ def test_a_preset_is_its_strategy_with_these_settings(name: str) -> None:
         assert times == pytest.approx(their_times, abs=1e-6), "names are of different lengths on the wire"
 
 
-def test_where_one_case_of_a_law_is_run_it_is_of_no_preset() -> None:
-    def item(law: str, name: str) -> Any:
-        return SimpleNamespace(nodeid=f"{law}[{name}]", callspec=SimpleNamespace(params={"name": name}))
+def item(law: str, name: str, module: object = None) -> Any:
+    params = {"nodeid": f"{law}[{name}]", "callspec": SimpleNamespace(params={"name": name}), "module": module}
+    return SimpleNamespace(**params, iter_markers=lambda kind: [])
 
+
+def test_a_law_over_all_strategies_takes_every_third_preset() -> None:
+    names = [*every_strategy.NAMES]
+    assert {*names} > PRESETS
+    for module, count in ((every_strategy, len(names) - 8), (None, len(names))):
+        run, others = without_repetition([item("law 1", name, module) for name in names])
+        assert (len(run), len(others)) == (count, len(names) - count)
+    laws = [f"law {n}" for n in range(20)]
+    run, _ = without_repetition([item(law, name, every_strategy) for law in laws for name in names])
+    assert {name for name in names if any(one.callspec.params["name"] == name for one in run)} == {*names}
+
+
+def test_where_one_case_of_a_law_is_run_it_is_of_no_preset() -> None:
     items = [item(f"law {n}", name) for n in range(30) for name in ("eager-solo", "quorum", "ssp")]
     run, others = sampled([*items, item("of one", "ssp")], STEPS["one"])
     assert [one.nodeid for one in run] == [*(f"law {n}[quorum]" for n in range(30)), "of one[ssp]"]
     assert len(others) == 60
+
+
+def test_in_a_large_product_each_value_is_in_two_cases() -> None:
+    def of(law: str, **params: object) -> Any:
+        marks = [SimpleNamespace(args=(names, [])) for names in ("size, seed", ["kind"])]
+        return SimpleNamespace(nodeid=f"{law}[]", callspec=SimpleNamespace(params=params), iter_markers=lambda _: marks)
+
+    pairs = [(2, 0), (2, 1), (3, 0), (5, 7)]
+    product = [of("law", size=size, seed=seed, kind=kind) for size, seed in pairs for kind in "abc"]
+    run, others = without_repetition([*product, *(of("small", size=2, seed=0, kind=kind) for kind in "abcdefgh")])
+    params = [item.callspec.params for item in run if item.nodeid == "law[]"]
+    assert len(params) == 8 and {item.nodeid for item in others} == {"law[]"}
+    assert all(sum((x["size"], x["seed"]) == pair for x in params) >= 2 for pair in pairs)
+    assert all(sum(x["kind"] == kind for x in params) >= 2 for kind in "abc")

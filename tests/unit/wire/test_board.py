@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -15,7 +14,7 @@ import torch.distributed as dist
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
-from quorate.wire.asker import Asker, NoAnswer
+from quorate.wire.asker import Asker, NoAnswer, _Call
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import FAILED, read_failure, report_failure
@@ -25,7 +24,7 @@ from tests.support.kept_boards import kept_boards
 Opener = Callable[[], Board]
 """Gives one more client of the same board."""
 
-LIMIT = 20.0
+LIMIT = 240.0
 """Seconds after which a test's thread counts as stuck."""
 
 
@@ -327,20 +326,22 @@ class _Silent:
         return call
 
 
-def test_a_store_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
+def test_a_store_that_does_not_answer_is_waited_for_as_long_as_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _Silent()
     board = StoreBoard(store, timeout=1.0)  # type: ignore[arg-type]
     board.set("key", b"x")
     store.answers.clear()
     with pytest.raises(PeerFailed, match="store of this run has not answered for 1 s"):
         board.get("key")
-    begin = time.monotonic()
-    for _ in range(20):
-        with pytest.raises(PeerFailed, match="has not answered"):
-            board.set("key", b"y")
-    with pytest.raises(WireTimeout, match="key"):
-        board.wait(["key"], 0.1)
-    assert time.monotonic() - begin < 10.0, "who comes later is told at once"
+    waits: list[float] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(_Call, "answer", lambda call, seconds: waits.append(seconds))
+        for _ in range(20):
+            with pytest.raises(PeerFailed, match="has not answered"):
+                board.set("key", b"y")
+        with pytest.raises(WireTimeout, match="key"):
+            board.wait(["key"], 0.1)
+    assert not waits, "who comes later is told at once"
     store.answers.set()
     value = None
     while value is None:

@@ -149,7 +149,7 @@ def test_wrong_input(script: str, arguments: Sequence[str], sentence: str, capfd
 
 
 def test_a_script_that_takes_too_long_is_ended(script: str) -> None:
-    Path(script).write_text("import time\ntime.sleep(60)")
+    Path(script).write_text("import time\ntime.sleep(600)")
     with pytest.raises(Exception, match=r"has made no step within 0\.2 s"):
         memory.measured(script, [], seconds=0.2)
 
