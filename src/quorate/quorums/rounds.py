@@ -131,8 +131,8 @@ class WorkerRounds:
         is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
         self._divisor = 1 if is_plain and wire.size.bit_count() == 1 else wire.size
-        """What contributions are divided by before they are added. A division by a power of two changes no digit of a
-        sum, so it is left to the mean: a contribution is then the gradient itself."""
+        """The divisor of contributions before they are added. A division by a power of two changes no digit of a sum,
+        so it is left to the mean: a contribution is then the gradient itself."""
         watch.divided_by(self._divisor)
         self._observers = observers if self._divisor == 1 else None
         self._views = self._new_views()

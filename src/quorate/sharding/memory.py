@@ -35,7 +35,7 @@ from quorate.core.axes import Offload
 VECTORS = {"all-reduce": 1, "local-sgd": 3, "eager-solo": 2, "eager-majority": 2}
 """Vectors like the gradient, itself included, of a worker of two on a host, at the end of a backward pass or a step."""
 _QUORUMS = ("eager-solo", "eager-majority")
-"""The gradient is its contribution, if it is large and the optimizer has no state; otherwise there is one vector more."""
+"""A large gradient is its contribution if the optimizer has no state; otherwise there is one vector more."""
 _LARGE = 1 << 25
 _RUNNING = 1 << 25
 """Bytes that a process takes with its first backward pass, whatever the model."""

@@ -79,8 +79,8 @@ class _Block:
         self.sent = np.zeros(readers, np.uint32)
         self.address = np.frombuffer(window, np.uint8).ctypes.data
         self.is_filled = self.is_pinned = self.is_single = False
-        """Whether it may take memory, whether that is pinned, and whether it has a copy, of a tensor in other memory;
-        written to only by its owner, while it has the block."""
+        """Whether it may take memory, whether that is pinned, and whether it has a copy of a tensor in other memory.
+        Only its owner writes to these, while it has the block."""
 
 
 class Arena:
