@@ -296,9 +296,10 @@ class Wire(ABC):
         a shared message; None where they cannot. This worker holds it as long as they use it."""
         return None
 
-    def borrow(self, loan: Mapping[str, Any]) -> Tensor:
-        """Return the memory that another worker of this host lends, as bytes (uint8) to read and to write. Raises
-        `ConfigurationError` where it cannot be reached."""
+    def borrow(self, loan: Mapping[str, Any], *, copy_of: Tensor | None = None) -> Tensor:
+        """Return the memory that a worker of this host lends, as bytes (uint8) to read and to write. Raises
+        `ConfigurationError` where it cannot be reached. With `copy_of`, the tensor that this worker lends itself, it is
+        a copy. Its pages are copied when they are written to, and it holds the tensor."""
         raise ConfigurationError("the workers of this wire lend no memory")
 
     def make_common(self, nbytes: int) -> Common:

@@ -49,6 +49,8 @@ class NoiseWatch:
     def __init__(self, timer: StepTimer, losses: Losses, size: int, *, is_on: bool, asked: Asked) -> None:
         """`losses` know the number of the newest update, and whether this worker writes the rows."""
         self.timer, self._losses, self._size = timer, losses, size
+        self.divisor = size
+        """The number by which contributions to rounds are divided."""
         self.due_at = 0
         """The number of updates from which on `look` and `take` are to be called again."""
         self._is_possible, self._asked = is_on, asked
@@ -99,14 +101,14 @@ class NoiseWatch:
         """Return the numbers of `take` for a full contribution."""
         if not self.spans or weight <= 0:
             return 0.0, 0.0
-        return square_of(contribution) * self._size**2 / weight, weight
+        return square_of(contribution) * self.divisor**2 / weight, weight
 
     def saw_sum(
         self, square: float, measured: float, weight: float, gradients: int, sums: Sequence[Tensor], smoothing: float
     ) -> None:
         """Take the same as `saw` for a sum of contributions, in which a share `smoothing` of the noise is left."""
         if self._losses.is_first and self.counts(measured, weight, gradients):
-            mean = square_of(sums) * (self._size / weight) ** 2
+            mean = square_of(sums) * (self.divisor / weight) ** 2
             squares = Squares(gradients=gradients, own=square / weight, mean=mean)
             lost = squares.noise * (1 / smoothing - 1)  # out of each contribution; an n-th of it out of the mean
             self._note(Squares(gradients=gradients, own=squares.own + lost, mean=squares.mean + lost / gradients))

@@ -27,8 +27,11 @@ _PLACES = 7
 """Numbers before the counts in a header, for checkpoints that do not say how many there are."""
 
 
-def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
-    """Return the state of one worker's rounds for a checkpoint; vectors are not copied."""
+def kept_of(rounds: AnyRounds, replica: Replica, size: int, divisor: int) -> dict[str, Any]:
+    """Return the state of one worker's rounds for a checkpoint, in which contributions are divided by `size`.
+
+    They were divided by `divisor` so far; where that is `size`, vectors are not copied.
+    """
     kept, vectors = rounds.keep(), KeptVectors(replica)
     return {
         "number": kept.number,
@@ -43,7 +46,7 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
                 "version": entry.version,
                 "weight": entry.weight,
                 "count": entry.count,
-                "vector": vectors.written(entry.vector),
+                "vector": vectors.written(times(divisor / size, entry.vector)),
             }
             for entry in kept.entries
         ],
@@ -56,8 +59,13 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int) -> dict[str, Any]:
     }
 
 
-def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int) -> list[str]:
-    """Restore the rounds of worker `rank` of `size` from the states of all old workers; return notes for the user."""
+def restore(
+    rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int, divisor: int
+) -> list[str]:
+    """Restore the rounds of worker `rank` of `size` from the states of all old workers; return notes for the user.
+
+    Contributions are divided by `divisor` from now on.
+    """
     past, first, vectors = len(olds), olds[0], KeptVectors(replica)
     assert len({old["number"] for old in olds}) == 1, "every worker is kept as it is after the same round"
     taken = [olds[other] for other in ([rank] if past == size else dealt(past, rank, size))]
@@ -69,6 +77,8 @@ def restore(rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]],
     entries = [
         _entry(entry, vectors, workers, size, old.get("places", _PLACES)) for old in taken for entry in old["entries"]
     ]
+    for entry in entries:
+        entry.vector = times(size / divisor, entry.vector)
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
         Kept(
@@ -110,6 +120,15 @@ def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, pla
         about = about[: header_in(vector).numel()]
         header_in(vector)[: about.numel()].copy_(about)
     return Entry(kept["version"], kept["weight"], vector, kept["count"])
+
+
+def times(factor: float, vector: Flat) -> Flat:
+    """Return `factor` times the numbers of `vector`, with its header; `vector` itself where `factor` is 1."""
+    if factor == 1.0:
+        return vector
+    scaled = vector * factor
+    header_in(scaled).copy_(header_in(vector))
+    return scaled
 
 
 def _error(kept: Sequence[Flat], factor: float) -> Flat | None:

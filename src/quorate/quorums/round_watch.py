@@ -65,6 +65,12 @@ class RoundWatch:
         """The newest round that was noted, and the one from which on gradients are measured again."""
         self.rows = RoundRows(wire, timer, losses, has_window=has_window)
 
+    def divided_by(self, divisor: int) -> None:
+        """Note the number by which contributions are divided."""
+        self.rows.share = divisor / self._wire.size
+        if self._noise is not None:
+            self._noise.divisor = divisor
+
     def flush_records(self) -> None:
         """Flush the records before a contribution travels, in a run that outlives the death of this worker."""
         if self._timer.recorder is not None and self._tolerates_death:
@@ -163,6 +169,8 @@ class RoundRows:
         """Number and term of the newest round that was held here."""
         self._reported_at: float | None = None
         self._next_look = _LOOK_EVERY
+        self.share = 1.0
+        """A factor of a sum in its digest: that is of contributions divided by the number of workers."""
 
     def applied(self, round: Round) -> None:
         """Hold a row of `round`, which this worker is about to apply."""
@@ -184,7 +192,7 @@ class RoundRows:
             "hosts": round.hosts or None,
             "settles": round.is_pause or None,
             "is_last": round.is_last or None,
-            "digest": None if round.sum is None else f"{digest_of(_ends_of(round.sum.parts)):016x}",
+            "digest": None if round.sum is None else f"{digest_of(_ends_of(round.sum, self.share)):016x}",
             **({} if round.why is None else {"settings": round.settings, "why": round.why}),
         }
         self._hold(row, round.term)
@@ -246,6 +254,15 @@ class RoundRows:
             self._held = [row for row in self._held if row["number"] > number or row["term"] > term]
 
 
-def _ends_of(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Return the beginning and the end of each part; a round that differs does so nearly everywhere."""
-    return [end for x in parts for end in ((x,) if x.numel() <= 2 * _END else (x[:_END], x[-_END:]))]
+def _ends_of(sums: Flat, share: float) -> list[Tensor]:
+    """Return the beginning and the end of each part, times `share`, with its header.
+
+    A round that differs does so nearly everywhere.
+    """
+    ends = [end for x in sums.parts for end in ((x,) if x.numel() <= 2 * _END else (x[:_END], x[-_END:]))]
+    if share != 1.0:
+        last = ends[-1]
+        ends = [end * share for end in ends]
+        header = min(sums.layout.header, last.numel())
+        ends[-1][last.numel() - header :] = last[last.numel() - header :]
+    return ends

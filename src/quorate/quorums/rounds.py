@@ -36,7 +36,9 @@ from quorate.core.vectors import (
     vector_on_cpu,
 )
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
+from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
+from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
@@ -104,6 +106,7 @@ class WorkerRounds:
         coding: Coding | None = None,
         replica_wire: Wire | None = None,
         copies: Callable[[Tensor], int] = lambda p: 1,
+        observers: Observers | None = None,
     ) -> None:
         """`replica_wire` connects the workers of this replica, if it is in pieces. `counts_ended`: whether the divisor
         of a round counts workers that have ended. `fragments`: see `hand_in`. `copies`: see `WholeReplica`."""
@@ -125,11 +128,29 @@ class WorkerRounds:
         self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
         self._votes = coding is not None and coding.votes
+        is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
+        is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
+        self._divisor = 1 if is_plain and wire.size.bit_count() == 1 else wire.size
+        """The divisor of contributions before they are added. A division by a power of two changes no digit of a sum,
+        so it is left to the mean: a contribution is then the gradient itself."""
+        watch.divided_by(self._divisor)
+        self._observers = observers if self._divisor == 1 else None
+        self._views = self._new_views()
+        """The gradients in contributions, where a full contribution is the gradient itself."""
 
     def lay_out(self, layout: Layout) -> None:
         """Lay out the vectors of rounds by `layout` from now on; all workers call this while nothing is in flight."""
         self._mean = None
         self.rounds.lay_out(layout_on_cpu(layout))
+        if self._views is not None:
+            self._views.close()
+        self._views = self._new_views()
+
+    def _new_views(self) -> GradientViews | None:
+        trained = self._replica.trained
+        if self._observers is None or not may_be_views(trained, self._replica.layout):
+            return None
+        return GradientViews(trained, self.rounds.blank, self._wire, self._observers)
 
     def lay_out_fragments(self, fragments: Sequence[Layout]) -> None:
         """Lay out rounds of fragments again, as `lay_out`."""
@@ -151,6 +172,8 @@ class WorkerRounds:
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
+            if self._views is not None and self._views.has_lent:
+                about["is_lent"] = True
             if contribution is not None and (checksums := self.watch.take_words()):
                 about["measures"] = with_checksums(about.get("measures"), checksums)
             work = self.rounds.contribute(contribution, **about)
@@ -191,7 +214,7 @@ class WorkerRounds:
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Return a copy of `vector` for a round: times its share of the world, with a header."""
-        packed = scale_into(vector, weight / self._wire.size, self.rounds.blank())
+        packed = scale_into(vector, weight / self._divisor, self.rounds.blank())
         header_in(packed).copy_(header_of(weight, [True] * len(self._replica.trained), packed.layout))
         self.watch.note_if_not_finite(packed, packed.segments())
         return packed
@@ -199,6 +222,10 @@ class WorkerRounds:
     def _gradient(self, weight: float) -> Flat | None:
         """Return this worker's unscaled gradient; None if it has none, or a gradient scaler has found it infinite."""
         attributes: dict[str, Any] = self._replica.optimizer.__dict__
+        if self._views is not None:
+            is_unscaled = attributes.get("grad_scale") is None and not float(attributes.get("found_inf", 0.0))
+            if (lent := self._views.take(as_it_is=is_unscaled and weight == 1.0)) is not None:
+                return self._of_views(lent, weight)
         grads, momentum = [x if x is None else local(x) for x in self._replica.gradients], self._replica.momentum
         scale, vector = attributes.get("grad_scale"), self.rounds.blank()
         flat = None if momentum is None else self._flat_momentum_for(momentum, vector.layout, grads)
@@ -216,12 +243,19 @@ class WorkerRounds:
         if momentum is not None and is_finite:
             unscaled = grads if scale is None else scaled(grads, 1 / float(scale))
             return self._ahead(momentum, unscaled, weight, vector)
-        share = weight / self._wire.size
+        share = weight / self._divisor
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         header_in(vector).copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
         self.watch.note_if_not_finite(vector, grads)
         if not is_finite and not self._whole.is_here:
             put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
+        return vector
+
+    def _of_views(self, vector: Flat, weight: float) -> Flat:
+        """Write the header of a contribution in which the gradients lie already."""
+        grads = self._replica.gradients
+        header_in(vector).copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
+        self.watch.note_if_not_finite(vector, grads)
         return vector
 
     def _norm(self, vector: Flat) -> float:
@@ -233,7 +267,7 @@ class WorkerRounds:
             norm = self._whole.norm(grads, self._replica.trained)
             grads = scaled(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
         vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
-        pack(vectors, vector, scale=1 / self._wire.size)
+        pack(vectors, vector, scale=1 / self._divisor)
         header_in(vector).copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
@@ -242,7 +276,7 @@ class WorkerRounds:
         if self._clip_norm is not None and (norm := self._norm(vector)) > self._clip_norm:
             for numbers in flat.numbers_of(vector):
                 numbers.mul_(self._clip_norm / (norm + 1e-6))
-        energies = flat.step(vector, weight=weight, scale=1 / self._wire.size)
+        energies = flat.step(vector, weight=weight, scale=1 / self._divisor)
         header_in(vector).copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
 
@@ -279,6 +313,8 @@ class WorkerRounds:
 
     def pause(self, *, ended: bool) -> None:
         """Apply rounds until no worker steps. All replicas are equal then, and nothing is pending."""
+        if ended and self._views is not None:
+            self._views.close()
         self.rounds.pause(ended=ended, apply=self._apply)
         self.watch.rows.look()
 
@@ -305,7 +341,7 @@ class WorkerRounds:
             share = round.weight / divisor
             divisor = divisor if momentum.kind == "sgd" else round.weight
             options = SharedOptions(options, share, energies_in(round.sum, len(self._replica.trained)))
-        factor = wire.size / divisor
+        factor = self._divisor / divisor
         self._replica.used = used_in(round.sum, len(self._replica.trained))
         sum_norm = self._norm(round.sum) if self._clip_norm is not None or self._measures else math.nan
         norm = factor * sum_norm
@@ -362,11 +398,11 @@ class WorkerRounds:
         self.rounds.ask_for_save(request)
 
     def kept(self) -> dict[str, Any]:
-        return {**kept_of(self.rounds, self._replica, self._wire.size), **momentum_kept(self._replica)}
+        return {**kept_of(self.rounds, self._replica, self._wire.size, self._divisor), **momentum_kept(self._replica)}
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
         restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
-        return restore(self.rounds, self._replica, olds, self._wire.rank, self._wire.size)
+        return restore(self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor)
 
     # -- rounds.rounds.Replica
 

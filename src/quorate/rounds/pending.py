@@ -32,7 +32,18 @@ class PendingGradients:
     coding: Coding | None = None
     _counted: float = 0.0
 
-    def add(self, vector: Flat, weight: float, version: int, step: float, options: Any, measures: Any = None) -> None:
+    def add(
+        self,
+        vector: Flat,
+        weight: float,
+        version: int,
+        step: float,
+        options: Any,
+        measures: Any = None,
+        *,
+        is_lent: bool = False,
+    ) -> None:
+        """Add a contribution, whose vector is overwritten later unless `is_lent`."""
         words = [] if measures is None else [measures]
         self.times += 1
         self.ledger.produced += weight
@@ -42,7 +53,8 @@ class PendingGradients:
             self.entries = []
         for entry in self.entries:
             if entry.version == version:
-                entry.vector = vector.add_(entry.vector)  # the old one may still be on its way
+                into = self._empty(vector.layout) if is_lent else vector  # the old one may still be on its way
+                entry.vector = add_into(vector, entry.vector, into)
                 entry.weight += weight
                 entry.count += 1
                 entry.measures += words
@@ -81,9 +93,12 @@ class PendingGradients:
     def _sum(self, so_far: Flat | None, vector: Flat, counts: float) -> Flat:
         if so_far is None and counts == 1.0:
             return vector
-        into = empty_vector(vector.layout) if self.blank is None else self.blank(vector.layout)
+        into = self._empty(vector.layout)
         part = vector if counts == 1.0 else scale_into(vector, counts, into)
         return part if so_far is None else add_into(so_far, part, into)
+
+    def _empty(self, layout: Layout) -> Flat:
+        return empty_vector(layout) if self.blank is None else self.blank(layout)
 
     def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
         """Do nothing: gradients are every worker's own."""

@@ -85,18 +85,27 @@ class Rounds:
         return self._member.pending.ledger
 
     def contribute(
-        self, vector: Flat | None, *, weight: float, step: float, options: Any, waits: bool = True, measures: Any = None
+        self,
+        vector: Flat | None,
+        *,
+        weight: float,
+        step: float,
+        options: Any,
+        waits: bool = True,
+        measures: Any = None,
+        is_lent: bool = False,
     ) -> Called:
         """Contribute a gradient, divided by the size of the world (None: nothing this time), and call for a round.
 
         It calls if no round has started since the worker's previous step returned, else the gradient rides with the
-        next. Takes over `vector`. `step` is the place in the training that `options` are for, in synchronous steps: a
-        round takes the furthest. `waits` says whether the worker waits for the result before it goes on computing;
-        `measures` is any JSON that goes with the gradient. The returned work is done when every round that has started
-        is there.
+        next. Takes over `vector`; nobody writes to one that is `is_lent`. `step` is the place in the training that
+        `options` are for, in synchronous steps: a round takes the furthest. `waits` says whether the worker waits for
+        the result before it goes on computing; `measures` is any JSON that goes with the gradient. The returned work is
+        done when every round that has started is there.
         """
         if vector is not None:
             about = {"weight": weight, "version": self.version, "step": step, "options": options, "measures": measures}
+            about["is_lent"] = is_lent
             self._progress.add(vector, about)
         return self._call(waits=waits)
 

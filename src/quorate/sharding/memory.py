@@ -32,8 +32,11 @@ from typing import Any, Literal
 
 from quorate.core.axes import Offload
 
-VECTORS = {"all-reduce": 1, "local-sgd": 3, "eager-solo": 3, "eager-majority": 3}
+VECTORS = {"all-reduce": 1, "local-sgd": 3, "eager-solo": 2, "eager-majority": 2}
 """Vectors like the gradient, itself included, of a worker of two on a host, at the end of a backward pass or a step."""
+_QUORUMS = ("eager-solo", "eager-majority")
+"""A large gradient is its contribution if the optimizer has no state; otherwise there is one vector more."""
+_LARGE = 1 << 25
 _RUNNING = 1 << 25
 """Bytes that a process takes with its first backward pass, whatever the model."""
 
@@ -148,7 +151,8 @@ def held_between_replicas(model: Model, strategy: str) -> int:
     There are two workers on a host, and one of the strategies of `VECTORS` joins the replicas (`benchmarks/memory.py`).
     """
     alone = _on_device(model, 0, 1)
-    return alone.between_steps + (VECTORS[strategy] - 1) * alone.gradients + _RUNNING
+    has_copy = strategy in _QUORUMS and (alone.optimizer > 0 or alone.gradients < _LARGE)
+    return alone.between_steps + (VECTORS[strategy] - 1 + has_copy) * alone.gradients + _RUNNING
 
 
 def _is_small(size: Size) -> bool:

@@ -10,7 +10,8 @@ worker that is alive.
 
 Cost: Per round with P workers, k of which contribute, and d parameters: k d numbers to the leading worker and (P - 1) d
 from it, after the backward pass. Each worker also sends three small messages. Memory: one flat copy of the gradient for
-each pending version, and the results that a slow worker has not applied yet.
+each pending version, and the results that a slow worker has not applied yet. Large gradients of SGD without momentum
+are such a copy themselves, if the number of workers is a power of two.
 
 When it loses: Where all workers are equally fast: late gradients are more stale than necessary, and the exchange does
 not overlap with the backward pass. Under severe imbalance with a small quorum, fresh gradients are few and stale ones

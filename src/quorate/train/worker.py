@@ -36,6 +36,7 @@ from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
+from quorate.observe.step_observer import observers
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
 from quorate.quorums.round_watch import RoundWatch
@@ -448,5 +449,6 @@ def begin_rounds(
             reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight
         ),
         replica_wire=row,
+        observers=observers(place),
         **({} if coordinates is None else {"copies": lambda p: copies_of(p, coordinates)}),
     )

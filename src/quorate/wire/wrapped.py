@@ -111,8 +111,8 @@ class Wrapped(Wire):
     def lend(self, x: Tensor) -> dict[str, Any] | None:
         return self.inner.lend(x)
 
-    def borrow(self, loan: Mapping[str, Any]) -> Tensor:
-        return self.inner.borrow(loan)
+    def borrow(self, loan: Mapping[str, Any], *, copy_of: Tensor | None = None) -> Tensor:
+        return self.inner.borrow(loan, copy_of=copy_of)
 
     def make_common(self, nbytes: int) -> Common:
         return self.inner.make_common(nbytes)

@@ -55,6 +55,25 @@ def test_ordinary_memory_is_not_lent() -> None:
     assert VirtualWorld(1).run(lends_own) == [(False, False)]
 
 
+def copies_own(wire: Wire) -> tuple[list[float], list[float], bool, bool]:
+    x = wire.empty(NUMEL, torch.float32).fill_(1.0)
+    loan, address = wire.lend(x), x.data_ptr()
+    assert loan is not None
+    copied = wire.borrow(loan, copy_of=x).view(torch.float32)
+    copied[0] = 2.0
+    numbers = [x[0].item(), x[-1].item()], [copied[0].item(), copied[-1].item()]
+    del x
+    further = wire.empty(NUMEL, torch.float32)
+    is_held = further.data_ptr() != address
+    del copied
+    return *numbers, is_held, wire.empty(NUMEL, torch.float32).data_ptr() == address
+
+
+@pytest.mark.skipif(not shared.is_possible(), reason="this system has no memory that processes can share")
+def test_a_copy_changes_no_lent_memory_and_holds_it() -> None:
+    assert run_real(2, copies_own) == [([1.0, 1.0], [2.0, 1.0], True, True)] * 2
+
+
 def test_memory_that_is_out_of_reach_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="process 4194304 cannot be reached"):
         Borrower().borrow(Loan(4194304, 3, 1, 0, 8).header())

@@ -235,6 +235,22 @@ def test_one_large_block_keeps_its_memory_while_it_is_free(arena: Arena, monkeyp
     assert sum(block.is_filled for resting in arena._resting.values() for block in resting) == 1
 
 
+def test_a_large_block_with_a_copy_keeps_no_memory_while_it_is_free(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of a replica, say, which is sent once."""
+    monkeypatch.setattr(shared, "_LARGE_BYTES", 1)
+    reader, x = lender(arena, 1), torch.ones(NUMEL)
+    assert lent(arena, reader, 1, x).sum() == NUMEL
+    reader.report_releases()
+    arena.give_large_blocks_back()
+    assert [block.is_filled for resting in arena._resting.values() for block in resting] == [False]
+    again = arena.empty(NUMEL, torch.float32).fill_(1.0)  # the same block, which is used again and again from now on
+    del again
+    arena.give_large_blocks_back()
+    assert [block.is_filled for resting in arena._resting.values() for block in resting] == [True]
+
+
 def test_a_block_has_pages_for_its_tensor_only(arena: Arena) -> None:
     """It is up to an eighth larger than its tensor."""
     arena.empty((1 << 22) + 4, torch.uint8)

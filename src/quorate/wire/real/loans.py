@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +51,14 @@ class Borrower:
         """By number of the file, the mapping and the count of loans at its last one."""
         self._count = 0
 
-    def borrow(self, loan: Header) -> Tensor:
-        """Return the bytes of `loan`. Raises `ConfigurationError` where they cannot be reached."""
+    def borrow(self, loan: Header, *, copy_of: Tensor | None = None) -> Tensor:
+        """Return the bytes of `loan`, or a copy: see `Wire.borrow`. Raises `ConfigurationError` where they cannot be
+        reached."""
         place = Loan.read(loan)
+        if copy_of is not None:
+            copied = np.frombuffer(_mapped(place, is_copy=True), np.uint8, place.bytes)
+            weakref.finalize(copied, id, copy_of).atexit = False  # pages that are not copied are those of the tensor
+            return torch.from_numpy(copied)
         with self._lock:
             self._count += 1
             window, _ = self._windows.get(place.file, (None, 0))
@@ -65,7 +71,7 @@ class Borrower:
         return torch.from_numpy(np.frombuffer(window, np.uint8, place.bytes, place.offset))
 
 
-def _mapped(place: Loan) -> mmap.mmap:
+def _mapped(place: Loan, *, is_copy: bool = False) -> mmap.mmap:
     try:
         descriptor = os.open(f"/proc/{place.process}/fd/{place.descriptor}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -75,6 +81,8 @@ def _mapped(place: Loan) -> mmap.mmap:
     try:
         if os.fstat(descriptor).st_ino != place.file:
             raise ConfigurationError(f"process {place.process} no longer lends this memory")
+        if is_copy:
+            return mmap.mmap(descriptor, place.bytes, mmap.MAP_PRIVATE, offset=place.offset)
         nbytes = max(_LEAST_WINDOW, 1 << (place.offset + place.bytes - 1).bit_length())
         return mmap.mmap(descriptor, min(nbytes, os.fstat(descriptor).st_size))
     except (OSError, ValueError) as error:

@@ -78,9 +78,9 @@ class _Block:
         self.number, self.position, self.nbytes, self.window = number, position, nbytes, window
         self.sent = np.zeros(readers, np.uint32)
         self.address = np.frombuffer(window, np.uint8).ctypes.data
-        self.is_filled = self.is_pinned = False
-        """Whether it may take memory, and whether that is pinned; written to only by its owner, while it has the
-        block."""
+        self.is_filled = self.is_pinned = self.is_single = False
+        """Whether it may take memory, whether that is pinned, and whether it has a copy of a tensor in other memory.
+        Only its owner writes to these, while it has the block."""
 
 
 class Arena:
@@ -115,6 +115,7 @@ class Arena:
         block = self._take(nbytes) if nbytes >= LEAST_BYTES else None
         if block is None:
             return torch.empty(numel, dtype=dtype)
+        block.is_single = False
         if not block.is_filled:
             _make_pages(block.address, nbytes)  # the block is up to an eighth larger
             block.is_filled = True
@@ -144,7 +145,10 @@ class Arena:
             return block.number, block.position, block.nbytes, x.data_ptr() - address
         copied = self.empty(nbytes, torch.uint8)
         copied.copy_(x.view(-1).view(torch.uint8))
-        return self.place(copied, to) if copied.untyped_storage().data_ptr() in self._held else None
+        if (block := self._held.get(copied.untyped_storage().data_ptr())) is None:
+            return None
+        block.is_single = True
+        return self.place(copied, to)
 
     def offset_of(self, address: int) -> int | None:
         """Return where in the file the block lies that begins at `address`, if this process holds it."""
@@ -197,14 +201,16 @@ class Arena:
             return bool(resting) and not any(map(self._is_free, resting))
 
     def give_large_blocks_back(self) -> None:
-        """Release the memory of large blocks that no process holds, but for the newest of each size."""
+        """Release the memory of large blocks that no process holds, but for the newest of each size, unless that had
+        a copy."""
         if not self._has_large:
             return
         with self._lock:
             self._put_to_rest()
             for nbytes, resting in self._resting.items():
                 if nbytes >= _LARGE_BYTES:
-                    for block in [block for block in resting if block.is_filled and self._is_free(block)][:-1]:
+                    free = [block for block in resting if block.is_filled and self._is_free(block)]
+                    for block in free if free and free[-1].is_single else free[:-1]:
                         self._release(block)
 
     def trim(self) -> None:

@@ -288,9 +288,9 @@ class RealWire(CollectivesByMessages):
         loan = None if mailbox is None else mailbox.lend(x)
         return None if loan is None else loan.header()
 
-    def borrow(self, loan: Header) -> Tensor:
+    def borrow(self, loan: Header, *, copy_of: Tensor | None = None) -> Tensor:
         mailbox = self.endpoint.mailbox
-        return super().borrow(loan) if mailbox is None else mailbox.borrower.borrow(loan)
+        return super().borrow(loan) if mailbox is None else mailbox.borrower.borrow(loan, copy_of=copy_of)
 
     def make_common(self, nbytes: int) -> Common:
         return make_common(nbytes)
