@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import socket
+import socketserver
 import statistics
 import struct
 import sys
@@ -30,11 +31,26 @@ FAR_SECONDS, SLOW_RATE = 5e-3, 1e9 / 8
 """A round trip, and bytes a second, from which on there is a warning."""
 _TIMEOUT = 3.0
 _PINGS = 50
-_HEADERS = 28
-"""Bytes of the headers of a datagram over IPv4."""
 _RARELY = "use a strategy that agrees rarely (local-sgd, diloco) or does not wait (eager-majority)"
-_MTU, _DISCOVER, _PROBE = 14, 10, 3
-"""IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: packets are not fragmented, whatever path MTU is known."""
+_MTU = 14
+"""IP_MTU of Linux: the largest packet on the way of a connection, as far as the kernel knows."""
+
+
+class _Answers(socketserver.BaseRequestHandler):
+    """Answers each `?`; after `#` counts bytes, and sends their number and seconds."""
+
+    def handle(self) -> None:
+        connection, count = self.request, 0
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while (request := connection.recv(1)) == b"?":
+                connection.sendall(b"!")
+            begin = time.monotonic()
+            connection.settimeout(2 * SECONDS)
+            with suppress(OSError):  # the bytes that have arrived by then count
+                while request and time.monotonic() < begin + 1.5 * SECONDS and (size := len(connection.recv(1 << 20))):
+                    count += size
+            connection.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
 
 
 def listen(other: str) -> dict[str, Any]:
@@ -42,71 +58,32 @@ def listen(other: str) -> dict[str, Any]:
     about: dict[str, Any] = {"python": platform.python_version(), "torch": version_of("torch")}
     try:
         peer = socket.getaddrinfo(other, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer, 9))  # nothing is sent
+            address = str(probe.getsockname()[0])
+        server = socketserver.ThreadingTCPServer((address, 0), _Answers)
     except OSError as error:
         return {**about, "error": f"{other} leads nowhere there: {error.strerror}"}
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((peer, 9))
-            address = str(probe.getsockname()[0])
-        about |= {"address": address, "port": _serve(address)}
-    except OSError as error:
-        return {**about, "error": f"there is no way to {peer}: {error.strerror}"}
-    return about
-
-
-def _serve(address: str) -> int:
-    """Answer connections, and datagrams at the same port; return it."""
-    listener = socket.create_server((address, 0), backlog=16)
-    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    datagrams.bind(listener.getsockname())
-
-    def accept() -> None:
-        while True:
-            threading.Thread(target=_attend, args=(listener.accept()[0],), daemon=True).start()
-
-    def echo() -> None:
-        while True:
-            datagram, source = datagrams.recvfrom(1 << 16)
-            datagrams.sendto(struct.pack("!I", len(datagram)), source)
-
-    for service in (accept, echo):
-        threading.Thread(target=service, daemon=True).start()
-    return int(listener.getsockname()[1])
-
-
-def _attend(connection: socket.socket) -> None:
-    """Answer each `?`; after `#` count bytes, and send their number and seconds."""
-    with connection, suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while (request := connection.recv(1)) == b"?":
-            connection.sendall(b"!")
-        begin, count = time.monotonic(), 0
-        connection.settimeout(2 * SECONDS)
-        with suppress(OSError):  # what has arrived by then counts
-            while request and time.monotonic() < begin + 1.5 * SECONDS and (size := len(connection.recv(1 << 20))):
-                count += size
-        connection.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return {**about, "address": address, "port": server.server_address[1]}
 
 
 def measure(address: str, port: str) -> dict[str, Any]:
-    """Judge the connection: whether the port is reached, and if so, the round trip, bandwidth and MTU."""
-    error = None
+    """Judge the connection: whether the port is reached, and if so, the round trip and the bandwidth."""
     try:
         socket.create_connection((address, int(port)), timeout=_TIMEOUT).close()
-    except TimeoutError:
-        error = f"dropped on the way to {address}:{port}"
-    except OSError as refused:
-        error = f"{address}:{port}: {refused.strerror or refused}"
-    if error is not None:
-        return {
-            "ports": fail(error, f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on")
-        }
+    except OSError as error:
+        reason = f"{address}:{port}: {error.strerror or error}"
+        if isinstance(error, TimeoutError):
+            reason = f"dropped on the way to {address}:{port}"
+        fix = f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on"
+        return {"ports": fail(reason, fix)}
     where = (address, int(port))
     return {
         "ports": ok("a free port is reached"),
         "latency": latency(_round_trip(where)),
-        "bandwidth": bandwidth(_rate(where)),
-        "mtu": largest_packet(*_sizes_that_arrive(where)),
+        "bandwidth": bandwidth(*_rate(where)),
     }
 
 
@@ -116,22 +93,14 @@ def latency(seconds: float) -> Finding:
     return warn(fact, _RARELY) if seconds > FAR_SECONDS else ok(fact)
 
 
-def bandwidth(rate: float) -> Finding:
-    """Judge the bandwidth of one connection in one direction, in bytes per second."""
+def bandwidth(rate: float, mtu: int | None = None) -> Finding:
+    """Judge the bandwidth of one connection in one direction, in bytes per second, where single bytes arrive."""
     fact = f"{8e-6 * rate:.3g} Mbit/s" if 8 * rate < 1e9 else f"{8e-9 * rate:.3g} Gbit/s"
     if 8 * rate < 1e4:
-        return fail(f"almost nothing arrives ({fact})", "see the row mtu, and what limits the connection")
+        size = f"of {mtu} bytes " if mtu else ""
+        fix = f"on both: ip link set dev NAME mtu {min(1500, (mtu or 1500) - 80)}"
+        return fail(f"packets {size}are lost on the way, and small ones are not ({fact})", fix)
     return warn(fact, _RARELY) if rate < SLOW_RATE else ok(fact)
-
-
-def largest_packet(mtu: int | None, small: bool, large: bool) -> Finding:
-    """Judge whether a small datagram and the largest of the interface arrive."""
-    if mtu is None:
-        return ok("not known on this system")
-    if small and not large:
-        fix = f"on both: ip link set dev NAME mtu {min(1500, mtu - 80)}"
-        return fail(f"packets of {mtu} bytes are lost on the way, and small ones are not", fix)
-    return ok(f"packets of {mtu} bytes come through" if small else f"{mtu}; UDP does not come through")
 
 
 def _round_trip(where: tuple[str, int]) -> float:
@@ -147,11 +116,12 @@ def _round_trip(where: tuple[str, int]) -> float:
     return statistics.median(seconds)
 
 
-def _rate(where: tuple[str, int]) -> float:
-    """Return the bytes per second that arrive, measured for `SECONDS`."""
+def _rate(where: tuple[str, int]) -> tuple[float, int | None]:
+    """Return the bytes per second that arrive, measured for `SECONDS`, and the largest packet where it is known."""
     data = bytes(1 << 18)
-    with socket.create_connection(where, timeout=_TIMEOUT) as connection:
+    with socket.create_connection(where, timeout=_TIMEOUT) as connection, connection.makefile("rb") as answers:
         until = time.monotonic() + SECONDS
+        mtu = connection.getsockopt(socket.IPPROTO_IP, _MTU) if sys.platform.startswith("linux") else None
         connection.sendall(b"#")
         connection.settimeout(0.2)
         while time.monotonic() < until:
@@ -159,31 +129,8 @@ def _rate(where: tuple[str, int]) -> float:
                 connection.send(data)
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(_TIMEOUT + SECONDS)
-        with connection.makefile("rb") as answers:
-            count, seconds = struct.unpack("!Qd", answers.read(16))
-        return float(count / seconds)
-
-
-def _sizes_that_arrive(where: tuple[str, int]) -> tuple[int | None, bool, bool]:
-    """Return the MTU, and whether a datagram of one byte and one of this size arrive."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.settimeout(0.3)
-        probe.connect(where)
-        if not sys.platform.startswith("linux"):
-            return None, False, False
-        mtu = probe.getsockopt(socket.IPPROTO_IP, _MTU)
-        probe.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
-        return mtu, _arrives(probe, 1), _arrives(probe, min(mtu, 65535) - _HEADERS)
-
-
-def _arrives(probe: socket.socket, size: int) -> bool:
-    for _ in range(4):
-        with suppress(OSError):
-            probe.send(bytes(size))
-            while struct.unpack("!I", probe.recv(4))[0] != size:
-                pass  # the echo of an earlier datagram
-            return True
-    return False
+        count, seconds = struct.unpack("!Qd", answers.read(16))
+        return float(count / seconds), mtu
 
 
 if __name__ == "__main__":
