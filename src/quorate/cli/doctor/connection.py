@@ -1,90 +1,98 @@
-"""The part of `quorate doctor --hosts` that runs on each host, started by its agent; the answer is a line of JSON.
+"""The process that `quorate doctor --hosts` lets `quorate run` start on each host, as a worker of a run would be.
 
-`python -m quorate.cli.doctor.connection`, followed by
-
-listen OTHER          listens where others reach this host
-measure ADDRESS PORT  rows about the connection to a host that listens
+Each finds its address as workers do, listens there, and measures in turn the way to every other one. What they find
+goes over the board, which ssh carries; the first prints all of it in a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import socket
-import socketserver
 import statistics
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from itertools import permutations
 from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.core.installed import version_of
+from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.between_hosts import address_here
+from quorate.launch.worker.trial import facts, remove_run_folder
+from quorate.wire.board import SocketBoard
 
 SECONDS = 1.0
 """Duration of a measurement of bandwidth."""
 FAR_SECONDS, SLOW_RATE = 5e-3, 1e9 / 8
 """A round trip, and bytes a second, from which on there is a warning."""
-_TIMEOUT = 3.0
+_TIMEOUT, _PATIENCE = 3.0, 60.0
+"""Time limits of a connection, and of another host's part; importing torch is most of the latter."""
 _PINGS = 50
 _RARELY = "use a strategy that agrees rarely (local-sgd, diloco) or does not wait (eager-majority)"
 _MTU = 14
 """IP_MTU of Linux: the largest packet on the way of a connection, as far as the kernel knows."""
 
 
-class _Answers(socketserver.BaseRequestHandler):
-    """Answers each `?`; after `#` counts bytes, and sends their number and seconds."""
+def listen() -> dict[str, Any]:
+    """Listen at the address at which the other hosts reach this one; return it, or why there is none."""
+    try:
+        address = address_here()
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except (ConfigurationError, OSError) as error:
+        return {"address": fail(str(error), "see to /etc/hosts there, its interfaces and its routes (ip route)")}
+    threading.Thread(target=_answer, args=(listener,), daemon=True).start()
+    return {"address": ok(address), "port": listener.getsockname()[1]}
 
-    def handle(self) -> None:
-        connection, count = self.request, 0
-        with suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while (request := connection.recv(1)) == b"?":
-                connection.sendall(b"!")
-            begin = time.monotonic()
+
+def _answer(listener: socket.socket) -> None:
+    """Echo single bytes. Count longer pieces, and send their number and seconds at the end."""
+    while True:
+        with listener.accept()[0] as connection, suppress(OSError):
             connection.settimeout(2 * SECONDS)
-            with suppress(OSError):  # the bytes that have arrived by then count
-                while request and time.monotonic() < begin + 1.5 * SECONDS and (size := len(connection.recv(1 << 20))):
-                    count += size
+            count, begin = 0, time.monotonic()
+            with suppress(TimeoutError):  # the bytes that have arrived by then count
+                while data := connection.recv(1 << 20):
+                    if count == 0 and len(data) == 1:
+                        connection.sendall(data)
+                        begin = time.monotonic()
+                    elif (count := count + len(data)) and time.monotonic() > begin + 1.5 * SECONDS:
+                        break
             connection.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
 
 
-def listen(other: str) -> dict[str, Any]:
-    """Listen at the address from which this host reaches `other`."""
-    about: dict[str, Any] = {"python": platform.python_version(), "torch": version_of("torch")}
-    try:
-        peer = socket.getaddrinfo(other, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((peer, 9))  # nothing is sent
-            address = str(probe.getsockname()[0])
-        server = socketserver.ThreadingTCPServer((address, 0), _Answers)
-    except OSError as error:
-        return {**about, "error": f"{other} leads nowhere there: {error.strerror}"}
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return {**about, "address": address, "port": server.server_address[1]}
-
-
-def measure(address: str, port: str) -> dict[str, Any]:
+def measure(address: str, port: int) -> dict[str, Finding]:
     """Judge the connection: whether the port is reached, and if so, the round trip and the bandwidth."""
     try:
-        socket.create_connection((address, int(port)), timeout=_TIMEOUT).close()
+        connection = socket.create_connection((address, port), timeout=_TIMEOUT)
     except OSError as error:
-        reason = f"{address}:{port}: {error.strerror or error}"
-        if isinstance(error, TimeoutError):
-            reason = f"dropped on the way to {address}:{port}"
+        refused = f"{address}:{port}: {error.strerror or error}"
+        reason = f"dropped on the way to {address}:{port}" if isinstance(error, TimeoutError) else refused
         fix = f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on"
         return {"ports": fail(reason, fix)}
-    where = (address, int(port))
-    return {
-        "ports": ok("a free port is reached"),
-        "latency": latency(_round_trip(where)),
-        "bandwidth": bandwidth(*_rate(where)),
-    }
+    with connection, connection.makefile("rb") as answers:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        trips, mtu, data, count, seconds = [], None, bytes(1 << 18), 0, 1.0
+        for _ in range(_PINGS):
+            begin = time.perf_counter()
+            connection.sendall(b"?")
+            answers.read(1)
+            trips.append(time.perf_counter() - begin)
+        with suppress(OSError):  # another system, or IPv6
+            mtu = connection.getsockopt(socket.IPPROTO_IP, _MTU) if sys.platform.startswith("linux") else None
+        until = time.monotonic() + SECONDS
+        connection.settimeout(0.2)
+        while time.monotonic() < until:
+            with suppress(TimeoutError):
+                connection.send(data)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(_TIMEOUT + SECONDS)
+        with suppress(TimeoutError):  # its acknowledgements are lost as well
+            count, seconds = struct.unpack("!Qd", answers.read(16))
+    judged = {"latency": latency(statistics.median(trips)), "bandwidth": bandwidth(count / seconds, mtu)}
+    return {"ports": ok("a free port is reached"), **judged}
 
 
 def latency(seconds: float) -> Finding:
@@ -97,45 +105,36 @@ def bandwidth(rate: float, mtu: int | None = None) -> Finding:
     """Judge the bandwidth of one connection in one direction, in bytes per second, where single bytes arrive."""
     fact = f"{8e-6 * rate:.3g} Mbit/s" if 8 * rate < 1e9 else f"{8e-9 * rate:.3g} Gbit/s"
     if 8 * rate < 1e4:
-        size = f"of {mtu} bytes " if mtu else ""
-        fix = f"on both: ip link set dev NAME mtu {min(1500, (mtu or 1500) - 80)}"
-        return fail(f"packets {size}are lost on the way, and small ones are not ({fact})", fix)
+        lost = f"packets {f'of {mtu} bytes ' if mtu else ''}are lost on the way, and small ones are not ({fact})"
+        return fail(lost, f"on both: ip link set dev NAME mtu {min(1500, (mtu or 1500) - 80)}")
     return warn(fact, _RARELY) if rate < SLOW_RATE else ok(fact)
 
 
-def _round_trip(where: tuple[str, int]) -> float:
-    """Return the median seconds of a round trip."""
-    seconds = []
-    with socket.create_connection(where, timeout=_TIMEOUT) as connection, connection.makefile("rb") as answers:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(_PINGS):
-            begin = time.perf_counter()
-            connection.sendall(b"?")
-            answers.read(1)
-            seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+def main() -> None:
+    """Take part as the rank that the launcher names."""
+    board = SocketBoard(os.environ["QUORATE_BOARD"].removeprefix("unix:"))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        own = {**listen(), "facts": facts()}
+    except (ImportError, OSError) as error:
+        own = {**listen(), "error": str(error)}
 
+    def read(keys: list[str]) -> list[Any]:
+        board.wait(keys, _PATIENCE)
+        return [json.loads(answer or b"null") for answer in board.get_all(keys)]
 
-def _rate(where: tuple[str, int]) -> tuple[float, int | None]:
-    """Return the bytes per second that arrive, measured for `SECONDS`, and the largest packet where it is known."""
-    data = bytes(1 << 18)
-    with socket.create_connection(where, timeout=_TIMEOUT) as connection, connection.makefile("rb") as answers:
-        until = time.monotonic() + SECONDS
-        mtu = connection.getsockopt(socket.IPPROTO_IP, _MTU) if sys.platform.startswith("linux") else None
-        connection.sendall(b"#")
-        connection.settimeout(0.2)
-        while time.monotonic() < until:
-            with suppress(TimeoutError):
-                connection.send(data)
-        connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(_TIMEOUT + SECONDS)
-        count, seconds = struct.unpack("!Qd", answers.read(16))
-        return float(count / seconds), mtu
+    board.set(f"doctor/{rank}", json.dumps(own).encode())
+    hosts, ways = read([f"doctor/{peer}" for peer in range(size)]), []
+    for source, target in permutations([peer for peer in range(size) if "port" in hosts[peer]], 2):
+        key = f"doctor/{source}/{target}"
+        if source == rank:
+            board.set(key, json.dumps(measure(hosts[target]["address"][1], hosts[target]["port"])).encode())
+        ways.append([source, target, read([key])[0]])
+    if rank == 0:
+        print(json.dumps({"hosts": hosts, "ways": ways}), flush=True)
+    remove_run_folder()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    does: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in (listen, measure)}
-    print(json.dumps(does[sys.argv[1]](*sys.argv[2:])), flush=True)
-    if sys.argv[1] == "listen":
-        threading.Event().wait()
-    os._exit(0)
+    main()

@@ -25,6 +25,7 @@ _OF_LAUNCHERS = (
     *("SLURM_", "OMPI_COMM_WORLD_", "PMI"),
 )
 """Beginnings of the variables by which launchers tell a worker its place; a program that is alone has none."""
+_OF_USERS = tuple(f"QUORATE_{name}" for name in ("SSH", "TOKEN", "TLS", "SILENCE", "CONGESTION", "GPU_BACKEND"))
 
 
 class Streams:
@@ -46,7 +47,9 @@ def run_alone(
     command: Command, streams: Streams, seconds: float, starter: Starter | None = None, **environment: str
 ) -> int | None:
     """Run `command` in the present folder; return its exit status, or None if it had to be killed after `seconds`."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    inherited = {
+        name: value for name, value in os.environ.items() if name in _OF_USERS or not name.startswith(_OF_LAUNCHERS)
+    }
     with Programs() as programs:
         child = (starter or programs).start(command, {**inherited, **environment}, streams)
         try:
