@@ -1,8 +1,8 @@
 """The bus bandwidth of a world: the seconds of sums over all its workers, measured and named as nccl-tests does.
 
-If B bytes on each of n workers are summed in t seconds, the algorithm bandwidth is B / t, and the bus bandwidth
-2 (n - 1) / n B / t: the bytes that each worker has to send and to receive. The latter can be compared with the rate
-of a link, for any n. Each size costs two sums before those that are timed.
+If B bytes on each of n workers are summed in t seconds, the algorithm bandwidth is B / t. The bus bandwidth is
+2 (n - 1) / n B / t: the bytes that each worker has to send and to receive. It can be compared with the rate of a
+link, for any n. Each size costs two sums before those that are timed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process that has imported torch says: torch itself, every GPU, and which GPUs reach each other directly."""
+"""The rows of torch itself, of every GPU, and of the pairs of GPUs that reach each other directly."""
 
 from __future__ import annotations
 

@@ -159,8 +159,8 @@ def _examine(checks: Iterable[tuple[str, Check]]) -> dict[str, Finding]:
 
 def _show(findings: Mapping[str, Finding], well: str) -> None:
     rows = []
-    for name, (level, found, fix) in findings.items():
-        rows += [(name, level, found), *([("", "", f"fix: {fix}")] if fix else [])]
+    for name, (level, fact, fix) in findings.items():
+        rows += [(name, level, fact), *([("", "", f"fix: {fix}")] if fix else [])]
     for line in text_table(rows, terminal_width(), indent=""):
         typer.echo(_LEVEL.sub(lambda match: typer.style(match[0], fg=_COLORS[match[0]]), line, count=1))
     failed, warned = ([name for name, row in findings.items() if row.level == level] for level in ("FAIL", "WARN"))

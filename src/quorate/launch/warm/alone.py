@@ -40,7 +40,7 @@ class Streams:
         return self._both
 
     def started(self) -> None:
-        """They stay open."""
+        """Leave them open."""
 
 
 def run_alone(
