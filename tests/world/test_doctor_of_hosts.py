@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ def without_ssh(folder: Path, two: list[Host], python: str = sys.executable) -> 
         if host not in {places}:
             sys.exit(f"ssh: connect to host {{host}} port 22: No route to host")
         command = command.replace({sys.executable!r}, {python!r} if host == {two[1].address!r} else {sys.executable!r})
+        os.environ["SSH_CONNECTION"] = f"{{host}} 5000 {{host}} 22"
         os.execvp("nsenter", ["nsenter", "--net", "--uts", "--target", str({places}[host]), "--", "sh", "-c", command])
     """
     path = folder / "instead_of_ssh.py"
@@ -43,32 +44,37 @@ def without_ssh(folder: Path, two: list[Host], python: str = sys.executable) -> 
     return f"{sys.executable} {path}"
 
 
-def doctor(two: list[Host], ssh: str, *names: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def doctor(two: list[Host], ssh: str, *names: str, more: Sequence[str] = ()) -> tuple[int, dict[str, Any]]:
     """The status, and the findings by name."""
-    words = [*QUORATE, "doctor", "--json", "--hosts", ",".join(names or (host.address for host in two))]
+    words = [*QUORATE, "doctor", "--json", *more, "--hosts", ",".join(names or (host.address for host in two))]
     child = Program(words, env={**os.environ, "QUORATE_SSH": ssh}, inside=two[0].pid)
     try:
         out, err = child.communicate()
     finally:
         child.kill()
     assert out, err
-    return child.wait(), {one["name"]: one for one in json.loads(out)["findings"]}
+    answer = json.loads(out)
+    return child.wait(), {one["name"]: one for one in answer["findings"]} | {"rates": answer.get("bandwidth")}
 
 
 def levels(found: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {name: one["level"] for name, one in found.items()}
+    return {name: one["level"] for name, one in found.items() if name != "rates"}
 
 
-def test_two_hosts_that_can_train_together(two: list[Host], tmp_path: Path) -> None:
-    status, found = doctor(two, without_ssh(tmp_path, two))
+def test_two_hosts_that_can_train_together(two: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bandwidth of all workers' sums; nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    ssh, (one, other) = without_ssh(tmp_path, two), (host.address for host in two)
+    status, found = doctor(two, ssh, f"{one}:2", other, more=["--bandwidth"])
     assert status == 0, found
-    one, other = (host.address for host in two)
-    ways = [f"{what} {way}" for way in (f"{one} > {other}", f"{other} > {one}") for what in ("ports", "mtu")]
-    for name in ("versions", f"address {one}", f"address {other}", *ways):
+    ways = [f"ports {way}" for way in (f"{one} > {other}", f"{other} > {one}")]
+    rows = [f"{name} {host}" for name in ("host", "address", "torch", "gpu") for host in (one, other)]
+    for name in ("processes", "versions", "quorate run", *rows, *ways):
         assert found[name]["level"] == "OK", found[name]
-    assert found[f"address {other}"]["found"] == other
-    assert found[f"mtu {one} > {other}"]["found"] == "packets of 1500 bytes come through"
-    assert {name.split()[0] for name in found} >= {"host", "latency", "bandwidth"}
+    assert found[f"address {other}"]["found"] == other and found["quorate run"]["found"] == "3 workers agreed on cpu"
+    assert {name.split()[0] for name in found} >= {"latency", "bandwidth"}
+    assert [(rate["size"], rate["error"]) for rate in found["rates"]] == [(1 << n, 0.0) for n in (14, 18, 22, 26)]
+    assert [path.name for path in tmp_path.iterdir()] == ["instead_of_ssh.py"]
 
 
 @pytest.mark.on_hosts
@@ -87,15 +93,13 @@ def test_a_slow_cable_and_a_host_that_is_not_there(two: list[Host], tmp_path: Pa
 def test_packets_that_are_lost_on_the_way_for_their_size(two: list[Host], tmp_path: Path) -> None:
     """Both interfaces believe in 9000 bytes, and the switch between them carries 1500."""
     for host in two:
-        host.run("ip", "link", "set", "dev", "cable", "mtu", "9000")
+        host.run("ip", "link", "set", "dev", "cable", "mtu", "9000", "gso_max_segs", "1")  # as on a real cable
     status, found = doctor(two, without_ssh(tmp_path, two))
     assert status == 3
     for way in (f"{one.address} > {other.address}" for one, other in (two, two[::-1])):
-        told = found[f"mtu {way}"]
-        assert (
-            told["level"] == "FAIL"
-            and told["found"] == "packets of 9000 bytes are lost on the way, and small ones are not"
-        )
+        told = found[f"bandwidth {way}"]
+        assert told["level"] == "FAIL", told
+        assert told["found"].startswith("packets of 9000 bytes are lost on the way, and small ones are not")
         assert "mtu 1500" in told["fix"]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quorate.cli.doctor.machine import WORKER_BYTES, available_memory
 from quorate.cli.listing import registry
 from quorate.cli.names import unknown_name
 from quorate.core.axes import axes_from_text, offload_of, stage_of
 from quorate.core.errors import ConfigurationError, unknown
+from quorate.core.resources import available_memory
 from quorate.core.telling import tell
 from quorate.gossip.topology import topology_of
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
@@ -16,6 +16,8 @@ from quorate.launch.warm.request import VirtualRun
 from quorate.report.wording import bytes_in_words, counted
 from quorate.train.compatibility import Combination, check
 
+WORKER_BYTES = 400 * 2**20
+"""Resident memory of a worker with torch imported and a small model."""
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000
 _COUNTS = ("wait_for", "learners", "servers")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 _PANELS = {
     "Workers": "workers sizes hosts ssh env silence no_fork",
     "Virtual workers": "virtual compute latency bandwidth",
-    "The machine": "memory networks coding per_host host_network cores flops efficiency memory_bandwidth",
+    "The machine": "memory networks coding per_host host_network cores flops efficiency memory_bandwidth rates",
     "Strategy": "strategy strategies baseline settings attack tune servers",
     "Uneven workers": "imbalance imbalances pace",
     "Failures, and workers that join": "failures chaos restart max_joins recovery learners",
-    "Model in pieces": "mesh zero offload limits no_overlap tries",
+    "Model in pieces": "mesh zero offload shards fits limits no_overlap tries",
     "Data, length and quality": (
         "real workload_settings share seed seeds batch parameters steps epochs seconds target stops metric "
         "metric_pattern higher relevant evaluations timeout"
@@ -82,7 +82,7 @@ EXAMPLES = {
     ),
     "watch": ("quorate watch train-1", "quorate watch --text train-1", "quorate watch --port 8000 train-1"),
     "doctor": (
-        "quorate doctor",
+        "quorate doctor -n 4 --bandwidth",
         "quorate doctor --hosts first,second",
         "quorate doctor --memory --fits 24GB train.py",
     ),

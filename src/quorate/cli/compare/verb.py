@@ -29,7 +29,6 @@ from quorate.cli.compare.comparison import (
 )
 from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
-from quorate.cli.doctor.machine import usable_cores
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.names import known_as
@@ -38,6 +37,7 @@ from quorate.cli.scripts import is_file
 from quorate.compare.plan import LEARNING_RATES, TIMEOUT, Arm, Comparison, Subject, read_plan
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.quantities import limit_from, seconds_from, share_from
+from quorate.core.resources import usable_cores
 from quorate.core.telling import tell
 from quorate.launch.run.folder import held, run_folder, usual_name
 from quorate.launch.run.requests import status_after

@@ -1,113 +1,98 @@
-"""The part of `quorate doctor --hosts` that runs on each host, started by its agent; the answer is a line of JSON.
+"""The process that `quorate doctor --hosts` lets `quorate run` start on each host, as a worker of a run would be.
 
-`python -m quorate.cli.doctor.connection`, followed by
-
-listen OTHER          listens where others reach this host
-measure ADDRESS PORT  rows about the connection to a host that listens
+Each finds its address as workers do, listens there, and measures in turn the way to every other one. What they find
+goes over the board, which ssh carries; the first prints all of it in a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import socket
 import statistics
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from itertools import permutations
 from typing import Any
 
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.core.installed import version_of
+from quorate.core.errors import ConfigurationError
+from quorate.launch.worker.between_hosts import address_here
+from quorate.launch.worker.trial import facts, remove_run_folder
+from quorate.wire.board import SocketBoard
 
 SECONDS = 1.0
 """Duration of a measurement of bandwidth."""
 FAR_SECONDS, SLOW_RATE = 5e-3, 1e9 / 8
 """A round trip, and bytes a second, from which on there is a warning."""
-_TIMEOUT = 3.0
+_TIMEOUT, _PATIENCE = 3.0, 60.0
+"""Time limits of a connection, and of another host's part; importing torch is most of the latter."""
 _PINGS = 50
-_HEADERS = 28
-"""Bytes of the headers of a datagram over IPv4."""
 _RARELY = "use a strategy that agrees rarely (local-sgd, diloco) or does not wait (eager-majority)"
-_MTU, _DISCOVER, _PROBE = 14, 10, 3
-"""IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: packets are not fragmented, whatever path MTU is known."""
+_MTU = 14
+"""IP_MTU of Linux: the largest packet on the way of a connection, as far as the kernel knows."""
 
 
-def listen(other: str) -> dict[str, Any]:
-    """Listen at the address from which this host reaches `other`."""
-    about: dict[str, Any] = {"python": platform.python_version(), "torch": version_of("torch")}
+def listen() -> dict[str, Any]:
+    """Listen at the address at which the other hosts reach this one; return it, or why there is none."""
     try:
-        peer = socket.getaddrinfo(other, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-    except OSError as error:
-        return {**about, "error": f"{other} leads nowhere there: {error.strerror}"}
+        address = address_here()
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except (ConfigurationError, OSError) as error:
+        return {"address": fail(str(error), "see to /etc/hosts there, its interfaces and its routes (ip route)")}
+    threading.Thread(target=_answer, args=(listener,), daemon=True).start()
+    return {"address": ok(address), "port": listener.getsockname()[1]}
+
+
+def _answer(listener: socket.socket) -> None:
+    """Echo single bytes. Count longer pieces, and send their number and seconds at the end."""
+    while True:
+        with listener.accept()[0] as connection, suppress(OSError):
+            connection.settimeout(2 * SECONDS)
+            count, begin = 0, time.monotonic()
+            with suppress(TimeoutError):  # the bytes that have arrived by then count
+                while data := connection.recv(1 << 20):
+                    if count == 0 and len(data) == 1:
+                        connection.sendall(data)
+                        begin = time.monotonic()
+                    elif (count := count + len(data)) and time.monotonic() > begin + 1.5 * SECONDS:
+                        break
+            connection.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
+
+
+def measure(address: str, port: int) -> dict[str, Finding]:
+    """Judge the connection: whether the port is reached, and if so, the round trip and the bandwidth."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((peer, 9))
-            address = str(probe.getsockname()[0])
-        about |= {"address": address, "port": _serve(address)}
+        connection = socket.create_connection((address, port), timeout=_TIMEOUT)
     except OSError as error:
-        return {**about, "error": f"there is no way to {peer}: {error.strerror}"}
-    return about
-
-
-def _serve(address: str) -> int:
-    """Answer connections, and datagrams at the same port; return it."""
-    listener = socket.create_server((address, 0), backlog=16)
-    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    datagrams.bind(listener.getsockname())
-
-    def accept() -> None:
-        while True:
-            threading.Thread(target=_attend, args=(listener.accept()[0],), daemon=True).start()
-
-    def echo() -> None:
-        while True:
-            datagram, source = datagrams.recvfrom(1 << 16)
-            datagrams.sendto(struct.pack("!I", len(datagram)), source)
-
-    for service in (accept, echo):
-        threading.Thread(target=service, daemon=True).start()
-    return int(listener.getsockname()[1])
-
-
-def _attend(connection: socket.socket) -> None:
-    """Answer each `?`; after `#` count bytes, and send their number and seconds."""
-    with connection, suppress(OSError):
+        refused = f"{address}:{port}: {error.strerror or error}"
+        reason = f"dropped on the way to {address}:{port}" if isinstance(error, TimeoutError) else refused
+        fix = f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on"
+        return {"ports": fail(reason, fix)}
+    with connection, connection.makefile("rb") as answers:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while (request := connection.recv(1)) == b"?":
-            connection.sendall(b"!")
-        begin, count = time.monotonic(), 0
-        connection.settimeout(2 * SECONDS)
-        with suppress(OSError):  # what has arrived by then counts
-            while request and time.monotonic() < begin + 1.5 * SECONDS and (size := len(connection.recv(1 << 20))):
-                count += size
-        connection.sendall(struct.pack("!Qd", count, time.monotonic() - begin))
-
-
-def measure(address: str, port: str) -> dict[str, Any]:
-    """Judge the connection: whether the port is reached, and if so, the round trip, bandwidth and MTU."""
-    error = None
-    try:
-        socket.create_connection((address, int(port)), timeout=_TIMEOUT).close()
-    except TimeoutError:
-        error = f"dropped on the way to {address}:{port}"
-    except OSError as refused:
-        error = f"{address}:{port}: {refused.strerror or refused}"
-    if error is not None:
-        return {
-            "ports": fail(error, f"let the firewalls between them pass TCP to {address}, at all ports from 1024 on")
-        }
-    where = (address, int(port))
-    return {
-        "ports": ok("a free port is reached"),
-        "latency": latency(_round_trip(where)),
-        "bandwidth": bandwidth(_rate(where)),
-        "mtu": largest_packet(*_sizes_that_arrive(where)),
-    }
+        trips, mtu, data, count, seconds = [], None, bytes(1 << 18), 0, 1.0
+        for _ in range(_PINGS):
+            begin = time.perf_counter()
+            connection.sendall(b"?")
+            answers.read(1)
+            trips.append(time.perf_counter() - begin)
+        with suppress(OSError):  # another system, or IPv6
+            mtu = connection.getsockopt(socket.IPPROTO_IP, _MTU) if sys.platform.startswith("linux") else None
+        until = time.monotonic() + SECONDS
+        connection.settimeout(0.2)
+        while time.monotonic() < until:
+            with suppress(TimeoutError):
+                connection.send(data)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(_TIMEOUT + SECONDS)
+        with suppress(TimeoutError):  # its acknowledgements are lost as well
+            count, seconds = struct.unpack("!Qd", answers.read(16))
+    judged = {"latency": latency(statistics.median(trips)), "bandwidth": bandwidth(count / seconds, mtu)}
+    return {"ports": ok("a free port is reached"), **judged}
 
 
 def latency(seconds: float) -> Finding:
@@ -116,79 +101,40 @@ def latency(seconds: float) -> Finding:
     return warn(fact, _RARELY) if seconds > FAR_SECONDS else ok(fact)
 
 
-def bandwidth(rate: float) -> Finding:
-    """Judge the bandwidth of one connection in one direction, in bytes per second."""
+def bandwidth(rate: float, mtu: int | None = None) -> Finding:
+    """Judge the bandwidth of one connection in one direction, in bytes per second, where single bytes arrive."""
     fact = f"{8e-6 * rate:.3g} Mbit/s" if 8 * rate < 1e9 else f"{8e-9 * rate:.3g} Gbit/s"
     if 8 * rate < 1e4:
-        return fail(f"almost nothing arrives ({fact})", "see the row mtu, and what limits the connection")
+        lost = f"packets {f'of {mtu} bytes ' if mtu else ''}are lost on the way, and small ones are not ({fact})"
+        return fail(lost, f"on both: ip link set dev NAME mtu {min(1500, (mtu or 1500) - 80)}")
     return warn(fact, _RARELY) if rate < SLOW_RATE else ok(fact)
 
 
-def largest_packet(mtu: int | None, small: bool, large: bool) -> Finding:
-    """Judge whether a small datagram and the largest of the interface arrive."""
-    if mtu is None:
-        return ok("not known on this system")
-    if small and not large:
-        fix = f"on both: ip link set dev NAME mtu {min(1500, mtu - 80)}"
-        return fail(f"packets of {mtu} bytes are lost on the way, and small ones are not", fix)
-    return ok(f"packets of {mtu} bytes come through" if small else f"{mtu}; UDP does not come through")
+def main() -> None:
+    """Take part as the rank that the launcher names."""
+    board = SocketBoard(os.environ["QUORATE_BOARD"].removeprefix("unix:"))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        own = {**listen(), "facts": facts()}
+    except (ImportError, OSError) as error:
+        own = {**listen(), "error": str(error)}
 
+    def read(keys: list[str]) -> list[Any]:
+        board.wait(keys, _PATIENCE)
+        return [json.loads(answer or b"null") for answer in board.get_all(keys)]
 
-def _round_trip(where: tuple[str, int]) -> float:
-    """Return the median seconds of a round trip."""
-    seconds = []
-    with socket.create_connection(where, timeout=_TIMEOUT) as connection, connection.makefile("rb") as answers:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(_PINGS):
-            begin = time.perf_counter()
-            connection.sendall(b"?")
-            answers.read(1)
-            seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
-
-
-def _rate(where: tuple[str, int]) -> float:
-    """Return the bytes per second that arrive, measured for `SECONDS`."""
-    data = bytes(1 << 18)
-    with socket.create_connection(where, timeout=_TIMEOUT) as connection:
-        until = time.monotonic() + SECONDS
-        connection.sendall(b"#")
-        connection.settimeout(0.2)
-        while time.monotonic() < until:
-            with suppress(TimeoutError):
-                connection.send(data)
-        connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(_TIMEOUT + SECONDS)
-        with connection.makefile("rb") as answers:
-            count, seconds = struct.unpack("!Qd", answers.read(16))
-        return float(count / seconds)
-
-
-def _sizes_that_arrive(where: tuple[str, int]) -> tuple[int | None, bool, bool]:
-    """Return the MTU, and whether a datagram of one byte and one of this size arrive."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.settimeout(0.3)
-        probe.connect(where)
-        if not sys.platform.startswith("linux"):
-            return None, False, False
-        mtu = probe.getsockopt(socket.IPPROTO_IP, _MTU)
-        probe.setsockopt(socket.IPPROTO_IP, _DISCOVER, _PROBE)
-        return mtu, _arrives(probe, 1), _arrives(probe, min(mtu, 65535) - _HEADERS)
-
-
-def _arrives(probe: socket.socket, size: int) -> bool:
-    for _ in range(4):
-        with suppress(OSError):
-            probe.send(bytes(size))
-            while struct.unpack("!I", probe.recv(4))[0] != size:
-                pass  # the echo of an earlier datagram
-            return True
-    return False
+    board.set(f"doctor/{rank}", json.dumps(own).encode())
+    hosts, ways = read([f"doctor/{peer}" for peer in range(size)]), []
+    for source, target in permutations([peer for peer in range(size) if "port" in hosts[peer]], 2):
+        key = f"doctor/{source}/{target}"
+        if source == rank:
+            board.set(key, json.dumps(measure(hosts[target]["address"][1], hosts[target]["port"])).encode())
+        ways.append([source, target, read([key])[0]])
+    if rank == 0:
+        print(json.dumps({"hosts": hosts, "ways": ways}), flush=True)
+    remove_run_folder()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    does: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in (listen, measure)}
-    print(json.dumps(does[sys.argv[1]](*sys.argv[2:])), flush=True)
-    if sys.argv[1] == "listen":
-        threading.Event().wait()
-    os._exit(0)
+    main()

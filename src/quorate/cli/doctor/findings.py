@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Thread
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Level = Literal["OK", "WARN", "FAIL"]
 """WARN: a run works, but not well. FAIL: runs fail, or cannot be trusted."""
@@ -21,21 +22,8 @@ class Finding(NamedTuple):
 Check = Callable[[], Finding]
 Checks = Iterator[tuple[str, Check]]
 """Rows of the doctor by name. A later row may need the results of earlier checks, so each is called at once."""
-
-
-def ok(fact: str) -> Finding:
-    """Return a finding that needs no action."""
-    return Finding("OK", fact)
-
-
-def warn(fact: str, fix: str) -> Finding:
-    """Return a finding about something that works with limits."""
-    return Finding("WARN", fact, fix)
-
-
-def fail(fact: str, fix: str) -> Finding:
-    """Return a finding about something that does not work."""
-    return Finding("FAIL", fact, fix)
+ok, warn, fail = (partial(Finding, level) for level in get_args(Level))
+"""Make findings; `warn` and `fail` take the fact and its fix."""
 
 
 def examined(check: Check) -> Finding:

@@ -15,14 +15,14 @@ from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorate.cli.doctor.machine import usable_cores
-from quorate.cli.doctor.memory import SECONDS, measured
 from quorate.core.errors import QuorateError
+from quorate.core.resources import usable_cores
 from quorate.core.telling import tell
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.local.verdict import last_lines, log_of
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import status_after
+from quorate.launch.warm.alone import SECONDS, measured
 from quorate.launch.warm.run_server import RunServer
 from quorate.planning.layouts import Layout
 from quorate.planning.measured import TIMED_STEPS

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.doctor.machine import available_memory, usable_cores
 from quorate.cli.names import known_as
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.quantities import bytes_from, bytes_per_second_from, number_from, seconds_from
+from quorate.core.resources import available_memory, usable_cores
 from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, counted, listed
 

@@ -5,12 +5,18 @@ Asked by `python -m quorate.launch.worker.trial`, followed by
 facts    for the environment, and the GPUs that torch sees
 half     for a product of matrices in bfloat16 on the CPU
 train    for one step of a training, under `quorate run`
+measure  for that, and the bus bandwidth of all workers
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 TIMEOUT = 60.0
@@ -19,11 +25,11 @@ TIMEOUT = 60.0
 
 def facts() -> dict[str, Any]:
     """Return the environment as `torch.utils.collect_env` has it, and the GPUs that torch sees."""
-    import torch
     from torch.utils.collect_env import get_env_info
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return {**get_env_info()._asdict(), "gpus": [torch.cuda.get_device_name(index) for index in range(count)]}
+    from quorate.launch.worker.gpu_facts import gpu_facts
+
+    return {**get_env_info()._asdict(), **gpu_facts()}
 
 
 def half() -> dict[str, Any]:
@@ -35,13 +41,14 @@ def half() -> dict[str, Any]:
     return {"right": torch.allclose(product, wanted, atol=0.5, rtol=0.02)}
 
 
-def train() -> dict[str, Any]:
+def train(*, measures: bool = False) -> dict[str, Any]:
     """One synchronous step, which must use the mean of all workers' gradients; the result as rank 0 has it."""
     import torch
 
     import quorate
+    from quorate.planning.bus_bandwidth import bus_bandwidth
 
-    world = quorate.join(timeout=TIMEOUT)
+    world = quorate.join(timeout=TIMEOUT, records=False)
     model = torch.nn.Linear(1, 1, bias=False).to(world.device)
     torch.nn.init.zeros_(model.weight)
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=1.0), model, strategy="all-reduce")
@@ -49,12 +56,24 @@ def train() -> dict[str, Any]:
     optimizer.step()
     optimizer.finish()
     weights = world.gather(model.weight.item())
-    return {"rank": world.rank, "device": world.device.type, "right": weights == [-(world.size - 1) / 2] * world.size}
+    right = weights == [-(world.size - 1) / 2] * world.size
+    rows = [asdict(row) for row in bus_bandwidth(world.wire, world.device)] if measures else []
+    remove_run_folder()
+    return {"rank": world.rank, "workers": world.size, "device": world.device.type, "right": right, "rates": rows}
+
+
+def remove_run_folder() -> None:
+    """Remove the folder of the run on a host that has no records in it: any but the launcher's."""
+    folder = Path(os.environ.get("QUORATE_RUN", os.devnull))
+    with suppress(OSError):
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def main() -> None:
     """Run the trial that the argument names. Nothing is taken down at the end: that is not tried."""
-    result = {"facts": facts, "half": half, "train": train}[sys.argv[1]]()
+    does: dict[str, Callable[[], dict[str, Any]]] = {"facts": facts, "half": half, "train": train}
+    result = train(measures=True) if sys.argv[1] == "measure" else does[sys.argv[1]]()
     if result.get("rank", 0) == 0:
         print(json.dumps(result), flush=True)
 

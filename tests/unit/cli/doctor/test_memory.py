@@ -11,6 +11,7 @@ import pytest
 
 from quorate.cli.doctor import memory
 from quorate.cli.main import main
+from quorate.launch.warm.alone import measured
 
 SCRIPT = """
 import sys
@@ -138,6 +139,10 @@ def test_scripts_that_make_no_step(
         (["--memory", "--shards", "0", "train.py"], "--shards is a number of workers from 1 to 1,048,576, not 0"),
         (["--memory", "--fits", "much", "train.py"], '"much" is not a size such as 24GB or 16GiB'),
         (["--memory", "--hosts", "a,b", "train.py"], "leave out --hosts"),
+        (["--memory", "-n", "2", "train.py"], "leave out -n"),
+        (["-n", "0"], "a run needs at least one worker"),
+        (["-n", "2", "--hosts", "a,b"], "as in a:4,b:4; leave out -n"),
+        (["--strategy", "diloco"], "--strategy can be given with --hosts only"),
         (["train.py"], "SCRIPT can be given with --memory only"),
         (["--shards", "2"], "--shards can be given with --memory only"),
     ],
@@ -151,7 +156,7 @@ def test_wrong_input(script: str, arguments: Sequence[str], sentence: str, capfd
 def test_a_script_that_takes_too_long_is_ended(script: str) -> None:
     Path(script).write_text("import time\ntime.sleep(600)")
     with pytest.raises(Exception, match=r"has made no step within 0\.2 s"):
-        memory.measured(script, [], seconds=0.2)
+        measured(script, [], seconds=0.2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -86,13 +85,6 @@ def test_an_extra_is_there_with_all_of_its_packages(installed: dict[str, str]) -
     assert software.extras().found == "digits, docs"
 
 
-def environment(gpus: tuple[str, ...] = (), driver: str | None = None, build: str | None = None) -> dict[str, Any]:
-    return {
-        "torch_version": "2.13.0+cpu", "python_version": "3.12.4 (main, May 1 2026) [GCC 12.2.0]", "os": "Debian",
-        "cuda_compiled_version": build, "hip_compiled_version": "N/A", "nvidia_driver_version": driver, "gpus": gpus,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("names", "level"), [(["quorate", "torch-quorate"], "WARN"), (["torch-quorate"], "OK"), (["quorate"], "OK")]
 )
@@ -107,16 +99,3 @@ def test_another_program_of_that_name_is_a_warning(
     finding = software.namesake()
     assert finding.level == level
     assert ("quorate 0.1.1 is another program" in finding.found) == (level == "WARN")
-
-
-def test_torch_is_named_with_its_python() -> None:
-    assert software.torch(environment()) == ("OK", "2.13.0+cpu, Python 3.12.4, Debian", "")
-
-
-def test_a_gpu_that_torch_cannot_use_is_a_warning() -> None:
-    assert software.gpu(environment()).level == "OK"
-    assert software.gpu(environment(("H100", "H100"), "580", "13.0")).found == "2: H100 (torch built for 13.0)"
-    cpu_build = software.gpu(environment((), "580"))
-    assert (cpu_build.level, "built for the CPU" in cpu_build.found) == ("WARN", True)
-    old_driver = software.gpu(environment((), "470", "13.0"))
-    assert (old_driver.level, "sees none" in old_driver.found) == ("WARN", True)

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,9 @@ ROWS = {"cores": FINE, "/dev/shm": MIND, "ports": BAD}
 def doctor(
     names: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[object, str, str]:
-    monkeypatch.setattr(verb, "checks_here", lambda: ((name, lambda name=name: ROWS[name]) for name in names))
+    monkeypatch.setattr(
+        verb, "checks_here", lambda workers, rates: ((name, lambda name=name: ROWS[name]) for name in names)
+    )
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
     output = capsys.readouterr()
@@ -104,33 +107,90 @@ def examine_here() -> dict[str, Finding]:
     return {name: check() for name, check in verb.checks_here()}
 
 
+FACTS = {
+    "torch_version": "2.13.0", "python_version": "3.12", "os": "Linux", "gpus": [], "apart": [], "nvml": "",
+    "cuda_compiled_version": None, "hip_compiled_version": "N/A", "nvidia_driver_version": None,
+}  # fmt: skip
+
+
 def test_without_torch_nothing_is_tried_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> dict[str, object]:
+    def broken(*words: str) -> dict[str, object]:
         raise QuorateError("ImportError: libtorch.so")
 
-    monkeypatch.setattr(trials, "environment", broken)
-    monkeypatch.setattr(verb, "QUICK", {})
+    monkeypatch.setattr(trials, "tried", broken)
+    monkeypatch.setattr(verb, "quick_checks", lambda workers: {})
     findings = examine_here()
     assert list(findings) == ["torch"] and findings["torch"].level == "FAIL"
+    assert "ImportError: libtorch.so" in findings["torch"].found
 
 
-def test_rows_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {
-        "torch_version": "2.13.0", "python_version": "3.12", "os": "Linux", "gpus": [],
-        "cuda_compiled_version": None, "hip_compiled_version": "N/A", "nvidia_driver_version": None,
-    }  # fmt: skip
-    monkeypatch.setattr(verb, "QUICK", {"cores": lambda: FINE})
-    monkeypatch.setattr(trials, "environment", lambda: environment)
+@pytest.mark.parametrize(
+    ("gpus", "asked", "workers", "rows"),
+    [
+        (0, None, "2", ["torch", "gpu", "/dev/shm", "bfloat16", "quorate run"]),
+        (0, 5, "5", ["torch", "gpu", "/dev/shm", "bfloat16", "quorate run"]),
+        (1, None, "2", ["torch", "gpu 0", "/dev/shm", "quorate run"]),
+        (3, None, "3", ["torch", "gpu 0", "gpu 1", "gpu 2", "gpu pairs", "/dev/shm", "quorate run"]),
+        (3, 2, "2", ["torch", "gpu 0", "gpu 1", "gpu 2", "gpu pairs", "/dev/shm", "quorate run"]),
+    ],
+)
+def test_rows_come_in_order(
+    gpus: int, asked: int | None, workers: str, rows: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without -n each GPU has a worker, and bfloat16 on the CPU is tried only where the CPU computes."""
+    tried: list[object] = []
+    about = {"name": "H100", "capability": "9.0", "memory": 80 * 10**9, "free": 79 * 10**9}
+    monkeypatch.setattr(verb, "quick_checks", lambda workers: {"cores": lambda: FINE})
+    monkeypatch.setattr(trials, "tried", lambda *words: {**FACTS, "gpus": [about] * gpus})
     monkeypatch.setattr(trials, "bfloat16", lambda: FINE)
-    monkeypatch.setattr(trials, "quorate_run", lambda: FINE)
-    assert list(examine_here()) == ["cores", "torch", "gpu", "bfloat16", "quorate run"]
+    monkeypatch.setattr(trials, "quorate_run", lambda words, rates: tried.append(words) or FINE)
+    assert [(name, check())[0] for name, check in verb.checks_here(asked)] == ["cores", *rows]
+    assert tried == [["-n", workers]]
+
+
+def test_rates_are_in_the_order_of_nccl_tests(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In 80 columns, and in JSON."""
+    rate = {
+        "size": 1 << 29, "elements": 1 << 27, "dtype": "float32", "seconds": 0.0123, "algorithm_bandwidth": 43.6e9,
+        "bus_bandwidth": 76.4e9, "error": 0.0,
+    }  # fmt: skip
+
+    def checks(workers: int, rates: list[dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Finding]]]:
+        yield "quorate run", lambda: FINE
+        rates.append(rate)
+
+    monkeypatch.setattr(verb, "checks_here", checks)
+    for words in (["--bandwidth"], ["--bandwidth", "--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", "-n", "8", *words])
+        assert ended.value.code == 0
+        out = capsys.readouterr().out
+        if "--json" in words:
+            assert json.loads(out)["bandwidth"] == [rate]
+        else:
+            *_, empty, heads, line, row = out.splitlines()
+            assert empty == "" and heads.split() == [
+                "size", "(B)", "elements", "type", "time", "(µs)", "algbw", "(GB/s)", "busbw", "(GB/s)", "error",
+            ]  # fmt: skip
+            assert row.split() == ["536,870,912", "134,217,728", "float32", "12,300.0", "43.600", "76.400", "0"]
+            assert max(map(len, (heads, line, row))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("strategy", "waits"),
+    [(None, True), ("all-reduce", True), ("d-psgd", True), ("diloco", False), ("quorum:wait_for=2", False)],
+)
+def test_strategies_that_wait_need_a_fast_network(strategy: str | None, waits: bool) -> None:
+    assert verb._waits(strategy) is waits
 
 
 def test_it_imports_nothing_heavy() -> None:
     code = """
 import sys
 from quorate.cli.doctor import verb
-assert all(check().found for check in verb.QUICK.values())
+assert all(check().found for check in verb.quick_checks(2).values())
 print([name for name in ('torch', 'numpy', 'sklearn', 'tensorboard', 'sphinx') if name in sys.modules])
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240.0)
