@@ -256,8 +256,8 @@ def _sampled(
 def _kind_with_sampler(sampler: Any, chosen: str, share: str | None, place: Place) -> str:
     """Return the division of what a sampler draws. Raises `ConfigurationError` where it cannot be divided so."""
     if chosen in (OWN, CLIENTS):
-        what = "partition" if chosen == CLIENTS else 'files(..., read="own")'
-        raise ConfigurationError(f"a sampler cannot be combined with {what}, which decides who has which examples")
+        argument = "partition" if chosen == CLIENTS else 'files(..., read="own")'
+        raise ConfigurationError(f"a sampler cannot be combined with {argument}, which decides who has which examples")
     ranks = ranks_of(sampler)
     if ranks is None:
         return chosen
