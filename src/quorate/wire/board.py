@@ -29,6 +29,8 @@ def not_written(keys: Sequence[str], timeout: float) -> WireTimeout:
     """Return the error of a wait for `keys`, which are missing after `timeout` seconds."""
     shown = ", ".join(f'"{key}"' for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
     return WireTimeout(f"nothing was written under {shown} on the board within {timeout:g} s")
+
+
 _COUNTS, _COUNT_BYTES = 512, 8
 _MOST_PEEKED = 256
 """The most combinations of keys whose values are kept."""

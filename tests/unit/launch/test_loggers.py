@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import queue
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +19,7 @@ from quorate.core.errors import ConfigurationError, MissingExtra
 from quorate.launch import loggers
 from quorate.launch.loggers import writing as writings
 from quorate.launch.loggers.scalars import Scalars
+from quorate.launch.loggers.tensorboard import EventFiles
 from quorate.launch.loggers.writing import Writing, writing_to
 from tests.unit.records.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, start, steps
@@ -94,6 +97,32 @@ def test_tensorboard_reads_its_files(tmp_path: Path) -> None:
     accumulator = event_accumulator.EventAccumulator(str(tmp_path))
     accumulator.Reload()
     assert [(event.step, event.value) for event in accumulator.Scalars("loss")] == [(1, 0.5), (2, 0.25)]
+
+
+def test_event_files_are_those_of_tensorboard(tmp_path: Path) -> None:
+    record_writer = pytest.importorskip("tensorboard.summary.writer.record_writer")
+    event_pb2 = pytest.importorskip("tensorboard.compat.proto.event_pb2")
+    files = EventFiles(tmp_path, {})
+    for step, value in ((1, 0.0), (127, -2.0), (128, 1e300), (3_000_000_000, 1e-30)):
+        files.add("quorate/goodput " + "x" * 200, value, step)
+    files.close(is_well=True)
+    (written,) = tmp_path.iterdir()
+    data = written.read_bytes()
+    again, rest = io.BytesIO(), data
+    while rest:
+        length = int.from_bytes(rest[:8], "little")
+        event = event_pb2.Event.FromString(rest[12 : 12 + length])
+        record_writer.RecordWriter(again).write(event.SerializeToString())
+        rest = rest[16 + length :]
+    assert again.getvalue() == data
+
+
+def test_event_files_import_no_package_of_tensorboard(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from quorate.launch.loggers.tensorboard import EventFiles; "
+        "EventFiles(pathlib.Path(sys.argv[1]), {}).add('loss', 1.0, 1); sys.exit('tensorboard' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == 0
 
 
 class Wandb(ModuleType):

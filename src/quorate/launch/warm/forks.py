@@ -30,7 +30,6 @@ IMPORTED = (
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",  # by torch's optimizers when they are first used, which takes as long as torch itself
-    "torch.utils.tensorboard",  # where it is installed
     "quorate.core.settings",
     "quorate.launch.worker.join",
     "quorate.launch.takeover.replacing",
