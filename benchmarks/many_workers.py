@@ -4,9 +4,10 @@
 
 Many workers: `Linear(10, 10)` on 4 to 64 processes of this host, which sleep between steps so that the cores are not
 all busy with their own steps. The figure is the number of contributions that rounds take in per second (rounds per
-second times workers), and its ratio to that of the fewest workers. The barriers between blocks are not in it. First second: two workers of 40 small layers that
-are timed from their first step on; the figure is the number of steps in the first second over that in the fifth, and
-torch DDP's beside it.
+second times workers), and its ratio to that of the fewest workers. The barriers between blocks are not in it.
+
+First second: two workers of 40 small layers that are timed from their first step on; the figure is the number of steps
+in the first second over that in the fifth, and torch DDP's beside it.
 """
 
 from __future__ import annotations

@@ -149,12 +149,13 @@ def test_a_peek_asks_only_when_its_keys_were_written(server: BoardServer, board:
     other.set("something else", b"1")
     board.peek_all(["failed", "gone"])
     assert [request[0] for request in requests] == [b"get all", b"get all", b"set"]
-    for write in (
+    writes: list[Callable[[], object]] = [
         lambda: other.swap("gone", None, b"1"),
         lambda: other.set("gone", b"2"),
         lambda: server.board.set("gone", b"3"),  # by the launcher itself
         lambda: other.delete("go"),
-    ):
+    ]
+    for write in writes:
         write()
         assert board.peek_all(["failed", "gone"]) == [None, other.get("gone")]
     other.close()
