@@ -1,8 +1,8 @@
 """TensorBoard: numbers as event files, written without its package, which takes 0.2 s of a training to import.
 
 A file holds records: the length (u64), its checksum, a serialized `Event` and its checksum. Checksums are CRC-32C,
-rotated. Of an `Event` (protocol buffer) these fields are used: 1 the time (double), 2 the step, 3 the version of the
-file, 5 the summary; its field 1 is a value, with 1 the name and 2 the number (float).
+rotated. The fields of an `Event` (protocol buffer) are 1 the time (double), 2 the step, 3 the version of the file and
+5 the summary. Field 1 of a summary is a value, with 1 the name and 2 the number (float).
 """
 
 from __future__ import annotations
