@@ -4,9 +4,10 @@
 
 Many workers: `Linear(10, 10)` on 4 to 64 processes of this host, which sleep between steps so that the cores are not
 all busy with their own steps. The figure is the number of contributions that rounds take in per second (rounds per
-second times workers), and its ratio to that of the fewest workers. First second: two workers of 40 small layers that
-are timed from their first step on; the figure is the number of steps in the first second over that in the fifth, and
-torch DDP's beside it.
+second times workers), and its ratio to that of the fewest workers. The barriers between blocks are not in it.
+
+First second: two workers of 40 small layers that are timed from their first step on; the figure is the number of steps
+in the first second over that in the fifth, and torch DDP's beside it.
 """
 
 from __future__ import annotations
@@ -67,8 +68,7 @@ def sleeping(turns: int, share: float) -> None:
             model(x).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-        world.barrier()
-        return count * size / (time.perf_counter() - begin)
+        return sum(world.gather(count / (time.perf_counter() - begin)))
 
     for arm in arms:
         block(arm, 5)
@@ -121,7 +121,7 @@ def starting(arm: str) -> None:
 
 def main() -> int:
     parser = record.arguments(__doc__ or "")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[4, 8, 16, 32], help="numbers of workers")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[4, 16, 64], help="numbers of workers (4 16 64)")
     parser.add_argument("--turns", type=int, default=5, help="of all strategies, at each size; and starts (5)")
     parser.add_argument("--picture", type=Path, help="draw the contributions per second into this SVG file")
     options = parser.parse_args()

@@ -199,7 +199,7 @@ _THIN, _MOST_THIN = 1e7, 2.0
 """Bytes a second that links between hosts may fall to without silence, when others use them too, and for how many
 seconds at most."""
 _SLOWEST = 1e5
-_REMEMBERED = 8
+_REMEMBERED, _MANY = 8, 16
 
 
 class Carrying:
@@ -262,7 +262,9 @@ class Patience:
     @property
     def seconds(self) -> float:
         """Seconds without a message of the leader after which it is asked whether it is there, and then replaced. Twice
-        as long with each leader that brought no round: candidates must not chase each other."""
+        as long with each leader that brought no round: candidates must not chase each other. Longer for more than
+        `_MANY` workers: the leader answers all of them one after the other."""
         carrying = self._carrying.between_hosts if self._spans else self._carrying.seconds
-        seconds = (self._agreed.grace + carrying) * 2.0 ** min(self._barren, 8)
+        grace = self._agreed.grace * max(1.0, self._agreed.size / _MANY)
+        seconds = (grace + carrying) * 2.0 ** min(self._barren, 8)
         return min(seconds, max(self._agreed.patience, self._agreed.grace))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
-from quorate.wire.board import SLICE, MemoryBoard
+from quorate.wire.board import SLICE, MemoryBoard, Writes
 from quorate.wire.board_frames import BadFrame, read_frame, write_frame
 from quorate.wire.socket_folder import LONGEST_PATH
 
@@ -23,7 +23,6 @@ class BoardServer:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.board = MemoryBoard()
         if len(os.fsencode(self.path)) > LONGEST_PATH:
             raise ConfigurationError(
                 f'the path of the board, "{self.path}", is longer than the {LONGEST_PATH} bytes a socket may have'
@@ -37,6 +36,8 @@ class BoardServer:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._writes = Writes(self.path, is_new=True)
+        self.board = MemoryBoard(self._writes.count)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(self.path)
@@ -44,6 +45,7 @@ class BoardServer:
             self._listener.listen(1024)
         except OSError:
             self._listener.close()
+            os.unlink(self._writes.path)
             raise
         self._door = threading.Thread(target=self._accept, name="quorate board", daemon=True)
         self._door.start()
@@ -63,8 +65,9 @@ class BoardServer:
             for connection in self._connections:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
+        for path in (self.path, self._writes.path):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
     def _accept(self) -> None:
         while True:

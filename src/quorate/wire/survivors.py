@@ -4,7 +4,7 @@ Every worker sends its tensor to every other. Once it has the tensors of all liv
 which ranks it *has*. When all living workers have written so, the first that sees it writes which ranks *count*: those
 whose tensors all have. No worker returns before that is written, so none uses a result that another cannot form.
 
-Cost per worker: P - 1 messages out, as of any collective of messages, and some P reads of the board.
+Cost per worker: P - 1 messages out, as of any collective of messages, and some five requests to the board.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GatherAmongSurvivors:
     def __init__(self, survivors: Survivors, key: str, old: str | None, operation: str, message: Message) -> None:
         wire = self._wire = survivors.wire
         self._members, self._key, self._operation = survivors.members, key, operation
-        if old is not None:
+        if old is not None and wire.rank == min(self._members - wire.dead):
             wire.board.delete(old)
         header = {"operation": operation, "header": dict(message.header)}
         said = Message(message.tensors, header, shared=True)
@@ -104,8 +104,9 @@ class GatherAmongSurvivors:
         missing = [peer for peer, work in self._receives.items() if peer not in self._wire.dead and not work.done()]
         if missing:
             return missing
-        board = self._wire.board
-        return [rank for rank in self._living() if board.get(f"{self._key}/has/{rank}") is None]
+        living = self._living()
+        lists = self._wire.board.get_all([f"{self._key}/has/{rank}" for rank in living])
+        return [rank for rank, written in zip(living, lists, strict=True) if written is None]
 
     def _living(self) -> list[int]:
         return sorted(self._members - self._wire.dead)
@@ -130,9 +131,11 @@ class GatherAmongSurvivors:
             self._take_what_came()
             wire.board.set(f"{self._key}/has/{wire.rank}", json.dumps(sorted(self._there)).encode())
         counts = f"{self._key}/counts"
-        written = wire.board.get(counts)
+        written, *lists = wire.board.get_all([counts, *(f"{self._key}/has/{rank}" for rank in self._living())])
         if written is None:
-            self._decide(counts)
+            if all(ranks is not None for ranks in lists):
+                common = set.intersection(*(set(json.loads(ranks)) for ranks in lists if ranks is not None))
+                wire.board.swap(counts, None, json.dumps(sorted(common)).encode())
             wire.board.wait([counts], seconds)
             written = wire.board.get(counts)
         if written is not None:
@@ -146,13 +149,6 @@ class GatherAmongSurvivors:
         for peer, work in list(self._receives.items()):
             with suppress(PeerFailed, WireTimeout):
                 self._there[peer] = work.wait(0.0)[1]
-
-    def _decide(self, counts: str) -> None:
-        board = self._wire.board
-        lists = [board.get(f"{self._key}/has/{rank}") for rank in self._living()]
-        if all(ranks is not None for ranks in lists):
-            common = set.intersection(*(set(json.loads(ranks)) for ranks in lists if ranks is not None))
-            board.swap(counts, None, json.dumps(sorted(common)).encode())
 
     def _compare(self, peer: int, message: Message) -> None:
         theirs = message.header["operation"]

@@ -11,6 +11,7 @@ import torch
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.rounds.gathering import Patience
 from quorate.rounds.progress import RoundTask
 from quorate.rounds.terms import Agreed
 from quorate.train import worker
@@ -37,6 +38,12 @@ def let_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
             take(self, source, message)
 
     monkeypatch.setattr(RoundTask, "_take", sleeping)
+
+
+def test_a_leader_of_many_workers_is_asked_later() -> None:
+    """It answers all of them one after the other."""
+    patience = {size: Patience(Agreed(size=size)).seconds for size in (2, 16, 64, 4000)}
+    assert patience == {2: 0.05, 16: 0.05, 64: 0.2, 4000: 10.0}
 
 
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:

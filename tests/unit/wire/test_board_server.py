@@ -135,6 +135,46 @@ def test_a_lost_launcher_is_a_failed_peer(server: BoardServer, board: SocketBoar
             ask()
 
 
+def test_a_peek_asks_only_when_its_keys_were_written(server: BoardServer, board: SocketBoard) -> None:
+    requests: list[list[bytes]] = []
+    answer, other = server._answer, SocketBoard(server.path)
+
+    def counted(request: list[bytes]) -> list[bytes]:
+        requests.append(request)
+        return answer(request)
+
+    server._answer = counted  # type: ignore[method-assign]
+    assert board.peek_all(["failed", "gone"]) == [None, None]
+    assert [board.peek("failed") for _ in range(100)] == [None] * 100
+    other.set("something else", b"1")
+    board.peek_all(["failed", "gone"])
+    assert [request[0] for request in requests] == [b"get all", b"get all", b"set"]
+    writes: list[Callable[[], object]] = [
+        lambda: other.swap("gone", None, b"1"),
+        lambda: other.set("gone", b"2"),
+        lambda: server.board.set("gone", b"3"),  # by the launcher itself
+        lambda: other.delete("go"),
+    ]
+    for write in writes:
+        write()
+        assert board.peek_all(["failed", "gone"]) == [None, other.get("gone")]
+    other.close()
+
+
+def test_peeks_of_many_combinations_keep_bounded_memory(board: SocketBoard) -> None:
+    for number in range(1000):
+        board.peek(f"left/{number}")
+    assert len(board._peeked) <= 256
+
+
+def test_a_peek_notices_the_end_of_the_launcher(server: BoardServer, board: SocketBoard) -> None:
+    assert board.peek("failed") is board.peek("failed") is None
+    server.close()
+    with pytest.raises(PeerFailed, match="launcher has ended"):
+        board.peek("failed")
+    assert not list(Path(server.path).parent.iterdir())
+
+
 def test_a_wait_ends_when_the_launcher_does(server: BoardServer, board: SocketBoard) -> None:
     raised: list[BaseException] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from quorate.wire.failure import allow_going_on, forbid_going_on, is_survived, r
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.members import history_in, read_deaths
 from quorate.wire.survivors import Survivors
+from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.world import VirtualWorld
 
 CALLS = 8
@@ -132,3 +134,23 @@ def test_who_needs_one_that_has_died_is_told_so() -> None:
 
     outcomes = VirtualWorld(3).outcomes(task)
     assert [outcome.error for outcome in outcomes if outcome.rank != 1] == [None, None]
+
+
+def test_a_call_reads_the_board_a_few_times_however_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, reads = 12, [0]
+
+    def get_all(board: VirtualBoard, keys: Sequence[str]) -> list[bytes | None]:
+        reads[0] += 1
+        return [board._values.get(key) for key in keys]
+
+    def get(board: VirtualBoard, key: str) -> bytes | None:
+        return get_all(board, [key])[0]
+
+    monkeypatch.setattr(VirtualBoard, "get_all", get_all)
+    monkeypatch.setattr(VirtualBoard, "get", get)
+
+    def task(wire: Wire) -> None:
+        Survivors(wire.channel("s")).barrier().wait()
+
+    VirtualWorld(size, seed=0, timeout=30.0).run(task)
+    assert reads[0] <= 4 * size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,13 @@ class Writing:
 def writing_to(
     names: Sequence[str], folder: Path, about: Mapping[str, Any], say: Callable[[str], None]
 ) -> Writing | None:
-    """The thread for these loggers; None where there are none."""
+    """The thread for these loggers; None where there are none.
+
+    Their packages are imported here, before the training: a thread that imports holds up its first steps.
+    """
+    for name in names:
+        with suppress(Exception):  # the thread meets it again, and says so
+            loggers.get(name)
     return Writing({name: partial(_opened, name, folder, about) for name in names}, say) if names else None
 
 

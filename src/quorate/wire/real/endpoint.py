@@ -280,7 +280,9 @@ class Endpoint:
 
     def _ended_among(self, needed: Collection[int]) -> list[int]:
         lost = self.mailbox.lost if self.mailbox is not None and self.is_local else set[int]()  # else the board has it
-        notes = self.board.get_all([*map(ended, needed), *(f"left/{peer}" for peer in needed)])
+        if not needed:
+            return []
+        notes = self.board.peek_all([*map(ended, needed), *(f"left/{peer}" for peer in needed)])
         ended_ranks = {peer for peer, written in zip([*needed, *needed], notes, strict=True) if written is not None}
         return [peer for peer in needed if peer in lost or peer in ended_ranks]
 

@@ -94,6 +94,10 @@ class KeptBoard(Board):
         self._call(lambda number, done: self._replica.read(number))
         return self._replica.state.values.get(key)
 
+    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        self._call(lambda number, done: self._replica.read(number))
+        return [self._replica.state.values.get(key) for key in keys]
+
     def peek(self, key: str) -> bytes | None:
         self.check()
         return self._replica.state.values.get(key)
