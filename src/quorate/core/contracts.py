@@ -204,6 +204,10 @@ class Wire(ABC):
         Only the members call it; this worker is one of them. Two groups with equal members share their order.
         """
 
+    def use_device(self, device: torch.device) -> None:
+        """Let all threads of this worker use `device`, on which a model lies; the first call decides."""
+        return
+
     def connect(self, device: torch.device) -> None:
         """Make the connections for collectives on `device` now; every worker calls it.
 

@@ -48,9 +48,11 @@ def begin(worker: StrategyWorker) -> None:
 
 def connect(worker: StrategyWorker) -> None:
     """Open the connections of sums now: a paused worker answers for several optimizers, and must not block in one."""
+    devices = {part.device for part in worker.replica.layout.parts}
+    worker.wire.use_device(next((p.device for p in worker.replica.every), torch.device("cpu")))
     if not (worker.has_rounds or worker.wire.is_newcomer):
-        for kind in sorted({part.device.type for part in worker.replica.layout.parts}):
-            worker.wire.connect(torch.device(kind))
+        for device in sorted(devices, key=str):
+            worker.wire.connect(device)
 
 
 def enter(

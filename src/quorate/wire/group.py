@@ -82,6 +82,9 @@ class GroupWire(CollectivesByMessages):
     def shares_memory(self) -> bool:
         return not isinstance(self.parent, CollectivesByMessages) or self.parent.shares_memory
 
+    def use_device(self, device: torch.device) -> None:
+        self.parent.use_device(device)
+
     def enter(self) -> None:
         self.parent.enter()
 

@@ -56,6 +56,9 @@ class Wrapped(Wire):
     def channel(self, name: str) -> Wire:
         return self._again(self.inner.channel(name))
 
+    def use_device(self, device: torch.device) -> None:
+        self.inner.use_device(device)
+
     def connect(self, device: torch.device) -> None:
         self.inner.connect(device)
 

@@ -25,13 +25,14 @@ from quorate.core.contracts import Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Header
 from quorate.core.members import Members
+from quorate.core.telling import tell
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
 from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.gpus import HOST, NCCL
+from quorate.wire.real.gpus import HOST, NCCL, why_not_nccl
 from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import layout_of
@@ -102,6 +103,12 @@ class RealWire(CollectivesByMessages):
     def group(self, members: Sequence[int]) -> Wire:
         return GroupWire(self, members)
 
+    def use_device(self, device: torch.device) -> None:
+        if device.type == "cuda" and not self.endpoint.has_model:
+            self.endpoint.has_model = True
+            torch.cuda.set_device(device)
+            self.endpoint.use_gpu(device)
+
     def connect(self, device: torch.device) -> None:
         if self.size > 1 and self._shares(device):
             self._summing()
@@ -133,7 +140,16 @@ class RealWire(CollectivesByMessages):
         """Return `x` on the device of the exchange: its GPU, or the CPU."""
         if self._gpus != HOST or x.device.type == "cpu":
             return x.detach()
+        if not self.endpoint.has_told_of_host:
+            self.endpoint.has_told_of_host = True
+            self._tell_of_host(x.device)
         return self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
+
+    def _tell_of_host(self, device: torch.device) -> None:
+        """Say once in a run, on stderr, that tensors of GPUs are summed in the memory of the host, and why."""
+        why = why_not_nccl(self.board, self.size, device)
+        if self.rank == why.teller:
+            tell(f"quorate: tensors on {device.type} devices are summed in the memory of the host: {why.words}\n")
 
     def _summing(self) -> Sums | HostSums:
         if self._sums is None:

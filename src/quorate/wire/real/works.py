@@ -16,6 +16,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.naming import named
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.gpus import on_gpu
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
 from quorate.wire.real.order import Order
@@ -272,7 +273,8 @@ class TaskWork:
 
     def _run(self, task: Callable[[Wire], None], channel: Wire) -> None:
         try:
-            task(channel)
+            with on_gpu(self._endpoint.gpu):  # a new thread's current GPU is the first
+                task(channel)
         except BaseException as error:
             self._error = error
         self._ended.set()
