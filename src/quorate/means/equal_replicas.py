@@ -34,11 +34,13 @@ def copy_tensors(tensors: Sequence[Tensor], wire: Wire, root: int = 0) -> None:
 
 
 def _copy_bytes(tensors: Sequence[Tensor], most: int, wire: Wire, root: int) -> None:
-    """Copy the bytes of all `tensors`, one after the other, in pieces of `most` bytes that end anywhere."""
+    """Copy the bytes of all `tensors`, one after the other, in equal pieces of at most `most` bytes."""
     lengths = [x.numel() * x.itemsize for x in tensors]
-    memory = torch.empty(min(most, sum(lengths)), dtype=torch.uint8, device=tensors[0].device)
+    total = sum(lengths)
+    at_once = -(-total // -(-total // most))  # no last piece is small, and would go by messages
+    memory = torch.empty(at_once, dtype=torch.uint8, device=tensors[0].device)
     homes: dict[int, Tensor] = {}
-    for piece in _pieces(lengths, most):
+    for piece in _pieces(lengths, at_once):
         for index, _ in piece:
             homes.setdefault(index, _bytes_in(tensors[index]))
         parts = [homes[index][here] for index, here in piece]
