@@ -223,6 +223,10 @@ class Wire(ABC):
         float32, rounded before they are sent to other hosts. Backends of torch, as for GPUs, have their own order.
         """
 
+    def all_reduce_narrow(self, x: Tensor) -> Work[Tensor]:
+        """Sum `x` as `all_reduce` does; a backend of torch adds smaller floats in their own dtype, and sends half."""
+        return self.all_reduce(x)
+
     @abstractmethod
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         """Return the sum over all workers of piece `rank` of `x.flatten().tensor_split(size)`, added as above."""

@@ -116,12 +116,18 @@ class RealWire(CollectivesByMessages):
             self._group(torch.device("cpu") if self._gpus == HOST else device)
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
+        return self._all_reduce(x, is_narrow=False)
+
+    def all_reduce_narrow(self, x: Tensor) -> Work[Tensor]:
+        return self._all_reduce(x, is_narrow=is_small_float(x.dtype))
+
+    def _all_reduce(self, x: Tensor, *, is_narrow: bool) -> Work[Tensor]:
         operation = f"all_reduce {describe(x)}"
         if self.size == 1 or x.numel() == 0:
             return super().all_reduce(x)
         if not self._shares(x.device):
-            wide = summable(self._carried(x))
-            return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
+            moved = self._carried(x).contiguous() if is_narrow else summable(self._carried(x))
+            return self._launch(operation, lambda group: group.allreduce([moved]), x, moved)
         with self._alone():
             count, sums = self.order.called(operation), self._summing()
             moved = self._carried(x)
