@@ -38,6 +38,9 @@ class ByMessages(Wrapped):
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         return self._all.all_reduce(x)
 
+    def all_reduce_narrow(self, x: Tensor) -> Work[Tensor]:
+        return self._all.all_reduce_narrow(x)
+
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         return self._all.reduce_scatter(x)
 

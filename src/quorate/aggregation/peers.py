@@ -47,8 +47,8 @@ def sketch_of(x: Tensor, signs: Tensor) -> Tensor:
     for piece, piece_signs in zip(x.split(_CHUNK), signs.split(_CHUNK), strict=True):
         turned = (piece if piece.dtype == torch.float64 else piece.float()) * piece_signs
         whole = len(turned) // NUMBERS * NUMBERS
-        sketch += turned[:whole].view(-1, NUMBERS).sum(0).double().cpu()
-        sketch[: len(turned) - whole] += turned[whole:].double().cpu()
+        sketch += turned[:whole].view(-1, NUMBERS).sum(0).cpu().double()
+        sketch[: len(turned) - whole] += turned[whole:].cpu().double()
     return sketch
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quorate.aggregation.ordering import mean_in_order
+from quorate.core.precision import widest
 
 _COLUMNS, _COLUMNS_ELSEWHERE = 1 << 16, 1 << 22
 """Columns processed together, on a CPU and on other devices: few on a CPU, so that copies stay in the cache."""
@@ -86,7 +87,7 @@ class Rows:
         terms = [(x, w / by) for x, w, by in zip(self._vectors, weights, divisors, strict=True) if w]
         if self.centre is not None:
             terms.append((self.centre, 1.0 - sum(weights)))
-        dtype = torch.float64 if is_exact else self.dtype
+        dtype = widest(self.device) if is_exact else self.dtype
         memory = torch.empty(self.step, dtype=dtype, device=self.device)
         for here in self._slices():
             total = memory[: here.stop - here.start]
@@ -144,7 +145,7 @@ class Products:
         """Add the products of further columns (c) of all vectors."""
         like = rows[0]
         if self._is_exact or self._count > _FEW or like.device.type != "cpu" or like.dtype != torch.float32:
-            self._whole = self._whole + _products_of(matrix(rows), is_exact=self._is_exact).double()
+            self._whole = self._whole + _products_of(matrix(rows), is_exact=self._is_exact).cpu().double()
             return
         # Pair by pair, in place: faster than a copy of them as a matrix.
         arrays, dot = [x.numpy() for x in rows], np.dot
@@ -169,10 +170,10 @@ def matrix(rows: Sequence[Tensor]) -> Tensor:
 def _products_of(rows: Tensor, *, is_exact: bool) -> Tensor:
     """Return the products of all pairs of rows of an (n, c) tensor."""
     if is_exact:
-        rows = rows.double()
+        rows = rows.to(widest(rows.device))
     if is_exact or rows.shape[1] <= _CHUNK:
         return rows @ rows.T
     whole = rows.shape[1] // _CHUNK * _CHUNK
     blocks, tail = rows[:, :whole].unflatten(1, (whole // _CHUNK, _CHUNK)).transpose(0, 1), rows[:, whole:]
-    products: Tensor = (blocks @ blocks.mT).sum(0, dtype=torch.float64) + tail @ tail.T
+    products: Tensor = (blocks @ blocks.mT).sum(0, dtype=widest(rows.device)) + tail @ tail.T
     return products

@@ -32,9 +32,10 @@ _AVERAGED = (
 )
 
 
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which tensors of `dtype` are summed: float32 for bf16 and fp16, else their own."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+def sum_dtype(dtype: torch.dtype, narrow: torch.dtype | None = None) -> torch.dtype:
+    """Return the dtype in which tensors of `dtype` are summed: their own; for bf16 and fp16 float32, unless it is
+    `narrow`."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) and dtype is not narrow else dtype
 
 
 def layout_of(
@@ -44,13 +45,14 @@ def layout_of(
     part_bytes: int | None = None,
     first_part_bytes: int = FIRST_PART_BYTES,
     coded: Callable[[str, Tensor], bool] | None = None,
+    narrow: torch.dtype | None = None,
 ) -> Layout:
     """Return the layout of named tensors, with `header` more elements at the end of the last part (float32 or float64).
 
     Of a tensor that several processes hold together it contains the local piece. One part holds tensors of one device
-    and one dtype of summation; tensors for which `coded` is true have separate parts (`Part.coded`). Parts are then in
-    the order in which a backward pass fills them. Raises `ConfigurationError` for tensors that cannot be averaged
-    (integers, booleans, numbers of 8 bits), and for those without numbers of their own.
+    and one dtype of summation (`sum_dtype`, also for `narrow`). Tensors for which `coded` is true have separate parts
+    (`Part.coded`), and parts are then in the order in which a backward pass fills them. Raises `ConfigurationError` for
+    tensors that cannot be averaged (integers, booleans, numbers of 8 bits), and for those without numbers of their own.
     """
     whole, tensors = tensors, [(name, local(x)) for name, x in tensors]
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
@@ -60,7 +62,7 @@ def layout_of(
     for index in reversed(range(len(tensors))):
         name, x = tensors[index]
         _check(name, x)
-        key = (x.device, sum_dtype(x.dtype), coded is not None and coded(*whole[index]))
+        key = (x.device, sum_dtype(x.dtype, narrow), coded is not None and coded(*whole[index]))
         number = open_parts.get(key)
         if number is None:
             number = open_parts[key] = len(sizes)

@@ -53,13 +53,11 @@ class HostMemory:
 
     def end(self) -> None:
         """Copy all tensors."""
-        is_on_gpu = False
         with torch.no_grad():
             for there, x in self._wanted:
-                is_on_gpu |= x.device.type == "cuda"
                 there.copy_(x, non_blocking=True)
-        if is_on_gpu:
-            torch.cuda.synchronize()
+        for device in {x.device for _, x in self._wanted if x.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
         self._wanted = []
 
 

@@ -204,6 +204,10 @@ class Wire(ABC):
         Only the members call it; this worker is one of them. Two groups with equal members share their order.
         """
 
+    def use_device(self, device: torch.device) -> None:
+        """Let all threads of this worker use `device`, on which a model lies; the first call decides."""
+        return
+
     def connect(self, device: torch.device) -> None:
         """Make the connections for collectives on `device` now; every worker calls it.
 
@@ -218,6 +222,10 @@ class Wire(ABC):
         Numbers are added on each host in order of rank, then in order of the hosts' lowest ranks; smaller floats in
         float32, rounded before they are sent to other hosts. Backends of torch, as for GPUs, have their own order.
         """
+
+    def all_reduce_narrow(self, x: Tensor) -> Work[Tensor]:
+        """Sum `x` as `all_reduce` does; a backend of torch adds smaller floats in their own dtype, and sends half."""
+        return self.all_reduce(x)
 
     @abstractmethod
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:

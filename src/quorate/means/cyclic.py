@@ -31,6 +31,7 @@ from quorate.aggregation.rule import mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch
+from quorate.core.precision import widest
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
 from quorate.means.owned_pieces import Made, OwnedPieces
@@ -79,8 +80,8 @@ class Cyclic(OwnedPieces):
         for own in rows.values():
             generator = draw.generator(own.device)
             for _, columns in own.columns():
-                wide = columns.double()
-                drawn = torch.randn(wide.shape[1], generator=generator, device=wide.device, dtype=torch.float64)
+                wide = columns.to(widest(columns.device))
+                drawn = torch.randn(wide.shape[1], generator=generator, device=wide.device, dtype=wide.dtype)
                 products += torch.stack([wide @ drawn, wide.square().sum(1)]).cpu()
         return products
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from quorate.core.contracts import Work
 from quorate.means.reducer import InParts
 from quorate.wire.cost import all_reduce_bytes
@@ -25,7 +27,8 @@ class Dense(InParts):
     """The wire's own all-reduce: in shared memory on one host, and in few large messages between hosts."""
 
     def _sum(self, x: Tensor) -> Work[Tensor]:
-        return self.wire.all_reduce(x)
+        is_narrow = x.dtype is torch.bfloat16  # the dtype of a part is that in which it is to be summed
+        return self.wire.all_reduce_narrow(x) if is_narrow else self.wire.all_reduce(x)
 
     def wire_bytes(self, size: int) -> int:
         """Return the bytes that one worker sends for one sum among `size` workers."""

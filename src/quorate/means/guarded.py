@@ -72,7 +72,7 @@ class Guarded(Wrapped):
                 self._see(part, tensor)
         self._under_way, sketch = {}, self._sketch
         self._sketch = torch.zeros(0, dtype=torch.float64)
-        sent = torch.cat([reals(header_in(x))[:1].double().cpu() if x.layout.header else torch.ones(1), sketch])
+        sent = torch.cat([reals(header_in(x))[:1].cpu().double() if x.layout.header else torch.ones(1), sketch])
         gathered = self.wire.all_gather(sent.double())
         summed = self._inner.start(x, kept)
         return Together([gathered, summed], lambda results: self._judged(x, kept, *results), self.wire.clock)
@@ -118,7 +118,7 @@ class Guarded(Wrapped):
         """Return the sum of `messages`, if `skips` without those that are absurd."""
         sketches, weights = [], []
         for parts in messages:
-            weights.append(reals(parts[-1][parts[-1].numel() - like.layout.header :])[:1].double().cpu())
+            weights.append(reals(parts[-1][parts[-1].numel() - like.layout.header :])[:1].cpu().double())
             bare = [*parts[:-1], parts[-1][: parts[-1].numel() - like.layout.header]]
             each = (sketch_of(x, self._signs_of(part, x)) for part, x in enumerate(map(reals, bare)))
             sketches.append(torch.stack(list(each)).sum(0))

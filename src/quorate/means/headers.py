@@ -147,7 +147,7 @@ class Headers:
                 if part.device.type == "cpu":
                     on_cpu.append(part)
                 else:
-                    self._sums.append(part.sum().abs().double())
+                    self._sums.append(part.sum().abs())
             self._are_finite = self._are_finite and announced.finite.sees(on_cpu)
 
     def of_gradient(self, weight: float, touched: Sequence[bool], *, waits: bool = True) -> list[float]:
@@ -158,7 +158,9 @@ class Headers:
         header = [0.0] * self._length
         self._flag = None
         if self._sums:
-            self._flag, self._sums = torch.stack(self._sums).isfinite().all().logical_not(), []
+            by_dtype = {x.dtype: [y for y in self._sums if y.dtype is x.dtype] for x in self._sums}
+            flags = [torch.stack(sums).isfinite().all().logical_not() for sums in by_dtype.values()]
+            self._flag, self._sums = flags[0] if len(flags) == 1 else torch.stack(flags).any(), []
             self._are_finite = self._are_finite and (not waits or not bool(self._flag))
         self._put(header, weight)
         if not self._are_finite:

@@ -19,6 +19,7 @@ from quorate.aggregation.compiled_rows import compiled_rows
 from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work, Write
+from quorate.core.precision import widest
 from quorate.core.vectors import Flat, Layout
 from quorate.means.centre import reals
 from quorate.means.remembering import Remembering
@@ -121,7 +122,7 @@ class OwnedPieces(Remembering):
         works: list[Work[Any]] = [self.wire.all_to_all_single(own)]
         if numbers < x.numel():
             header = x[numbers:].clone()
-            each = torch.zeros(self.wire.size, dtype=torch.float64, device=x.device)
+            each = torch.zeros(self.wire.size, dtype=widest(x.device), device=x.device)
             each[self.wire.rank] = reals(header)[0]
             works += [self.wire.all_reduce(each), self.wire.all_reduce(header)]
         return Together(works, lambda results: results, self.wire.clock)
@@ -188,7 +189,7 @@ class OwnedPieces(Remembering):
         numbers = [self._numbers(part, like.layout) for part in range(len(like.parts))]
         counts = torch.ones(len(order), dtype=torch.float64)
         if like.layout.header:
-            counts = torch.cat([reals(messages[place][-1][numbers[-1] :])[:1].double().cpu() for place in order])
+            counts = torch.cat([reals(messages[place][-1][numbers[-1] :])[:1].cpu().double() for place in order])
         if len(order) == self.wire.size:
             self._counts = counts
         whole = {
@@ -221,7 +222,7 @@ class OwnedPieces(Remembering):
         """Return the combination of one part of the whole vectors of all workers; headers are summed."""
         numbers, everyone = self._numbers(part, self.layout), range(len(vectors))
         if numbers < len(vectors[0]):
-            self._counts = torch.cat([reals(x[numbers:])[:1].double().cpu() for x in vectors])
+            self._counts = torch.cat([reals(x[numbers:])[:1].cpu().double() for x in vectors])
         combined = vectors[0].clone()
         for _, result in self._of_whole({part: [reals(x[:numbers]) for x in vectors]}, self._counts, everyone):
             reals(combined[:numbers]).copy_(result)

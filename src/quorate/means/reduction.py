@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
 from quorate.aggregation import rules
@@ -59,6 +60,9 @@ class ReductionSettings:
     on_anomaly: Literal["ignore", "warn", "skip"] = "ignore"
     """The treatment of a gradient that is out of all proportion to those of the others: "warn" names its worker,
     "skip" leaves it out of the mean as well."""
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """The dtype in which gradients of bfloat16 parameters are sent and summed; those of others are summed in float32,
+    or in their own dtype where it is wider. "bfloat16" sends half, and rounds the mean (on a GPU each addition)."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
 
@@ -105,6 +109,11 @@ class Reduction:
         """Whether sums of some workers are compressed by a codec that has settings in numbers of a gradient."""
         has_unit = isinstance(self.codec, Codec) and self.codec.bare.has_unit
         return has_unit and self.settings.reduce in (TWO_PHASE, HIERARCHICAL)
+
+    @property
+    def narrow(self) -> torch.dtype | None:
+        """The small float that is summed as it is; None: all are summed in float32."""
+        return torch.bfloat16 if self.settings.reduce_dtype == "bfloat16" else None
 
     @property
     def feeds_back(self) -> bool:
@@ -193,7 +202,7 @@ class Reduction:
     @property
     def said(self) -> dict[str, Any]:
         """The settings that have an effect, by name: for records, and to be compared among workers."""
-        unusual = {"attack": "", "on_anomaly": "ignore"}
+        unusual = {"attack": "", "on_anomaly": "ignore", "reduce_dtype": "float32"}
         attack = {name: x for name, usual in unusual.items() if (x := getattr(self.settings, name)) != usual}
         if self.rule is not None:
             of_rule = {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
@@ -232,7 +241,13 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         settings = dataclasses.replace(settings, reduce=reduce)
     ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
     if compress == NONE:
-        others = (raw.keys() & set(NAMES) | of_codec.keys()) - {"compress", "reduce", "attack", "on_anomaly"}
+        others = (raw.keys() & set(NAMES) | of_codec.keys()) - {
+            "compress",
+            "reduce",
+            "attack",
+            "on_anomaly",
+            "reduce_dtype",
+        }
         if others:
             raise ConfigurationError(
                 f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.local_tensor import local
+from quorate.core.precision import widest
 from quorate.observe.step_times import StepTimer
 from quorate.records.rows import Distance, Outer
 
@@ -33,5 +34,5 @@ def note_outer_step(timer: StepTimer, fragment: int, measured: Mapping[str, Any]
 
 def _norm(parts: Sequence[Tensor]) -> float:
     """Return the Euclidean norm, in double precision."""
-    wide = (part.to(torch.complex128 if part.is_complex() else torch.float64) for part in parts)
+    wide = (part.to(widest(part.device).to_complex() if part.is_complex() else widest(part.device)) for part in parts)
     return math.sqrt(sum(float(torch.linalg.vector_norm(part) ** 2) for part in wide))

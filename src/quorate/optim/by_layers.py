@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded, local
+from quorate.core.precision import widest
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _numbers(norms: Sequence[Tensor]) -> list[float]:
     """Return the values of `norms`, with one read from a device."""
     if len({norm.device for norm in norms}) != 1:
         return [float(norm) for norm in norms]
-    return [float(norm) for norm in torch.stack([norm.double() for norm in norms]).tolist()]
+    return [float(norm) for norm in torch.stack([norm.to(widest(norm.device)) for norm in norms]).tolist()]
 
 
 def is_adapted(p: Tensor, group: dict[str, Any]) -> bool:

@@ -40,7 +40,7 @@ class WholeReplica:
         if self._wire is None:
             return float(torch.linalg.vector_norm(norms))
         shares = torch.tensor([1 / self._copies(p) for _, p in pairs], dtype=torch.float64)
-        return math.sqrt(*self.sums([float((norms.double().cpu() ** 2 * shares).sum())]))
+        return math.sqrt(*self.sums([float((norms.cpu().double() ** 2 * shares).sum())]))
 
     def all_are(self, *facts: bool) -> list[bool]:
         """Return, for each of `facts`, whether it is true on all pieces."""

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
+from quorate.core.precision import widest
 from quorate.core.vectors import Flat
 
 OWN_STEP = "_quorate_own_step"
@@ -137,7 +138,7 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
         for p in group["params"]:
             if p.grad is not None:
                 kinds.setdefault((p.grad.device, p.grad.dtype), []).append(local(p.grad))
-    inverse = scale.double().reciprocal().float()
+    inverse = scale.to(widest(scale.device)).reciprocal().float()
     for (device, _), grads in kinds.items():
         torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros((), device=device), inverse.to(device))
 
@@ -169,8 +170,8 @@ def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Opti
                     "in world.evaluate(); let all make as many steps"
                 )
             return loss
-        mean = means.of_number(torch.as_tensor(loss).detach().to(torch.float64).reshape(1))
-        return mean[0].to(loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
+        mean = means.of_number(torch.as_tensor(loss).detach().cpu().to(torch.float64).reshape(1))
+        return mean[0].to(loss.device, loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed
 

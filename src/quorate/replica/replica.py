@@ -45,7 +45,8 @@ class Replica:
     """The user's model and optimizer; implements `core.own_replica.OwnReplica`. It knows no other worker.
 
     `plain` is the optimizer's own class. `header` returns the length of a header, from the number of tensors and of
-    parts. `is_coded` says which parameters are compressed; `host` makes steps on the host.
+    parts. `is_coded` says which parameters are compressed; `host` makes steps on the host. `narrow` is a
+    small float that is summed as it is.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Replica:
         header: Callable[[int, int], int],
         is_coded: Callable[[str, Tensor], bool] | None = None,
         host: HostStep | None = None,
+        narrow: torch.dtype | None = None,
     ) -> None:
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
-        self.host, self.is_coded = host, is_coded
+        self.host, self.is_coded, self._narrow = host, is_coded, narrow
         self.spread: WholeTensors | OnPieces | None = None
         """Makes steps of a model in pieces."""
         note_attributes(optimizer)
@@ -84,8 +86,9 @@ class Replica:
         self.trained = [p for _, p in named]
         """The parameters in vectors, in their order."""
         tensors: list[tuple[str, Tensor]] = list(named)
-        parts = len(layout_of(tensors, coded=self.is_coded).parts)
-        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), coded=self.is_coded)
+        how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
+        parts = len(layout_of(tensors, **how).parts)
+        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
         self.used = [False] * len(named)
         """For each of them, whether any worker had a gradient in the newest mean of gradients."""
 
@@ -317,7 +320,9 @@ class Replica:
                 tensors += [(f"{name}/{kept}", p) for name, p in named]
             if numbers:
                 tensors.append((_NUMBERS, torch.zeros(numbers, dtype=self._wide)))
-            self._layouts[key] = layout_of(tensors, header=own.header, coded=self._coded_among(names))
+            self._layouts[key] = layout_of(
+                tensors, header=own.header, coded=self._coded_among(names), narrow=self._narrow
+            )
         return self._layouts[key]
 
     def _coded_among(self, names: Sequence[str]) -> Callable[[str, Tensor], bool] | None:

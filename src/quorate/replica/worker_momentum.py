@@ -264,9 +264,9 @@ def is_decoupled(group: dict[str, Any], plain: type[Optimizer]) -> bool:
 
 def numbers_of(sums: Sequence[Tensor]) -> list[float]:
     """Return the values of `sums`; a device is synchronized once."""
-    if len({x.device for x in sums}) > 1:
+    if len({(x.device, x.dtype) for x in sums}) > 1:
         return [float(x) for x in sums]
-    return [float(x) for x in torch.stack([x.double() for x in sums]).tolist()] if sums else []
+    return [float(x) for x in torch.stack(list(sums)).tolist()] if sums else []
 
 
 def _nadam(own: OwnMoment, g: Tensor, beta: float, group: dict[str, Any]) -> Tensor:

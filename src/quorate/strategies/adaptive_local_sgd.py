@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
+from quorate.core.precision import widest
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -112,4 +113,5 @@ class AdaptiveLocalSGD(LocalStepSettings):
 
 
 def _square(x: Flat) -> float:
-    return sum(float((part.abs() if part.is_complex() else part).double().square().sum()) for part in x.segments())
+    wide = (part.abs() if part.is_complex() else part for part in x.segments())
+    return sum(float(part.to(widest(part.device)).square().sum()) for part in wide)

@@ -31,6 +31,7 @@ class _Unconcerned:
     codec = rule = error_feedback = None
     is_of_gradients = is_adaptive = codes_sums = keeps_more = keeps_few = feeds_back = False
     compress, reduce, attack, on_anomaly, error_decay = "none", "auto", "", "ignore", 1.0
+    reduce_dtype = "float32"
 
 
 UNCONCERNED: Any = _Unconcerned
@@ -185,6 +186,13 @@ RULES = (
     Rule("on_anomaly", lambda c, s, r: r.settings.on_anomaly != "ignore" and not r.forms_means,
          'on_anomaly="{settings.on_anomaly}" watches plain means; with {compress} and {reduce} leave it out: a rule '
          "finds what is wrong by itself, and codes of gradients are no gradients"),
+    Rule("reduce_dtype", lambda c, s, r: r.settings.reduce_dtype != "float32"
+         and not (c.averages_gradients and c.axes is None),
+         'reduce_dtype="{settings.reduce_dtype}" cannot be combined with {label} or with pieces: it is for means '
+         "of the gradients of whole models in each step (all-reduce)"),
+    Rule("reduce_dtype", lambda c, s, r: r.settings.reduce_dtype != "float32"
+         and (r.codec or r.settings.reduce != "auto"),
+         'reduce_dtype="{settings.reduce_dtype}" is for plain sums; leave out {compress} and {reduce}'),
     Rule("reduce", lambda c, s, r: r.settings.reduce == "adasum" and r.codec,
          "{reduce} needs gradients as they are, for their scalar products; leave out {compress}"),
     Rule("reduce", lambda c, s, r: r.rule and r.is_of_gradients,
@@ -366,6 +374,7 @@ def features() -> dict[str, dict[str, Any]]:
         "reduce=adasum": {"compress": "none", "reduce": "adasum"},
         "attack": {"attack": "sign-flip"},
         "on_anomaly": {"on_anomaly": "warn"},
+        "reduce_dtype": {"reduce_dtype": "bfloat16"},
         "weight": {"weight": "examples"},
         "AdaScale": {"optimizer": AdaScale},
         "LBFGS": {"optimizer": LBFGS},

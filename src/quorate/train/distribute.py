@@ -162,7 +162,8 @@ def distribute(
             of gradients (under `diloco`, of changes of the parameters), with the codec's settings beside it. `reduce`,
             `error_feedback`, `error_decay`, `dense` and `dense_below` are in docs/howto/compress.md. `on_anomaly` is
             the treatment of a gradient far out of proportion to the others, under `all-reduce`: "warn" names its
-            worker, "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md).
+            worker, "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md). `reduce_dtype="bfloat16"`
+            sums gradients of bfloat16 parameters as they are, in place of float32 (docs/howto/gpus.md).
 
     Returns:
         The optimizer, which now has `accumulate()` and `finish()`.

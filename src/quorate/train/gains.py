@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from quorate.core.precision import widest
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.optim.ada_scale import AdaScale, spread_of
@@ -71,5 +72,5 @@ def measure_gains(optimizer: Optimizer, worker: StrategyWorker, observers: Obser
 
 
 def _square(gradients: Sequence[Tensor | None]) -> Tensor:
-    norms = [torch.linalg.vector_norm(g, dtype=torch.float64).cpu() for g in gradients if g is not None]
+    norms = [torch.linalg.vector_norm(g, dtype=widest(g.device)).cpu().double() for g in gradients if g is not None]
     return torch.stack(norms).square().sum().reshape(1) if norms else torch.zeros(1, dtype=torch.float64)

@@ -20,7 +20,7 @@ from quorate.rounds.replay.replayed import ReplayedRounds
 from quorate.train.compatibility import Combination, check
 from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.replica_copy import TooFewOptimizers
-from quorate.train.same_call import compare_calls, compare_options
+from quorate.train.same_call import compare_calls
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
@@ -40,8 +40,7 @@ def begin(worker: StrategyWorker) -> None:
     wire, replica = worker.wire, worker.replica
     if wire.is_newcomer:
         return
-    compare_calls(worker.call, wire)
-    compare_options(replica.optimizer, wire)
+    compare_calls(worker.call, replica.optimizer, wire)
     copy_tensors([*replica.every, *beside(replica.model, replica.every)], wire)
     copy_optimizer(replica.optimizer, wire)
     wire.trim()  # memory of the copies
@@ -49,9 +48,11 @@ def begin(worker: StrategyWorker) -> None:
 
 def connect(worker: StrategyWorker) -> None:
     """Open the connections of sums now: a paused worker answers for several optimizers, and must not block in one."""
+    devices = {part.device for part in worker.replica.layout.parts}
+    worker.wire.use_device(next((p.device for p in worker.replica.every), torch.device("cpu")))
     if not (worker.has_rounds or worker.wire.is_newcomer):
-        for kind in sorted({part.device.type for part in worker.replica.layout.parts}):
-            worker.wire.connect(torch.device(kind))
+        for device in sorted(devices, key=str):
+            worker.wire.connect(device)
 
 
 def enter(

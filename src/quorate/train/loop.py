@@ -71,7 +71,9 @@ class Loop(StepObserver):
         wire = place.wire if watched.coordinates is None else watched.coordinates.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
-        self.strategy, self.replica = strategy, Replica(optimizer, plain, model, header, is_coded, watched.host)
+        self.strategy = strategy
+        narrow = watched.reduction.narrow
+        self.replica = Replica(optimizer, plain, model, header, is_coded, watched.host, narrow)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._trained = trained(place)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))

@@ -141,3 +141,4 @@ class Settings(_OfAll, total=False):
     dense_below: int
     attack: str
     on_anomaly: Literal["ignore", "warn", "skip"]
+    reduce_dtype: Literal["float32", "bfloat16"]

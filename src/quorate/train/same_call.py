@@ -84,9 +84,14 @@ def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
-def compare_calls(own: Call, wire: Wire) -> None:
-    """Raise `ConfigurationError`, on every worker, naming the first difference from rank 0."""
-    calls = _gathered(own.summary, wire)
+def compare_calls(own: Call, optimizer: Optimizer, wire: Wire) -> None:
+    """Raise `ConfigurationError`, on every worker, naming the first difference from rank 0, in one exchange.
+
+    If some optimizers have state and others have none, only those were loaded: all get rank 0's state and options then.
+    Otherwise the options are compared, too.
+    """
+    gathered = _gathered([own.summary, bool(optimizer.state), options_in_force(optimizer)], wire)
+    calls = [call for call, *_ in gathered]
     for name in dict.fromkeys(key for call in calls for key in call):
         values = [json.dumps(call.get(name)) for call in calls]
         if len(set(values)) == 1:
@@ -96,18 +101,13 @@ def compare_calls(own: Call, wire: Wire) -> None:
         raise ConfigurationError(
             f"{_difference(name, values)}; every worker must call quorate.distribute with the same arguments"
         )
+    if len({has_state for _, has_state, _ in gathered}) == 1:
+        _compare_options([options for *_, options in gathered])
 
 
-def compare_options(optimizer: Optimizer, wire: Wire) -> None:
-    """Raise `ConfigurationError`, on every worker, if optimizers have different options.
-
-    If some have state and others have none, only those were loaded: all get rank 0's state and options then.
-    """
-    gathered = _gathered([bool(optimizer.state), options_in_force(optimizer)], wire)
-    if len({has_state for has_state, _ in gathered}) > 1:
-        return
-    for number in range(len(optimizer.param_groups)):
-        groups = [options[number] for _, options in gathered]
+def _compare_options(of_workers: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    for number in range(len(of_workers[0])):
+        groups = [options[number] for options in of_workers]
         for name in dict.fromkeys(name for group in groups for name in group):
             values = [json.dumps(group.get(name)) for group in groups]
             if len(set(values)) > 1:

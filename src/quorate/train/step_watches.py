@@ -16,6 +16,7 @@ from torch import Tensor
 from quorate.checkpoint.participants import trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.precision import widest
 from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders
@@ -92,7 +93,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
     gradients = [x for x in numbers if x is not None]
     if not gradients:
         return False
-    sums = [x.sum().abs().double().cpu().reshape(1) for x in gradients if x.device.type != "cpu"]
+    sums = [x.sum().abs().cpu().double().reshape(1) for x in gradients if x.device.type != "cpu"]
     on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
     is_bad = not finite.sees([*on_cpu, *sums])
     if not worker.means.headers.most_of_pieces(float(is_bad)):
@@ -249,7 +250,7 @@ class SampledParameters:
             self._pointers, self._views = pointers, [_spread(p) for p in self._chosen if p.is_contiguous()]
         views = self._views
         if len({x.dtype for x in views}) > 1 or len({x.device for x in views}) > 1:
-            views = [x.to(views[0].device, torch.float64) for x in views]
+            views = [x.to(views[0].device, widest(views[0].device)) for x in views]
         return torch.cat(views) if views else torch.empty(0)
 
 

@@ -2,27 +2,33 @@
 
 Used for groups in both worlds, and in the real one for ragged collectives. There is one phase only, so a collective is
 under way once it is called, whoever waits first. Sums are formed in order of rank, host by host, so all workers get the
-same bits.
-Cost per worker: P - 1 messages out; `all_reduce` sends (P - 1) n elements, `reduce_scatter` (P - 1) n / P.
+same bits. A large broadcast goes along a tree (`wire.tree`), whose inner workers forward it in a task.
+Cost per worker: P - 1 messages out; `all_reduce` sends (P - 1) n elements, `reduce_scatter` (P - 1) n / P, `broadcast`
+2 n at most.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work, Write
-from quorate.core.errors import ConfigurationError
-from quorate.wire.cut import piece
+from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
+from quorate.wire.cut import WHOLE_BYTES, piece
 from quorate.wire.swap import Swap
+from quorate.wire.tree import children_of
+from quorate.wire.turns import Turns
 
 T = TypeVar("T")
+IDLE_SECONDS = 60.0
+"""Seconds of one wait of a task, which waits again."""
 
 
 def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor:
@@ -79,6 +85,12 @@ class CollectivesByMessages(Wire):
 
     def __init__(self) -> None:
         self._calls = itertools.count()
+        self._turns = Turns(self, "halves")
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether workers of one host read large shared messages where their sender has written them."""
+        return True
 
     @functools.cached_property
     def _hosts(self) -> list[int]:
@@ -96,15 +108,40 @@ class CollectivesByMessages(Wire):
 
         All workers' `operation` must be equal (else each raises `Mismatch`, as it receives from all).
         """
-        tag = f"collective/{next(self._calls)}"
-        others = [peer for peer in range(self.size) if peer != self.rank]
-        sends = [
-            self.send(replace(outgoing[peer], header={"operation": operation, **outgoing[peer].header}), peer, tag)
-            for peer in others
-        ]
-        receives = [self.receive(peer, tag, others) for peer in others]
+        return self._exchange(operation, dict(enumerate(outgoing)), combine)
 
-        return Swap(self, operation, others, receives, sends, outgoing[self.rank], combine)
+    def _exchange(
+        self,
+        operation: str,
+        outgoing: Mapping[int, Message],
+        combine: Callable[[list[Message]], T],
+        forwards_to: Sequence[int] = (),
+    ) -> Work[T]:
+        """Send `outgoing`, and `combine` the messages received from the same workers, by rank.
+
+        With `forwards_to` the message received is forwarded to these workers, from which messages are received, too.
+        """
+        tag = f"collective/{next(self._calls)}"
+        everyone = [peer for peer in range(self.size) if peer != self.rank]
+        sends = [
+            self.send(replace(message, header={"operation": operation, **message.header}), peer, tag)
+            for peer, message in outgoing.items()
+            if peer != self.rank
+        ]
+        peers = [peer for peer in (*outgoing, *forwards_to) if peer != self.rank]
+        receives = [self.receive(peer, tag, everyone) for peer in peers]
+        if forwards_to:
+            first, receives[0] = receives[0], self.receive(self.rank, tag, everyone)
+            self._turns.add(lambda channel: self._forward(first, forwards_to, tag))
+        return Swap(self, operation, peers, receives, sends, outgoing.get(self.rank, Message()), combine)
+
+    def _forward(self, receive: Work[tuple[int, Message]], to: Sequence[int], tag: str) -> None:
+        """Forward a message, in a task without a limit of time. The wait of the collective has one, and its errors."""
+        with suppress(QuorateError):
+            message = patiently(receive)[1]
+            message = self._from_one_copy(message.tensors[0], message.header) if message.tensors else message
+            for peer in (*to, self.rank):
+                self.send(message, peer, tag)
 
     def _to_all(self, message: Message) -> list[Message]:
         return [message] * self.size
@@ -156,12 +193,26 @@ class CollectivesByMessages(Wire):
         return [x if x is not own_tensor or own.shared else own_tensor.clone() for x in tensors]
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
+        is_small = x.nbytes < WHOLE_BYTES
+        hosts = [0] * self.size if is_small else self._hosts
+        children = children_of(hosts, root, shares=is_small or self.shares_memory)
+        parent = next((rank for rank, own in enumerate(children) if self.rank in own), self.rank)
+
         def combine(messages: list[Message]) -> Tensor:
             if self.rank != root:
-                x.detach().copy_(messages[root].tensors[0])
+                x.detach().copy_(messages[parent].tensors[0])
             return x
 
-        return self._swap(f"broadcast from {root} {describe(x)}", self._from_root(Message((x,)), root), combine)
+        operation, own = f"broadcast from {root} {describe(x)}", children[self.rank]
+        if self.rank != root:
+            return self._exchange(operation, {parent: Message()}, combine, own)
+        message = Message((x,)) if is_small or not own else self._from_one_copy(x, {})
+        return self._exchange(operation, dict.fromkeys(own, message), combine)
+
+    def _from_one_copy(self, x: Tensor, header: Mapping[str, Any]) -> Message:
+        """Return a message with a copy of `x` that several workers of a host may read."""
+        copied = self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
+        return Message((copied,), header, shared=True)
 
     def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
         outgoing = [Message((x,)) if peer == root else Message() for peer in range(self.size)]
@@ -204,3 +255,12 @@ class CollectivesByMessages(Wire):
 def _one_each(pieces: Sequence[Tensor], size: int) -> None:
     if len(pieces) != size:
         raise ConfigurationError(f"{len(pieces)} pieces for {size} workers; give one for each")
+
+
+def patiently(work: Work[T]) -> T:
+    """Wait without a limit, in a task beside a wait that has one."""
+    while True:
+        try:
+            return work.wait(IDLE_SECONDS)
+        except WireTimeout:
+            continue

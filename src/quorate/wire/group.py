@@ -19,9 +19,8 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.members import Members
 from quorate.wire.cut import WHOLE_BYTES
-from quorate.wire.exchange import CollectivesByMessages, assembled, describe, pieces_of
+from quorate.wire.exchange import CollectivesByMessages, assembled, describe, patiently, pieces_of
 from quorate.wire.swap import Swap
-from quorate.wire.turns import Turns
 from quorate.wire.work import Together
 
 _groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = WeakKeyDictionary()
@@ -61,7 +60,6 @@ class GroupWire(CollectivesByMessages):
         self.name = f"{parent.name}[{','.join(map(str, self.ranks))}]"
         self._seen: tuple[Members | None, Members] = None, Members(self.size)
         """The newest members of the parent, and this group among them."""
-        self._turns = Turns(self, "halves")
         self._calls = _groups.setdefault(parent, {}).setdefault(self.ranks, itertools.count())
 
     @property
@@ -79,6 +77,13 @@ class GroupWire(CollectivesByMessages):
     @property
     def max_size(self) -> int:
         return len(self.ranks)
+
+    @property
+    def shares_memory(self) -> bool:
+        return not isinstance(self.parent, CollectivesByMessages) or self.parent.shares_memory
+
+    def use_device(self, device: torch.device) -> None:
+        self.parent.use_device(device)
 
     def enter(self) -> None:
         self.parent.enter()
@@ -153,9 +158,6 @@ class GroupWire(CollectivesByMessages):
         """Do nothing: the parent owns all resources."""
 
 
-_IDLE_SECONDS = 60.0
-
-
 class SumInHalves:
     """One sum under way: the `first` exchange (a `Swap`) results in this worker's piece, and `combine` joins all
     pieces. `tag` is used for nothing else."""
@@ -175,7 +177,7 @@ class SumInHalves:
         """Form this worker's piece, in the task, once the others' have arrived, without a limit of time. `wait` has the
         limit, and raises the error."""
         try:
-            summed = self._patiently()
+            summed = patiently(self._first)
             if summed.device.type == "cpu":  # so that it is not copied for each receiver
                 summed = self._wire.empty(summed.numel(), summed.dtype).copy_(summed)
             message = Message((summed,), {"operation": self._operation}, shared=True)
@@ -184,14 +186,6 @@ class SumInHalves:
         except Exception as error:
             self._error = error
             self._wire.send(Message(), self._wire.rank, self._tag)
-
-    def _patiently(self) -> Tensor:
-        while True:
-            try:
-                summed: Tensor = self._first.wait(_IDLE_SECONDS)
-            except WireTimeout:
-                continue
-            return summed
 
     def done(self) -> bool:
         if self._second is not None:

@@ -53,7 +53,7 @@ class Swap(Generic[T]):
     def too_late(self, seconds: float) -> WireTimeout:
         """Return the error of a wait of `seconds` that was too short."""
         late = [peer for peer, work in zip(self._others, self._receives, strict=True) if not work.done()]
-        late = late or [peer for peer, work in zip(self._others, self._sends, strict=True) if not work.done()]
+        late = late or [peer for peer, work in zip(self._others, self._sends, strict=False) if not work.done()]
         board, (rank, *late) = self._wire.board, ranks_of_world(self._wire, [self._wire.rank, *late])
         return WireTimeout(
             f"{named(board, [rank])} waited {seconds:g} s for {named(board, late)} in {self._operation}", late

@@ -56,6 +56,9 @@ class Wrapped(Wire):
     def channel(self, name: str) -> Wire:
         return self._again(self.inner.channel(name))
 
+    def use_device(self, device: torch.device) -> None:
+        self.inner.use_device(device)
+
     def connect(self, device: torch.device) -> None:
         self.inner.connect(device)
 
@@ -64,6 +67,9 @@ class Wrapped(Wire):
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         return self._call("all_reduce", lambda: self.inner.all_reduce(x), x, None)
+
+    def all_reduce_narrow(self, x: Tensor) -> Work[Tensor]:
+        return self._call("all_reduce", lambda: self.inner.all_reduce_narrow(x), x, None)
 
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         return self._call("reduce_scatter", lambda: self.inner.reduce_scatter(x), x, None)

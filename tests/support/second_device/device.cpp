@@ -103,14 +103,23 @@ const bool are_hooks_there = [] {
   return true;
 }();
 
+// With SIM_FLOAT64=refused it has no numbers of 64 bits, as GPUs of Apple and Intel.
+void check_dtype(c10::ScalarType dtype) {
+  const char* said = std::getenv("SIM_FLOAT64");
+  bool is_refused = said != nullptr && std::strcmp(said, "refused") == 0;
+  TORCH_CHECK(!is_refused || (dtype != at::kDouble && dtype != at::kComplexDouble), "the device sim has no float64");
+}
+
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  check_dtype(c10::dtype_or_default(dtype));
   return at::detail::empty_generic(size, &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                    c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+  check_dtype(c10::dtype_or_default(dtype));
   return at::detail::empty_strided_generic(size, stride, &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            c10::dtype_or_default(dtype));
 }

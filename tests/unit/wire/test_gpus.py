@@ -16,7 +16,7 @@ from quorate.wire.real.gpus import gpu_backend
 from quorate.wire.real.shared import Arena, is_possible
 
 
-def found_by(owned: list[str | None], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def found_by(owned: list[list[str] | None], monkeypatch: pytest.MonkeyPatch) -> set[str]:
     board, own = MemoryBoard(), iter(owned)
     monkeypatch.setattr(gpus, "own_gpu", lambda: next(own))
     with ThreadPoolExecutor(len(owned)) as threads:
@@ -27,15 +27,16 @@ def found_by(owned: list[str | None], monkeypatch: pytest.MonkeyPatch) -> set[st
 @pytest.mark.parametrize(
     ("owned", "wanted"),
     [
-        (["a", "b"], "nccl"),
-        (["a", "a"], "host"),
-        (["a", "b", "a"], "host"),
-        (["a", None], "host"),
+        ([["a"], ["b"]], "nccl"),
+        ([["a"], ["a"]], "host"),
+        ([["a"], ["b"], ["a"]], "host"),
+        ([["a", "bus 1"], ["b", "bus 1"]], "host"),  # two slices of one GPU
+        ([["a"], None], "host"),
         ([None] * 2, "host"),
     ],
 )
 def test_nccl_only_where_each_has_a_gpu_to_itself(
-    owned: list[str | None], wanted: str, monkeypatch: pytest.MonkeyPatch
+    owned: list[list[str] | None], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found_by(owned, monkeypatch) == {wanted}
 

@@ -117,7 +117,7 @@ def join(*, timeout: float = DEFAULT_TIMEOUT, records: bool | None = None, log: 
     if joined.world is None:
         prepare_servers(place)
         is_real = isinstance(place.wire, RealWire)
-        device = _device() if is_real else torch.device("cpu")
+        device = _device(place.wire.endpoint) if isinstance(place.wire, RealWire) else torch.device("cpu")
         prepare(place, overrides_here())
         start_records(place, str(device), overrides_here(), wanted=records, log=log)
         joined.world = World(place, device, _number("LOCAL_RANK") if is_real else None)
@@ -172,7 +172,7 @@ def _enter(timeout: float) -> current.Place:
         is_encrypted=is_encrypted_here(),
         congestion=congestion_here(),
     )
-    _device()
+    _device(endpoint)
     gpus = gpu_backend(endpoint.board, rank, size, gpu_backend_here(), timeout)
     wire = RealWire(endpoint, gpus=gpus)
     place = current.enter(wire)
@@ -249,12 +249,24 @@ def _failure_of(wire: RealWire) -> QuorateError | None:
     return None
 
 
-def _device() -> torch.device:
+def _device(endpoint: Endpoint) -> torch.device:
+    """Return the current GPU where the script has chosen it, else that of the worker's number on its host; or the CPU.
+
+    A script has chosen where torch computes on a GPU already, and its number is not 0, or nothing else says which one.
+    """
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    local = _number("LOCAL_RANK") or 0
+    local = _number("LOCAL_RANK")
+    if torch.cuda.is_initialized():
+        current = torch.cuda.current_device()
+        if current or local is None or dist.is_initialized():
+            local = current
+    if local is None:
+        host = endpoint.host_of(endpoint.rank)
+        local = sum(endpoint.host_of(rank) == host for rank in range(endpoint.rank))
     device = torch.device("cuda", local % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    endpoint.use_gpu(device)
     return device
 
 

@@ -173,7 +173,7 @@ class Ending:
     def _share_bad_news(self) -> None:
         """Make a gradient not finite in all stages if it is in one, so that all stages skip the step, or none."""
         gradients = [local(p.grad) for p in self.trained() if p.grad is not None]
-        sums = [x.sum().double().cpu() for x in gradients if x.numel()]
+        sums = [x.sum().cpu().double() for x in gradients if x.numel()]
         is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
         flags = self._coordinates.traffic.wait_along(self._wire.all_gather(torch.tensor([is_bad])), self._wire.clock)
         if not is_bad and any(bool(flag) for flag in flags):

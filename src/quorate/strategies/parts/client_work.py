@@ -21,6 +21,7 @@ import torch
 
 from quorate.core.clients import ClientTerms, Turn
 from quorate.core.errors import ConfigurationError
+from quorate.core.precision import widest
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
@@ -245,7 +246,9 @@ def clipped(delta: Flat, most: float) -> Flat:
     """
     if not most:
         return delta
-    length = math.sqrt(sum(float(part.detach().abs().double().square().sum()) for part in delta.bare().parts))
+    length = math.sqrt(
+        sum(float(part.detach().abs().to(widest(part.device)).square().sum()) for part in delta.bare().parts)
+    )
     if not math.isfinite(length):
         return delta.map(torch.zeros_like)
     return delta.mul_(most / length) if length > most else delta

@@ -347,7 +347,7 @@ def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
         kind = torch.float64 if torch.float64 in (_real(x).dtype, _real(y).dtype) else torch.float32
         pieces = zip(_real(x).reshape(-1).split(PIECE), _real(y).reshape(-1).split(PIECE), strict=True)
         sums = [torch.dot(x_piece.to(kind), y_piece.to(kind)) for x_piece, y_piece in pieces]
-        total += float(torch.stack(sums).double().sum())
+        total += float(torch.stack(sums).cpu().double().sum())
     return total
 
 

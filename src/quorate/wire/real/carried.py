@@ -74,14 +74,3 @@ def numbers_of(x: Tensor) -> Numbers:
     flat = x.detach().as_strided((x.numel(),), (1,))  # one number may count as contiguous and still have a stride
     bits: Numbers = flat.view(torch.uint8).numpy().view(bits_of(x.dtype)) if is_small_float(x.dtype) else flat.numpy()
     return bits
-
-
-def as_integers(x: Tensor) -> Tensor | None:
-    """Return the memory of `x` as a vector of integers; None where it is no multiple of 8 or 4 bytes."""
-    if not x.is_contiguous() or x.is_conj() or x.is_neg():
-        return None
-    for dtype in (torch.int64, torch.int32):
-        offset, nbytes = x.storage_offset() * x.itemsize, x.numel() * x.itemsize
-        if offset % dtype.itemsize == 0 and nbytes % dtype.itemsize == 0:
-            return x.view(-1).view(dtype)
-    return None

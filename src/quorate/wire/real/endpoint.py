@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
 from quorate.core.members import Members
@@ -99,6 +101,12 @@ class Endpoint:
         """See `Wire.members`."""
         self.followers: list[str] = []
         """Tags under which deaths are announced."""
+        self.gpu: torch.device | None = None
+        """The GPU that threads of this worker use: that of its first model."""
+        self.has_model = False
+        """Whether `gpu` is that of a model; else it was found when this worker joined."""
+        self.has_told_of_host = False
+        """Whether a line on stderr has said that tensors of GPUs are summed in the memory of the host."""
         self._history: bytes | None = None
         self._looked_at = 0.0
         if self.max_size > 1:
@@ -128,6 +136,12 @@ class Endpoint:
             self.board = kept
             for name in (f"{_KEYS}/{kind}/{self.rank}" for kind in ("host", "place", "mail") if self.rank >= self.size):
                 self.board.set(name, board.get(name) or b"")  # the others began without it
+
+    def use_gpu(self, gpu: torch.device) -> None:
+        """Let threads of this worker use the GPU of its model, also those that have another current one."""
+        self.gpu = gpu
+        if self.mailbox is not None:
+            self.mailbox.use_gpu(gpu)
 
     def host_of(self, rank: int) -> int:
         """Return `Wire.host_of`; a worker whose place is unknown is on a host of its own."""

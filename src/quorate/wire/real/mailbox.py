@@ -129,6 +129,11 @@ class Mailbox:
                 return Loan.of(x, memory.fd, offset + x.data_ptr() - address)
         return None
 
+    def use_gpu(self, gpu: torch.device) -> None:
+        """Let `gpu` access the memory of `empty` from now on."""
+        if self._arena is not None:
+            self._arena.gpu = gpu
+
     def trim(self) -> None:
         """See `Wire.trim`."""
         if self._arena is not None:

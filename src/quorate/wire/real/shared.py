@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from quorate.wire.real import semaphores
+from quorate.wire.real.gpus import on_gpu
 
 LEAST_BYTES = 1 << 16
 """Smallest tensor that gets a block, in bytes."""
@@ -105,6 +106,8 @@ class Arena:
         """By size: how often one of several free blocks was taken, and the fewest that were left."""
         self.dead: Collection[int] = ()
         """Readers that have ended, and hold no block any more."""
+        self.gpu: torch.device | None = None
+        """The GPU that may access the blocks; None: the current one of the thread."""
 
     def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
         """Return a tensor (numel,) in a block of its own; in ordinary memory where it is small. See `Wire.empty`."""
@@ -119,7 +122,7 @@ class Arena:
         if not block.is_filled:
             _make_pages(block.address, nbytes)  # the block is up to an eighth larger
             block.is_filled = True
-        block.is_pinned = block.is_pinned or pin(block.address, block.nbytes)
+        block.is_pinned = block.is_pinned or pin(block.address, block.nbytes, self.gpu)
         array = np.frombuffer(block.window, np.uint8, nbytes)
         x = torch.from_numpy(array)
         address = x.data_ptr()
@@ -239,7 +242,7 @@ class Arena:
 
     def _release(self, block: _Block) -> None:
         if block.is_pinned:
-            unpin(block.address)
+            unpin(block.address, self.gpu)
             block.is_pinned = False
         _madvise()(block.address, block.nbytes, mmap.MADV_REMOVE)
         block.is_filled = False
@@ -312,18 +315,22 @@ class Lender:
         os.close(self.fd)
 
 
-def pin(address: int, nbytes: int) -> bool:
-    """Let the GPU of this process access `nbytes` from `address` on, until `unpin`; return whether it can.
+def pin(address: int, nbytes: int, gpu: torch.device | None = None) -> bool:
+    """Let `gpu`, or the thread's current one, access `nbytes` from `address` on, until `unpin`; return whether it can.
 
     Does nothing where this process has not begun to compute on a GPU. Cost: some 0.3 ms per MB, once.
     """
-    return _has_begun() and bool(_runtime().cudaHostRegister(address, nbytes, 0) == _runtime().cudaError.success)
+    if not _has_begun():
+        return False
+    with on_gpu(gpu):  # another thread's current GPU is the first, where this would make a context
+        return bool(_runtime().cudaHostRegister(address, nbytes, 0) == _runtime().cudaError.success)
 
 
-def unpin(address: int) -> None:
+def unpin(address: int, gpu: torch.device | None = None) -> None:
     """Undo `pin`, before the memory is released."""
     if _has_begun():
-        _runtime().cudaHostUnregister(address)
+        with on_gpu(gpu):
+            _runtime().cudaHostUnregister(address)
 
 
 def _has_begun() -> bool:

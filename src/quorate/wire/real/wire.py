@@ -1,5 +1,5 @@
 """`RealWire`: sums in memory that the processes of one host share, and between hosts by messages; or over a c10d
-process group, as broadcasts are. Ragged collectives and messages use sockets.
+process group, as broadcasts between GPUs are. Ragged collectives and messages use sockets.
 
 Process groups of torch serve collectives that use neither shared memory nor messages.
 """
@@ -11,7 +11,8 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,14 +25,14 @@ from quorate.core.contracts import Common, Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Header
 from quorate.core.members import Members
-from quorate.wire.cut import WHOLE_BYTES
+from quorate.core.telling import tell
 from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
-from quorate.wire.real.carried import as_integers, is_small_float
+from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.gpus import HOST, NCCL
+from quorate.wire.real.gpus import HOST, NCCL, why_not_nccl
 from quorate.wire.real.host_exchange import Post
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import layout_of
@@ -42,7 +43,7 @@ from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
 from quorate.wire.real.works import GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
-from quorate.wire.work import SENT, Together
+from quorate.wire.work import SENT
 
 T = TypeVar("T")
 _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8)
@@ -50,8 +51,6 @@ _CARRIED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.i
 
 _SUMS = "sums in shared memory"
 """The tag of messages about sums."""
-_LARGE_BYTES = 1 << 22
-"""Smallest broadcast through blocks of shared memory, in bytes: smaller ones would leave many blocks behind."""
 
 
 class RealWire(CollectivesByMessages):
@@ -75,6 +74,8 @@ class RealWire(CollectivesByMessages):
         self._beside = Beside() if beside is None else beside
         self._sums: Sums | HostSums | None = None
         self._channels: dict[str, RealWire] = {}
+        self._launches = deque[GroupWork]()
+        """The collectives of process groups that are not launched yet, in order."""
         self._busy = threading.Lock()
 
     @property
@@ -102,6 +103,12 @@ class RealWire(CollectivesByMessages):
     def group(self, members: Sequence[int]) -> Wire:
         return GroupWire(self, members)
 
+    def use_device(self, device: torch.device) -> None:
+        if device.type == "cuda" and not self.endpoint.has_model:
+            self.endpoint.has_model = True
+            torch.cuda.set_device(device)
+            self.endpoint.use_gpu(device)
+
     def connect(self, device: torch.device) -> None:
         if self.size > 1 and self._shares(device):
             self._summing()
@@ -109,12 +116,18 @@ class RealWire(CollectivesByMessages):
             self._group(torch.device("cpu") if self._gpus == HOST else device)
 
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
+        return self._all_reduce(x, is_narrow=False)
+
+    def all_reduce_narrow(self, x: Tensor) -> Work[Tensor]:
+        return self._all_reduce(x, is_narrow=is_small_float(x.dtype))
+
+    def _all_reduce(self, x: Tensor, *, is_narrow: bool) -> Work[Tensor]:
         operation = f"all_reduce {describe(x)}"
-        if self._goes_by_messages(operation, x) and not self._is_long_way(x):
+        if self.size == 1 or x.numel() == 0:
             return super().all_reduce(x)
         if not self._shares(x.device):
-            wide = summable(self._carried(x))
-            return self._launch(operation, lambda group: group.allreduce([wide]), x, wide)
+            moved = self._carried(x).contiguous() if is_narrow else summable(self._carried(x))
+            return self._launch(operation, lambda group: group.allreduce([moved]), x, moved)
         with self._alone():
             count, sums = self.order.called(operation), self._summing()
             moved = self._carried(x)
@@ -123,23 +136,26 @@ class RealWire(CollectivesByMessages):
             return SumWork(self.order, sums, operation, count, x, sums.start(operation, moved, narrow))
 
     @functools.cached_property
-    def _has_shared_memory(self) -> bool:
+    def shares_memory(self) -> bool:
         return self.endpoint.shares_memory()
 
     def _shares(self, device: torch.device) -> bool:
-        return (device.type == "cpu" or self._gpus == HOST) and self._has_shared_memory
+        return (device.type == "cpu" or self._gpus == HOST) and self.shares_memory
 
     def _carried(self, x: Tensor) -> Tensor:
         """Return `x` on the device of the exchange: its GPU, or the CPU."""
         if self._gpus != HOST or x.device.type == "cpu":
             return x.detach()
+        if not self.endpoint.has_told_of_host:
+            self.endpoint.has_told_of_host = True
+            self._tell_of_host(x.device)
         return self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
 
-    def _is_long_way(self, x: Tensor) -> bool:
-        """Whether `x` is too large to be sent from every worker to every other; sums between hosts check the order of
-        collectives themselves."""
-        is_large = x.numel() * x.element_size() > WHOLE_BYTES
-        return is_large and self.size > 1 and not self.endpoint.is_local and self._shares(x.device)
+    def _tell_of_host(self, device: torch.device) -> None:
+        """Say once in a run, on stderr, that tensors of GPUs are summed in the memory of the host, and why."""
+        why = why_not_nccl(self.board, self.size, device)
+        if self.rank == why.teller:
+            tell(f"quorate: tensors on {device.type} devices are summed in the memory of the host: {why.words}\n")
 
     def _summing(self) -> Sums | HostSums:
         if self._sums is None:
@@ -160,55 +176,47 @@ class RealWire(CollectivesByMessages):
         return self._sums
 
     def broadcast(self, x: Tensor, root: int = 0) -> Work[Tensor]:
-        operation = f"broadcast from {root} {describe(x)}"
-        if self._goes_by_messages(operation, x):
+        if self.size == 1 or x.numel() == 0 or x.device.type == "cpu" or self._gpus == HOST:
             return super().broadcast(x, root)
-        is_large = x.numel() * x.itemsize >= _LARGE_BYTES
-        bits = as_integers(x.detach()) if is_large and self._lies_here(x) else None
-        if bits is not None:
-            return self._broadcast_in_memory(operation, bits, x, root)
-        whole = self._carried(x).contiguous()
+        whole = x.detach().contiguous()
         carried = whole if x.dtype in _CARRIED else whole.view(-1).view(torch.uint8)
         options = dist.BroadcastOptions()
         options.rootRank = root
+        operation = f"broadcast from {root} {describe(x)}"
         return self._launch(operation, lambda group: group.broadcast([carried], options), x, whole)
 
-    def _broadcast_in_memory(self, operation: str, bits: Tensor, x: Tensor, root: int) -> Work[Tensor]:
-        """Broadcast by a sum of integers, to which all but the root contribute zeros. The zeros lie in other memory, as
-        workers may share that of `x`, such as tensors that a script has sent to its processes."""
-        moved = bits if self.rank == root else self.empty(bits.numel(), bits.dtype).zero_()
-        with self._alone():
-            work = self._in_memory(operation, bits, lambda sums: sums.start(operation, moved))
-        return Together([work], lambda _: x, self.clock)
-
     def reduce(self, x: Tensor, root: int = 0) -> Work[Tensor]:
-        operation = f"reduce to {root} {describe(x)}"
-        if self._goes_by_messages(operation, x):
+        if self.size == 1 or x.numel() == 0:
             return super().reduce(x, root)
         wide = summable(self._carried(x))
         options = dist.ReduceOptions()
         options.rootRank = root
+        operation = f"reduce to {root} {describe(x)}"
         return self._launch(operation, lambda group: group.reduce([wide], options), x, wide)
 
-    def _goes_by_messages(self, operation: str, x: Tensor) -> bool:
-        return self.size == 1 or x.numel() == 0 or self.order.is_new(operation)
-
     def _launch(self, operation: str, start: Callable[[Any], Any], x: Tensor, moved: Tensor) -> Work[Tensor]:
+        """Launch a collective of a process group; a new one once all workers have sent a message that describes it."""
         with self._alone():
+            description: Work[None] | None = None
+            if self.order.is_new(operation):
+                description = super()._exchange(operation, dict.fromkeys(range(self.size), Message()), lambda _: None)
             count = self.order.called(operation)
-            work = start(self._group(moved.device))
-        return GroupWork(self.order, work, operation, count, x, moved)
+            launch = functools.partial(self._started, start, moved.device)
+            return GroupWork(self.order, self._launches, launch, description, operation, count, x, moved)
+
+    def _started(self, start: Callable[[Any], Any], device: torch.device) -> Any:
+        return start(self._group(device))
 
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         operation = f"all_gather_into {describe(x)}"
-        if self._goes_by_messages(operation, x) or not self._lies_here(x):
+        if self.order.is_new(operation) or not x.numel() or not self._lies_here(x):
             return super().all_gather_into(x, write)
         with self._alone():
             return self._in_memory(operation, x, lambda sums: sums.put(operation, x, write))
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
         operation = f"all_to_all_single {describe(x)}"
-        if self._goes_by_messages(operation, x) or not self._lies_here(x):
+        if self.order.is_new(operation) or not x.numel() or not self._lies_here(x):
             return super().all_to_all_single(x)
         with self._alone():
             return LookWork(self._in_memory(operation, x, lambda sums: sums.look_at(operation, x)), x.dtype)
@@ -220,12 +228,19 @@ class RealWire(CollectivesByMessages):
 
     def _lies_here(self, x: Tensor) -> bool:
         """Whether all workers can access all `x` in shared memory."""
-        return self.endpoint.is_local and x.device.type == "cpu" and self._has_shared_memory
+        return self.endpoint.is_local and x.device.type == "cpu" and self.shares_memory
 
-    def _swap(self, operation: str, outgoing: Sequence[Message], combine: Callable[[list[Message]], T]) -> Work[T]:
+    def _exchange(
+        self,
+        operation: str,
+        outgoing: Mapping[int, Message],
+        combine: Callable[[list[Message]], T],
+        forwards_to: Sequence[int] = (),
+    ) -> Work[T]:
         with self._alone():
             count = self.order.called(operation)
-            return MessagesWork(self.order, super()._swap(operation, outgoing, combine), operation, count)
+            work = super()._exchange(operation, outgoing, combine, forwards_to)
+            return MessagesWork(self.order, work, operation, count)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

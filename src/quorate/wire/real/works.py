@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.naming import named
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.gpus import on_gpu
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
 from quorate.wire.real.order import Order
@@ -25,15 +27,56 @@ T = TypeVar("T")
 
 
 class GroupWork:
-    """A collective under way in a process group."""
+    """A collective of a process group.
 
-    def __init__(self, order: Order, work: Any, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
-        self._order, self._work, self._operation, self._count = order, work, operation, count
-        self._x, self._moved = x, moved
+    `launch` begins it, after all of `launches`, the earlier ones of the same channel, and after the `description` that
+    all workers exchange of a new one. It is launched by its call, or by a later call, `done` or `wait` on the channel.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        launches: deque[GroupWork],
+        launch: Callable[[], Any],
+        description: Work[None] | None,
+        operation: str,
+        count: int,
+        x: Tensor,
+        moved: Tensor,
+    ) -> None:
+        self._order, self._launches, self._operation, self._count = order, launches, operation, count
+        self._launch: Callable[[], Any] | None = launch
+        self._description, self._x, self._moved = description, x, moved
+        self._work: Any = None
+        self._is_over = False
+        launches.append(self)
+        self._launch_described()
+
+    def _launch_described(self) -> None:
+        """Launch the first collectives of the channel, as far as all workers have described them; never waits."""
+        while self._launches:
+            first = self._launches[0]
+            if first._description is not None and not first._description.done():
+                return
+            try:
+                first._begin(0.0)
+            except QuorateError:
+                return  # the wait for it raises the same
+
+    def _begin(self, timeout: float | None) -> None:
+        """Begin this collective, the first of those not launched."""
+        if self._description is not None:
+            with self._order.waiting(self._count, self._operation, "by messages"):
+                self._description.wait(timeout)
+        assert self._launch is not None
+        self._work, self._launch = self._launch(), None
+        self._launches.popleft()
 
     def done(self) -> bool:
         endpoint = self._order.endpoint
-        return self._work is None or bool(self._work.is_completed()) or endpoint.is_in_vain(endpoint.others)
+        self._launch_described()
+        is_completed = self._work is not None and bool(self._work.is_completed())
+        return self._is_over or is_completed or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
         if self._moved.is_cuda:
@@ -64,19 +107,22 @@ class GroupWork:
         return True
 
     def wait(self, timeout: float | None = None) -> Tensor:
-        if self._work is not None:
-            order, count = self._order, self._count
-            with order.waiting(count, self._operation, "by backend"):
-                order.endpoint.until(
-                    self._ready,
-                    waits_for=self._operation,
-                    needed=order.endpoint.others,
-                    timeout=timeout,
-                    missing=lambda: order.missing(count),
-                )
-            self._work = None
-            if self._moved is not self._x:
-                self._x.detach().copy_(self._moved)
+        if self._is_over:
+            return self._x
+        order, count = self._order, self._count
+        while self._launch is not None:
+            self._launches[0]._begin(timeout)
+        with order.waiting(count, self._operation, "by backend"):
+            order.endpoint.until(
+                self._ready,
+                waits_for=self._operation,
+                needed=order.endpoint.others,
+                timeout=timeout,
+                missing=lambda: order.missing(count),
+            )
+        self._is_over, self._work = True, None
+        if self._moved is not self._x:
+            self._x.detach().copy_(self._moved)
         return self._x
 
 
@@ -227,7 +273,8 @@ class TaskWork:
 
     def _run(self, task: Callable[[Wire], None], channel: Wire) -> None:
         try:
-            task(channel)
+            with on_gpu(self._endpoint.gpu):  # a new thread's current GPU is the first
+                task(channel)
         except BaseException as error:
             self._error = error
         self._ended.set()
