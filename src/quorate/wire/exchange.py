@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from quorate.core.contracts import Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError
 from quorate.wire.cut import piece
 from quorate.wire.swap import Swap
+from quorate.wire.work import Together
 
 T = TypeVar("T")
 
@@ -139,7 +140,20 @@ class CollectivesByMessages(Wire):
 
         return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((written,), shared=True)), combine)
 
-    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+    def exchange(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
+    ) -> Work[list[Tensor]]:
+        works: list[Work[Any]] = [self.receive(source, tag) for source, _ in receives]
+        works += [self.send(Message((x,)), to, tag) for to, x in sends]
+
+        def received(results: list[Any]) -> list[Tensor]:
+            return [results[place][1].tensors[0].to(x.device) for place, (_, x) in enumerate(receives)]
+
+        return Together(works, received, self.clock)
+
+    def all_to_all(
+        self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
+    ) -> Work[list[Tensor]]:
         _one_each(pieces, self.size)
         outgoing = [Message((piece,), shared=shared) for piece in pieces]
         return self._swap(f"all_to_all {pieces[0].dtype}", outgoing, self._received)

@@ -7,7 +7,6 @@ Each function is a step of the calculation in one direction, and its transpose i
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
-from quorate.core.errors import Mismatch
+from quorate.sharding.collectives import Pieces
 from quorate.sharding.traffic import Traffic
 from quorate.wire.cut import WHOLE_BYTES
 
@@ -31,7 +30,7 @@ class Together:
 
     def __init__(self, wire: Wire, traffic: Traffic, mesh: DeviceMesh) -> None:
         self.wire, self.traffic, self.mesh = wire, traffic, mesh
-        self.rank, self.size = wire.rank, wire.size
+        self.rank, self.size, self._calls = wire.rank, wire.size, Pieces(wire, traffic)
         self.layer = ""
         """The one that is being calculated, by its name in the model."""
         self._own_draws: tuple[Tensor, Tensor | None] | None = None
@@ -43,18 +42,21 @@ class Together:
 
     def meet(self, call: str) -> None:
         """Wait until all workers have reached the same `call`. Raises `Mismatch` where one has reached another."""
-        local_digest = torch.tensor([zlib.crc32(call.encode())])
-        digests = self.traffic.wait(self.wire.all_gather(local_digest), self.wire.clock)
-        if any(int(other) != int(local_digest) for other in digests):
-            raise Mismatch(f"workers that compute a model together have come to different calls; this one to {call}")
+        self._calls.meet(f"{call}, in a model that workers compute together")
+
+    def told(self, call: str, value: Any) -> list[Any]:
+        """Return the `value`, as JSON writes it, of every worker; all make the same `call`. No tensors are sent."""
+        work = self._calls.swap(call, [torch.empty(0)] * self.size, {"value": value})
+        return [message.header["value"] for message in self._calls.wait(work)]
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all workers.
 
         Cost: 2 (T - 1) / T of its bytes sent; (T - 1) of them where it is small. Where T divides its size, pieces are
-        exchanged here, without the task of a group's `all_reduce`. Either way elements are added in the same order.
+        exchanged here, without the task of a group's `all_reduce`, unless a backend sums. Either way messages are added
+        in the same order.
         """
-        if self.size > 2 and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
+        if self.size > 2 and not self.wire.carries(x) and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
             flat = x.detach().contiguous().view(-1)
             piece = self.traffic.wait(self.wire.reduce_scatter(flat), self.wire.clock)
             each = self.traffic.wait(self.wire.all_gather(piece.contiguous()), self.wire.clock)

@@ -18,10 +18,11 @@ from quorate.wire.real.endpoint import Endpoint
 
 
 class Order:
-    """The collectives called on one channel by this worker, in order."""
+    """The collectives called on one channel by this worker, in order; `others` are the other workers of it."""
 
-    def __init__(self, endpoint: Endpoint, name: str) -> None:
+    def __init__(self, endpoint: Endpoint, name: str, others: Sequence[int] | None = None) -> None:
         self.endpoint, self._name = endpoint, name
+        self.others = endpoint.others if others is None else others
         self.count = 0
         self._last = ""
         self._known: set[tuple[str, str]] = set()
@@ -48,7 +49,7 @@ class Order:
 
     def missing(self, count: int) -> list[int]:
         """Return the ranks that have not written that they wait for collective `count`; if all have, all others."""
-        others = self.endpoint.others
+        others = self.others
         late = [peer for peer, said in self._said(others).items() if said is None or said[0] < count]
         return late or others
 
@@ -66,7 +67,7 @@ class Order:
             if not is_said:
                 endpoint.note(f"waiting/{self._name}/{endpoint.rank}", [count, operation])
                 is_said = True
-            for peer, said in self._said(endpoint.others).items():
+            for peer, said in self._said(self.others).items():
                 if said is not None and said[0] == count and said[1] != operation:
                     raise self._mismatch(operation, peer, said[1])
 

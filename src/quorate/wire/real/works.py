@@ -24,16 +24,20 @@ from quorate.wire.real.sums import Sums
 T = TypeVar("T")
 
 
-class GroupWork:
-    """A collective under way in a process group."""
+class GroupWork(Generic[T]):
+    """A collective under way in a process group; the thread that waits calls `end`, once, and returns its result."""
 
-    def __init__(self, order: Order, work: Any, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
+    def __init__(
+        self, order: Order, work: Any, operation: str, count: int, moved: Tensor, end: Callable[[], T]
+    ) -> None:
         self._order, self._work, self._operation, self._count = order, work, operation, count
-        self._x, self._moved = x, moved
+        self._moved, self._is_over = moved, False
+        self._make: Callable[[], T] = end
+        self._result: T
 
     def done(self) -> bool:
-        endpoint = self._order.endpoint
-        return self._work is None or bool(self._work.is_completed()) or endpoint.is_in_vain(endpoint.others)
+        order = self._order
+        return self._work is None or bool(self._work.is_completed()) or order.endpoint.is_in_vain(order.others)
 
     def _ready(self, seconds: float) -> bool:
         if self._moved.is_cuda:
@@ -63,21 +67,24 @@ class GroupWork:
         self._end()
         return True
 
-    def wait(self, timeout: float | None = None) -> Tensor:
+    def wait(self, timeout: float | None = None) -> T:
         if self._work is not None:
             order, count = self._order, self._count
             with order.waiting(count, self._operation, "by backend"):
                 order.endpoint.until(
                     self._ready,
                     waits_for=self._operation,
-                    needed=order.endpoint.others,
+                    needed=order.others,
                     timeout=timeout,
                     missing=lambda: order.missing(count),
                 )
             self._work = None
-            if self._moved is not self._x:
-                self._x.detach().copy_(self._moved)
-        return self._x
+        return self._finished()
+
+    def _finished(self) -> T:
+        if not self._is_over:
+            self._result, self._is_over = self._make(), True
+        return self._result
 
 
 class SumWork:
