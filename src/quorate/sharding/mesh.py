@@ -190,9 +190,10 @@ def coordinates_in(mesh: DeviceMesh, wire: Wire) -> Coordinates:
 def _along(wire: Wire, name: str, members: list[int], size: Any, axis: DeviceMesh | None, *, in_stream: bool) -> Wire:
     """Return the wire among `members`, by torch's group of the same workers if that serves the device of the mesh."""
     channel = wire.channel(f"mesh/{name}")
-    group: Any = None if axis is None else axis.get_group()
-    is_theirs = group is not None and len(members) > 1 and dist.get_process_group_ranks(group) == members[: size[1]]
-    if not isinstance(channel, RealWire) or not is_theirs or not channel.reaches(group, axis.device_type):
+    if axis is None or len(members) == 1 or not isinstance(channel, RealWire):
+        return GroupWire(channel, members, *size)
+    group = axis.get_group()
+    if dist.get_process_group_ranks(group) != members[: size[1]] or not channel.reaches(group, axis.device_type):
         return GroupWire(channel, members, *size)
     named = f"{wire.name}/{name}{members}"
     return MeshWire(TorchGroup(channel.endpoint, group, named, members, in_stream=in_stream), channel, members, *size)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,6 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from quorate.launch.worker import join
+from quorate.wire.real import process_groups
 
 BACKEND = "simccl"
 
@@ -38,6 +43,7 @@ _RANKS: dict[str, tuple[int, ...]] = {}
 _OPERATIONS = (
     *("allreduce_", "broadcast_", "reduce_", "allgather_", "_allgather_base_", "_reduce_scatter_base_"),
     *("alltoall_base_", "alltoall_", "send", "recv_"),
+    *("allreduce_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_"),
 )
 
 
@@ -46,9 +52,54 @@ def register() -> torch.library.Library:
     """Let torch make groups of this kind for the device, once in a process."""
     dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["sim"])
     library = torch.library.Library("c10d", "IMPL")
-    for name in _OPERATIONS:
-        library.impl(name, _kernel(name, getattr(torch.ops.c10d, name)), "PrivateUse1", allow_override=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the kernels that these replace
+        for name in _OPERATIONS:
+            library.impl(name, _kernel(name, getattr(torch.ops.c10d, name)), "PrivateUse1", allow_override=True)
     return library
+
+
+def stand_in() -> None:
+    """Let this process, before it joins, use groups of this kind as workers on GPUs use NCCL."""
+    register()
+    join.backend_here = lambda gpus="": f"cpu:gloo,sim:{BACKEND}"
+    process_groups.MAKERS["sim"] = main_group
+    module: Any = torch.get_device_module("sim")
+    module.Stream, module.Event = Stream, Event
+    module.current_stream = lambda *_: Stream()
+    module.stream = nullcontext
+
+
+class Stream:
+    """The only stream of the device, on which all that was begun is done, as FSDP2 asks for several."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Take a priority."""
+
+    def wait_event(self, event: Any) -> None:
+        """It has happened."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """It has nothing left to do."""
+
+    def record_event(self, event: Any = None) -> Event:
+        return event or Event()
+
+
+class Event:
+    """What has happened."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Take flags."""
+
+    def record(self, stream: Any = None) -> Event:
+        return self
+
+    def synchronize(self) -> None:
+        """It has happened."""
+
+    def wait(self, stream: Any = None) -> None:
+        """It has happened."""
 
 
 def _made(options: Any, _: Any) -> Any:
@@ -85,6 +136,7 @@ def main_group(store: Any, endpoint: Any, name: str) -> Any:
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     fake = FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())
     group._register_backend(torch.device("sim"), dist.ProcessGroup.BackendType.CUSTOM, fake)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._set_group_name(name)
     _RANKS[name] = tuple(range(size))
     return group

@@ -20,9 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
-from quorate.sharding.collectives import Pieces
 from quorate.sharding.traffic import Traffic
 from quorate.wire.cut import WHOLE_BYTES
+from quorate.wire.swap import told_by_all
 
 
 class Together:
@@ -30,7 +30,7 @@ class Together:
 
     def __init__(self, wire: Wire, traffic: Traffic, mesh: DeviceMesh) -> None:
         self.wire, self.traffic, self.mesh = wire, traffic, mesh
-        self.rank, self.size, self._calls = wire.rank, wire.size, Pieces(wire, traffic)
+        self.rank, self.size = wire.rank, wire.size
         self.layer = ""
         """The one that is being calculated, by its name in the model."""
         self._own_draws: tuple[Tensor, Tensor | None] | None = None
@@ -42,12 +42,11 @@ class Together:
 
     def meet(self, call: str) -> None:
         """Wait until all workers have reached the same `call`. Raises `Mismatch` where one has reached another."""
-        self._calls.meet(f"{call}, in a model that workers compute together")
+        self.told(f"{call}, in a model that workers compute together", None)
 
     def told(self, call: str, value: Any) -> list[Any]:
-        """Return the `value`, as JSON writes it, of every worker; all make the same `call`. No tensors are sent."""
-        work = self._calls.swap(call, [torch.empty(0)] * self.size, {"value": value})
-        return [message.header["value"] for message in self._calls.wait(work)]
+        """Return the `value`, which is JSON, of every worker. Raises `Mismatch` where one makes another `call`."""
+        return self.traffic.wait(told_by_all(self.wire, call, value), self.wire.clock)
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all workers.

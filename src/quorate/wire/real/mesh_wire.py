@@ -1,9 +1,8 @@
 """`MeshWire`: the workers along one axis of a mesh, whose tensors on GPUs travel by torch's collectives among them.
 
-Everything else goes by messages, as in any group: tensors of the CPU, headers, and all once a worker has died or joined.
-The backends neither name nor check what they move. So each pair of successive collectives is described by messages the
-first time, and equal descriptions, with shapes, are never sent again. All channels of an axis share torch's group, and
-one order.
+Everything else goes by messages, as in any group: tensors of the CPU, headers, and all tensors once a worker has died
+or joined. The backends neither name nor check what they move. So each pair of successive collectives is described by
+messages, with shapes, the first time that it is called. All channels of an axis share torch's group, and one order.
 
 On a GPU a wait lets the device's stream wait, and not this thread, where `in_stream` says so.
 """
@@ -64,7 +63,10 @@ class MeshWire(GroupWire):
         return MeshWire(TorchGroup(order.endpoint, group, name, ranks, in_stream=True), self.parent, ranks)
 
     def carries(self, x: Tensor) -> bool:
-        return x.device.type != "cpu" and x.numel() > 0 and not (self.dead or self.joined)
+        return x.numel() > 0 and self._reaches(x)
+
+    def _reaches(self, x: Tensor) -> bool:
+        return x.device.type != "cpu" and not (self.dead or self.joined)
 
     def _agree(self, operation: str) -> int:
         """Compare a pair of collectives the first time. Return the number of this one."""
@@ -134,7 +136,7 @@ class MeshWire(GroupWire):
         self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
     ) -> Work[list[Tensor]]:
         here = pieces[self.rank]
-        if here.device.type == "cpu" or self.dead or self.joined:
+        if not self._reaches(here):
             return super().all_to_all(pieces, shared=shared, shapes=shapes)
         if shapes is None:
             headers = [Message(header={"shape": list(piece.shape)}) for piece in pieces]
@@ -155,11 +157,13 @@ class MeshWire(GroupWire):
     def exchange(
         self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
     ) -> Work[list[Tensor]]:
-        if not self.carries((*sends, *receives)[0][1]):
+        if not all(self._reaches(x) for _, x in (*sends, *receives)):
             return super().exchange(sends, receives, tag)
         group: Any = self._torch.group
-        pairs = [(dist.isend, to, _flat(x.detach())) for to, x in sends]
-        pairs += [(dist.irecv, source, _flat(x)) for source, x in receives]
+        pairs: list[tuple[Any, int, Tensor]] = [(dist.isend, to, _flat(x.detach())) for to, x in sends if x.numel()]
+        pairs += [(dist.irecv, source, _flat(x)) for source, x in receives if x.numel()]
+        if not pairs:
+            return Done([x for _, x in receives])
         operations = [dist.P2POp(way, x, group=group, group_peer=peer) for way, peer, x in pairs]
         operation = f"exchange of {tag}"
         self._torch.order.endpoint.recent.append((self.name, self._torch.order.count, operation))

@@ -22,7 +22,7 @@ class Order:
 
     def __init__(self, endpoint: Endpoint, name: str, others: Sequence[int] | None = None) -> None:
         self.endpoint, self._name = endpoint, name
-        self.others = endpoint.others if others is None else others
+        self.others = endpoint.others if others is None else list(others)
         self.count = 0
         self._last = ""
         self._known: set[tuple[str, str]] = set()

@@ -36,7 +36,7 @@ def gloo(store: dist.Store, endpoint: Endpoint, name: str) -> Any:
 
 def nccl(store: dist.Store, endpoint: Endpoint, name: str) -> Any:
     """Make a process group of NCCL, for tensors on GPUs."""
-    options = dist.ProcessGroupNCCL.Options()
+    options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=endpoint.timeout)
     options.group_name = name
     return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, options)
