@@ -18,8 +18,8 @@ from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import ALL_SIGNATURES, LocalChanges
 from quorate.observe.signatures import LENGTH, differ, signature
 from quorate.observe.stopping import Stop
-from quorate.wire.swap import told_by_all
 from quorate.replica.replica import Replica
+from quorate.wire.swap import told_by_all
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 BUFFERS, SIGNED = 9, 10

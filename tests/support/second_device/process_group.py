@@ -36,9 +36,26 @@ class Call(NamedTuple):
     operation: str
     peers: tuple[int, ...] = ()
     """Of a message: sender and receiver."""
+    batch: int = 0
+    """Messages of one batch, a number above 0, wait for each other in no order."""
+
+
+class _Batch:
+    count = number = 0
+
+    def __call__(self, operations: list[dist.P2POp]) -> Any:
+        """As `torch.distributed.batch_isend_irecv`."""
+        self.count += 1
+        self.number = self.count
+        try:
+            return _IN_BATCHES(operations)
+        finally:
+            self.number = 0
 
 
 LOG: list[Call] = []
+_IN_BATCHES: Any = dist.batch_isend_irecv
+_batch = _Batch()
 _RANKS: dict[str, tuple[int, ...]] = {}
 _OPERATIONS = (
     *("allreduce_", "broadcast_", "reduce_", "allgather_", "_allgather_base_", "_reduce_scatter_base_"),
@@ -64,6 +81,7 @@ def stand_in() -> None:
     register()
     join.backend_here = lambda gpus="": f"cpu:gloo,sim:{BACKEND}"
     process_groups.MAKERS["sim"] = main_group
+    dist.batch_isend_irecv = _batch
     module: Any = torch.get_device_module("sim")
     module.Stream, module.Event = Stream, Event
     module.current_stream = lambda *_: Stream()
@@ -118,7 +136,7 @@ def _kernel(name: str, operation: Any) -> Callable[..., Any]:
             pair = ranks[group.rank()], ranks[args[2]]
             peers = pair if name == "send" else pair[::-1]
         sizes = "" if name.startswith("alltoall") else ", ".join(shapes)
-        LOG.append(Call(group.group_name, ranks, f"{'message' if peers else name} {sizes}", peers))
+        LOG.append(Call(group.group_name, ranks, f"{'message' if peers else name} {sizes}", peers, _batch.number))
         return operation(*tree_map_only(Tensor, seen, list(args)))
 
     return call
@@ -162,29 +180,30 @@ def differences(logs: Sequence[Iterable[Call]]) -> list[str]:
     told: list[str] = []
     by_group: dict[Any, dict[int, list[str]]] = {}
     for rank, sequence in enumerate(sequences):
-        for (key, _), operation in sequence:
+        for (key, _), operation, _ in sequence:
             by_group.setdefault(key, {}).setdefault(rank, []).append(operation)
     for key, by_rank in by_group.items():
         if len({tuple(calls) for calls in by_rank.values()}) > 1 or set(by_rank) != set(key[1]):
             told.append(f"{key}: {by_rank}")
     after: dict[Any, set[Any]] = {}
     for sequence in sequences:
-        nodes = [node for node, _ in sequence]
-        for node, following in itertools.pairwise(nodes):
-            after.setdefault(node, set()).add(following)
+        steps = [[node for node, _, _ in some] for _, some in itertools.groupby(sequence, lambda call: call[2])]
+        for step, following in itertools.pairwise(steps):
+            for node in step:
+                after.setdefault(node, set()).update(following)
     return told + [f"{node} waits for itself" for node in _on_circles(after)]
 
 
-def _numbered(log: Iterable[Call]) -> Iterable[tuple[tuple[Any, int], str]]:
+def _numbered(log: Iterable[Call]) -> Iterable[tuple[tuple[Any, int], str, Any]]:
+    """Yield each call as a node of its group, with what it does, and the step that it is a part of."""
     counts: dict[Any, int] = {}
-    for call in log:
+    for place, call in enumerate(log):
         key: Any = (call.group, call.ranks)
-        operation = call.operation
         if call.peers:
             sender, receiver = call.peers
             key = (f"{call.group} {sender}>{receiver}", tuple(sorted(call.peers)))
         counts[key] = counts.get(key, -1) + 1
-        yield (key, counts[key]), operation
+        yield (key, counts[key]), call.operation, ("batch", call.batch) if call.batch else ("call", place)
 
 
 def _on_circles(after: dict[Any, set[Any]]) -> list[Any]:

@@ -55,7 +55,12 @@ class Together:
         exchanged here, without the task of a group's `all_reduce`, unless a backend sums. Either way messages are added
         in the same order.
         """
-        if self.size > 2 and not self.wire.carries(x) and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
+        if (
+            self.size > 2
+            and not self.wire.carries(x)
+            and x.numel() % self.size == 0
+            and x.numel() * x.element_size() > WHOLE_BYTES
+        ):
             flat = x.detach().contiguous().view(-1)
             piece = self.traffic.wait(self.wire.reduce_scatter(flat), self.wire.clock)
             each = self.traffic.wait(self.wire.all_gather(piece.contiguous()), self.wire.clock)
