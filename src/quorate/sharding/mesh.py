@@ -178,7 +178,7 @@ def coordinates_in(mesh: DeviceMesh, wire: Wire) -> Coordinates:
         across=_along(wire, "across", copies, (workers, sizes[0]), rows, in_stream=False),
         within=among("within", ranks[replica]),
         along=among("along", ranks[replica, :, shard, part], STAGES),
-        abreast=among("abreast", ranks[replica, stage]),
+        abreast=among("abreast", ranks[replica, stage], SHARDS if sizes[3] == 1 else TENSOR),
         beside=among("beside", ranks[replica, stage, :, part], SHARDS),
         together=among("together", ranks[replica, stage, shard], TENSOR),
         shards=mesh[SHARDS],

@@ -107,7 +107,7 @@ class MeshWire(GroupWire):
         return self._launched(f"reduce_scatter {describe(x)}", start, moved, lambda: piece.to(x.dtype))
 
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
-        if not self.carries(x):
+        if not (self._torch.in_stream and self.carries(x)):  # replicas gather codes, of different lengths
             return super().all_gather(x, shared=shared)
         own, group = _flat(x.detach()), self._torch.group
         every = own.new_empty(self.size * len(own))

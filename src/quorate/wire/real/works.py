@@ -18,10 +18,12 @@ from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
 from quorate.wire.real.order import Order
+from quorate.wire.real.process_groups import recorded
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Sums
 
 T = TypeVar("T")
+_NEARLY = 0.9
 
 
 class GroupWork(Generic[T]):
@@ -70,14 +72,19 @@ class GroupWork(Generic[T]):
     def wait(self, timeout: float | None = None) -> T:
         if self._work is not None:
             order, count = self._order, self._count
-            with order.waiting(count, self._operation, "by backend"):
-                order.endpoint.until(
-                    self._ready,
-                    waits_for=self._operation,
-                    needed=order.others,
-                    timeout=timeout,
-                    missing=lambda: order.missing(count),
-                )
+            try:
+                with order.waiting(count, self._operation, "by backend"):
+                    order.endpoint.until(
+                        self._ready,
+                        waits_for=self._operation,
+                        needed=order.others,
+                        timeout=timeout,
+                        missing=lambda: order.missing(count),
+                    )
+            except WireTimeout as error:
+                if timeout is None or timeout > _NEARLY * order.endpoint.timeout:  # not a slice of a longer wait
+                    raise recorded(error, order.endpoint) from None
+                raise
             self._work = None
         return self._finished()
 
