@@ -140,17 +140,6 @@ class CollectivesByMessages(Wire):
 
         return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((written,), shared=True)), combine)
 
-    def exchange(
-        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
-    ) -> Work[list[Tensor]]:
-        works: list[Work[Any]] = [self.receive(source, tag) for source, _ in receives]
-        works += [self.send(Message((x,)), to, tag) for to, x in sends]
-
-        def received(results: list[Any]) -> list[Tensor]:
-            return [results[place][1].tensors[0].to(x.device) for place, (_, x) in enumerate(receives)]
-
-        return Together(works, received, self.clock)
-
     def all_to_all(
         self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
     ) -> Work[list[Tensor]]:
@@ -213,6 +202,17 @@ class CollectivesByMessages(Wire):
 
     def barrier(self) -> Work[None]:
         return self._swap("barrier", self._to_all(Message()), lambda messages: None)
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
+    ) -> Work[list[Tensor]]:
+        works: list[Work[Any]] = [self.receive(source, tag) for source, _ in receives]
+        works += [self.send(Message((x,)), to, tag) for to, x in sends]
+
+        def received(results: list[Any]) -> list[Tensor]:
+            return [results[place][1].tensors[0].to(x.device) for place, (_, x) in enumerate(receives)]
+
+        return Together(works, received, self.clock)
 
 
 def _one_each(pieces: Sequence[Tensor], size: int) -> None:

@@ -12,19 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Wire, Work
 from quorate.wire.exchange import describe
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.order import Order
 from quorate.wire.real.process_groups import summable
-from quorate.wire.real.works import GroupWork
+from quorate.wire.swap import told_by_all
 from quorate.wire.work import Done
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class MeshWire(GroupWire):
         """Compare a pair of collectives the first time. Return the number of this one."""
         order = self._torch.order
         if order.is_new(operation):
-            self._swap(operation, self._to_all(Message()), len).wait()
+            told_by_all(self, operation, None).wait()
         return order.called(operation)
 
     def _launched(self, operation: str, start: Callable[[], Any], moved: Tensor, end: Callable[[], T]) -> Work[T]:
@@ -139,8 +139,8 @@ class MeshWire(GroupWire):
         if not self._reaches(here):
             return super().all_to_all(pieces, shared=shared, shapes=shapes)
         if shapes is None:
-            headers = [Message(header={"shape": list(piece.shape)}) for piece in pieces]
-            shapes = self._swap("shapes", headers, lambda messages: [m.header["shape"] for m in messages]).wait()
+            told = told_by_all(self, "shapes for an all_to_all", [list(piece.shape) for piece in pieces]).wait()
+            shapes = [every[self.rank] for every in told]
         flat = [_flat(piece.detach()) for piece in pieces]
         sent, given = torch.cat(flat), [len(x) for x in flat]
         width = here.element_size() // sent.element_size()
@@ -193,18 +193,55 @@ class _Batch:
             del self._works[0]
 
 
-class MeshWork(GroupWork[T]):
-    """A collective under way; `end` is called by the wait for it, and makes the result."""
+class MeshWork(Generic[T]):
+    """A collective under way; the wait for it calls `end`, once, and returns its result."""
 
     def __init__(
         self, torch_group: TorchGroup, work: Any, operation: str, count: int, moved: Tensor, end: Callable[[], T]
     ) -> None:
-        super().__init__(torch_group.order, work, operation, count, moved, end)
-        self._in_stream = torch_group.in_stream and moved.is_cuda
+        self._order, self._work, self._operation, self._count = torch_group.order, work, operation, count
+        self._in_stream, self._is_on_gpu = torch_group.in_stream and moved.is_cuda, moved.is_cuda
+        self._moved: Tensor | None = moved
+        self._end = end
+        self._result: T
+
+    def done(self) -> bool:
+        order = self._order
+        return self._moved is None or bool(self._work.is_completed()) or order.endpoint.is_in_vain(order.others)
 
     def wait(self, timeout: float | None = None) -> T:
-        if self._in_stream and self._work is not None:
-            self._end()
-            self._work = None
-            return self._finished()
-        return super().wait(timeout)
+        if self._moved is not None:
+            order, count = self._order, self._count
+            if not self._in_stream:
+                with order.waiting(count, self._operation, "by backend"):
+                    order.endpoint.until(
+                        self._ready,
+                        waits_for=self._operation,
+                        needed=order.others,
+                        timeout=timeout,
+                        missing=lambda: order.missing(count),
+                    )
+            self._check()
+            self._result, self._moved = self._end(), None
+        return self._result
+
+    def _ready(self, seconds: float) -> bool:
+        clock = self._order.endpoint.clock
+        deadline = clock.now() + seconds
+        while self._is_on_gpu and not self._work.is_completed():
+            if clock.now() >= deadline:
+                return False
+            clock.sleep(0.0001)
+        if not self._is_on_gpu:
+            try:
+                self._work.wait(timedelta(seconds=max(seconds, 0.001)))
+            except RuntimeError:
+                return bool(self._work.is_completed())  # else only this slice of the wait is over
+        return True
+
+    def _check(self) -> None:
+        """Let the stream of a GPU wait. Raise the error of a completed work, if there is one."""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise self._order.endpoint.connection_lost(self._operation, str(error).splitlines()[0]) from error

@@ -206,13 +206,7 @@ class RealWire(CollectivesByMessages):
         with self._alone():
             count = self.order.called(operation)
             work = start(self._group(moved.device))
-
-        def end() -> Tensor:
-            if moved is not x:
-                x.detach().copy_(moved)
-            return x
-
-        return GroupWork(self.order, work, operation, count, moved, end)
+        return GroupWork(self.order, work, operation, count, x, moved)
 
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         operation = f"all_gather_into {describe(x)}"

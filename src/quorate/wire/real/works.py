@@ -18,28 +18,22 @@ from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.links import Outgoing
 from quorate.wire.real.order import Order
-from quorate.wire.real.process_groups import recorded
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Sums
 
 T = TypeVar("T")
-_NEARLY = 0.9
 
 
-class GroupWork(Generic[T]):
-    """A collective under way in a process group; the thread that waits calls `end`, once, and returns its result."""
+class GroupWork:
+    """A collective under way in a process group."""
 
-    def __init__(
-        self, order: Order, work: Any, operation: str, count: int, moved: Tensor, end: Callable[[], T]
-    ) -> None:
+    def __init__(self, order: Order, work: Any, operation: str, count: int, x: Tensor, moved: Tensor) -> None:
         self._order, self._work, self._operation, self._count = order, work, operation, count
-        self._moved, self._is_over = moved, False
-        self._make: Callable[[], T] = end
-        self._result: T
+        self._x, self._moved = x, moved
 
     def done(self) -> bool:
-        order = self._order
-        return self._work is None or bool(self._work.is_completed()) or order.endpoint.is_in_vain(order.others)
+        endpoint = self._order.endpoint
+        return self._work is None or bool(self._work.is_completed()) or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
         if self._moved.is_cuda:
@@ -69,29 +63,21 @@ class GroupWork(Generic[T]):
         self._end()
         return True
 
-    def wait(self, timeout: float | None = None) -> T:
+    def wait(self, timeout: float | None = None) -> Tensor:
         if self._work is not None:
             order, count = self._order, self._count
-            try:
-                with order.waiting(count, self._operation, "by backend"):
-                    order.endpoint.until(
-                        self._ready,
-                        waits_for=self._operation,
-                        needed=order.others,
-                        timeout=timeout,
-                        missing=lambda: order.missing(count),
-                    )
-            except WireTimeout as error:
-                if timeout is None or timeout > _NEARLY * order.endpoint.timeout:  # not a slice of a longer wait
-                    raise recorded(error, order.endpoint) from None
-                raise
+            with order.waiting(count, self._operation, "by backend"):
+                order.endpoint.until(
+                    self._ready,
+                    waits_for=self._operation,
+                    needed=order.endpoint.others,
+                    timeout=timeout,
+                    missing=lambda: order.missing(count),
+                )
             self._work = None
-        return self._finished()
-
-    def _finished(self) -> T:
-        if not self._is_over:
-            self._result, self._is_over = self._make(), True
-        return self._result
+            if self._moved is not self._x:
+                self._x.detach().copy_(self._moved)
+        return self._x
 
 
 class SumWork:
