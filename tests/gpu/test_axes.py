@@ -12,6 +12,7 @@ import pytest
 from tests.support.counted_axes import run_counted
 from tests.support.on_gpu import needs_gpu
 from tests.support.sampled import Few
+from tests.support.second_device.process_group import Call, differences
 from tests.world import (
     test_branches,
     test_convolutions,
@@ -22,6 +23,27 @@ from tests.world import (
 )
 
 pytestmark = [pytest.mark.gpu, needs_gpu, pytest.mark.slow]
+
+
+A, B = ("a", (0, 1)), ("b", (0, 1))
+
+
+def calls(*groups: tuple[str, tuple[int, ...]]) -> list[Call]:
+    return [Call(name, ranks, "all_reduce") for name, ranks in groups]
+
+
+def message(sender: int, receiver: int, batch: int = 0) -> Call:
+    return Call("a", (0, 1, 2), "message", (sender, receiver), batch)
+
+
+def test_orders_that_end_are_found_from_those_that_do_not() -> None:
+    assert differences([calls(A, B, A), calls(A, B, A)]) == []
+    assert differences([calls(A, A), calls(A)])
+    assert differences([calls(A, B), calls(B, A)])
+    circle = [[message(0, 1), message(2, 0)], [message(1, 2), message(0, 1)], [message(2, 0), message(1, 2)]]
+    assert len(differences(circle)) == 3
+    batches = [[call._replace(batch=1) for call in log] for log in circle]
+    assert differences(batches) == []
 
 
 def of_the_cpu() -> Iterator[Any]:
