@@ -99,7 +99,7 @@ def _draw_alike(together: Together) -> None:
     """Give the generators of torch, numpy and Python the state that they have on the first of the workers."""
     draws = current.here().context(CommonDraws)
     seeds = [int(torch.empty((), dtype=torch.int64).random_()), draws.own]
-    draws.join(*together.told("draws of random numbers", seeds)[0])
+    draws.join(*together.values_of_all("draws of random numbers", seeds)[0])
 
 
 class _Calls:
@@ -121,7 +121,7 @@ class _Calls:
 
     def _compare(self, values: tuple[Any, ...]) -> None:
         local_digests = [digest_of_inputs(values), zlib.crc32(torch.get_rng_state().numpy().tobytes())]
-        digests = self._together.told(f"call {self._calls} of the model", local_digests)
+        digests = self._together.values_of_all(f"call {self._calls} of the model", local_digests)
         for kind, at in (("batches", 0), ("random numbers", 1)):
             if any(other[at] != digests[0][at] for other in digests):
                 raise Mismatch(

@@ -121,12 +121,12 @@ class Experts(Module):
         counts = exchange.counts(sent)
         workers = exchange.size
         sums = torch.cat((sent.view(workers, -1).sum(1), counts.sum(1), counts.sum(0))).tolist()
-        given, taken, of_experts = sums[:workers], sums[workers : 2 * workers], sums[2 * workers :]
-        received = exchange.rows(rows, given, taken)
+        sent_rows, taken, of_experts = sums[:workers], sums[workers : 2 * workers], sums[2 * workers :]
+        received = exchange.rows(rows, sent_rows, taken)
         numbers = torch.arange(counts.shape[1], device=counts.device).repeat(exchange.size)
         order = numbers.repeat_interleave(counts.flatten(), output_size=sum(taken)).argsort(stable=True)
         y = self._computed(received[order], of_experts, exchange.size)
-        return exchange.rows(y[order.argsort()], taken, given)
+        return exchange.rows(y[order.argsort()], taken, sent_rows)
 
     def _computed(self, rows: Tensor, counts: list[int], workers: int) -> Tensor:
         """Return the outputs of local experts. Each is called, even without tokens, so that all parameters get

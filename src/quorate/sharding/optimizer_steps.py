@@ -187,19 +187,21 @@ class WholeTensors:
     def _exchanged(
         self, operation: str, outgoing: Sequence[Sequence[Tensor]], device: torch.device
     ) -> list[tuple[Tensor, ...]]:
-        """As `_swap`, from device to device; messages have the shapes."""
+        """Return the same as `_swap`, from device to device; messages have the shapes."""
         wire = self._wire
         likes = [[[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in tensors] for tensors in outgoing]
-        told = self._traffic.wait(told_by_all(wire, operation, likes), wire.clock)
+        likes_of_all = self._traffic.wait(told_by_all(wire, operation, likes), wire.clock)
         others = [peer for peer in self._peers if peer != wire.rank]
         receives = [
             (peer, torch.empty(shape, dtype=getattr(torch, dtype), device=device))
             for peer in others
-            for shape, dtype in told[peer][wire.rank]
+            for shape, dtype in likes_of_all[peer][wire.rank]
         ]
         sends = [(peer, x) for peer in others for x in outgoing[peer]]
         left = iter(self._traffic.wait(wire.exchange(sends, receives, operation), wire.clock))
-        received = [tuple(next(left) for _ in told[peer][wire.rank]) if peer in others else () for peer in self._peers]
+        received = [
+            tuple(next(left) for _ in likes_of_all[peer][wire.rank]) if peer in others else () for peer in self._peers
+        ]
         received[wire.rank] = tuple(outgoing[wire.rank])
         return received
 

@@ -228,7 +228,7 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
         )
     here.cuts += 1
     if not here.cuts & (here.cuts - 1):
-        digests = together.told(f"call {here.cuts} of sequence_piece", [digest_of_inputs([x]), *x.shape])
+        digests = together.values_of_all(f"call {here.cuts} of sequence_piece", [digest_of_inputs([x]), *x.shape])
         if any(digest != digests[0] for digest in digests):
             raise Mismatch(
                 f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); load "
@@ -374,7 +374,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, together: Together, *, is_ca
     piece by piece (Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3). The backward pass recalculates it from
     its logarithm, and the gradients of keys and values circulate with them.
     """
-    lengths = together.told("attention by a ring", k.shape[POSITIONS])
+    lengths = together.values_of_all("attention by a ring", k.shape[POSITIONS])
     wide = torch.promote_types(q.dtype, torch.float32)
     groups = q.unflatten(-3, (k.shape[-3], -1)).to(wide)
     keys, values = (x.unsqueeze(-3).to(wide) for x in (k, v))

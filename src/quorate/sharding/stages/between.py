@@ -122,7 +122,7 @@ class Run:
     """Tensors from one stage of this worker to its next."""
     sends: list[Work[Any]] = field(default_factory=list)
     moves: Moves | None = None
-    """Where torch's collectives carry tensors between stages: those of this run."""
+    """The moves of this run, if torch's collectives carry tensors between stages."""
     outputs: dict[int, Any] = field(default_factory=dict)
     """Outputs of the last stage, by micro-batch."""
 

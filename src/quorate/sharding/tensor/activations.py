@@ -42,9 +42,9 @@ class Together:
 
     def meet(self, call: str) -> None:
         """Wait until all workers have reached the same `call`. Raises `Mismatch` where one has reached another."""
-        self.told(f"{call}, in a model that workers compute together", None)
+        self.values_of_all(f"{call}, in a model that workers compute together", None)
 
-    def told(self, call: str, value: Any) -> list[Any]:
+    def values_of_all(self, call: str, value: Any) -> list[Any]:
         """Return the `value`, which is JSON, of every worker. Raises `Mismatch` where one makes another `call`."""
         return self.traffic.wait(told_by_all(self.wire, call, value), self.wire.clock)
 

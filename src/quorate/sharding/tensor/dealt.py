@@ -101,12 +101,12 @@ class Dealt:
         together, wire = self.together, self.together.wire
         own = [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in tensors]
         if key not in self.shapes:
-            self.shapes[key] = together.told(f"outputs of {len(self.owners)} branches", own)
+            self.shapes[key] = together.values_of_all(f"outputs of {len(self.owners)} branches", own)
         shapes = self.shapes[key]
         if own != shapes[wire.rank]:
             raise ConfigurationError(
                 f"a branch returned tensors of {own}, and before of {shapes[wire.rank]}, for inputs of the same "
-                "shapes; the shapes of what branches on several GPUs return must depend on those of their inputs alone"
+                "shapes; on several GPUs the shapes of outputs must depend on those of inputs alone"
             )
         likes = [
             (peer, torch.empty(shape, dtype=getattr(torch, dtype), device=device))

@@ -139,10 +139,12 @@ class MeshWire(GroupWire):
         if not self._reaches(here):
             return super().all_to_all(pieces, shared=shared, shapes=shapes)
         if shapes is None:
-            told = told_by_all(self, "shapes for an all_to_all", [list(piece.shape) for piece in pieces]).wait()
-            shapes = [every[self.rank] for every in told]
+            shapes_of_all = told_by_all(
+                self, "shapes for an all_to_all", [list(piece.shape) for piece in pieces]
+            ).wait()
+            shapes = [every[self.rank] for every in shapes_of_all]
         flat = [_flat(piece.detach()) for piece in pieces]
-        sent, given = torch.cat(flat), [len(x) for x in flat]
+        sent, counts = torch.cat(flat), [len(x) for x in flat]
         width = here.element_size() // sent.element_size()
         taken = [math.prod(shape) * width for shape in shapes]
         received, group = sent.new_empty(sum(taken)), self._torch.group
@@ -151,7 +153,7 @@ class MeshWire(GroupWire):
             parts = zip(received.split(taken), shapes, strict=True)
             return [x.view(here.dtype).view(list(shape)) for x, shape in parts]
 
-        start = lambda: dist.all_to_all_single(received, sent, taken, given, group=group, async_op=True)  # noqa: E731
+        start = lambda: dist.all_to_all_single(received, sent, taken, counts, group=group, async_op=True)  # noqa: E731
         return self._launched(f"all_to_all {here.dtype}", start, sent, end)
 
     def exchange(
