@@ -11,6 +11,7 @@
 #                     they need, and what is missing is skipped: seven minutes
 #   make test-gpu     trainings on a GPU, and the laws of strategies with models there; without a GPU on a second device that is
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
+#   make test-second-device  the part of `make test-gpu` that needs no GPU, on that second device: eight minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate and Keras, which it installs in an environment
 #                     of their own: four minutes
 #   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
@@ -38,7 +39,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo coverage test test-hosts test-gpu test-launchers test-interop notebooks check size docs soak searches wheel \
+.PHONY: venv demo coverage test test-hosts test-gpu test-second-device test-launchers test-interop notebooks check size docs soak searches wheel \
   newcomer release clean
 .DEFAULT_GOAL := venv
 
@@ -80,6 +81,9 @@ test-gpu: venv
 	  echo "make test-gpu: on the device $$device" && \
 	  TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu && \
 	  TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) --gpu --cases one -m 'not slow and not on_hosts' $(WITH_MODELS)
+
+test-second-device: venv
+	@TEST_GPU=sim $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu
 
 LAUNCHERS := openssh-server openssh-client openmpi-bin slurmctld slurmd slurm-client munge iproute2
 

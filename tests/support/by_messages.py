@@ -50,7 +50,9 @@ class ByMessages(Wrapped):
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         return self._all.all_gather_into(x, write)
 
-    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+    def all_to_all(
+        self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
+    ) -> Work[list[Tensor]]:
         return self._all.all_to_all(pieces, shared=shared)
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 import quorate
 from quorate.core.contracts import Board
 from tests.support.processes import run_real_board
-from tests.support.second_device import begin, lacking
+from tests.support.second_device import begin, lacking, process_group
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 """`TEST_GPU=sim` has a second device of the CPU's memory stand in (`tests.support.second_device`)."""
@@ -92,8 +92,8 @@ def run_on_gpu(
 def _on_gpu(task: Callable[[Any], T], gpus: str, has_data: bool, board: Board, rank: int, size: int) -> T:
     import quorate
 
-    if GPU.type == "sim":
-        gpus = "host"
+    if GPU.type == "sim" and gpus == "nccl":
+        process_group.stand_in()
     share_a_gpu(gpus, rank)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     world = quorate.join()

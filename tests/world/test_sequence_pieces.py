@@ -81,7 +81,7 @@ def ends_of(world: Any) -> list[str | int]:
             found.append(str(error))
     here = together.piece(x, 2).requires_grad_()
     sent = together.traffic.meter.bytes_out
-    for by, operation in (("heads", "all_to_all"), ("ring", "send")):
+    for by, operation in (("heads", "all_to_all"), ("ring", "exchange")):
         before = sent[operation]
         result = quorate.sequence_attention(here, here, here, by=by)  # type: ignore[arg-type]
         middle = sent[operation]

@@ -252,7 +252,7 @@ def test_a_script_that_says_nothing_of_stages(tmp_path: Path) -> None:
         bubble, waited = (sum(row[key] for row in steps) for key in ("bubble", "wait"))
         assert bubble == pytest.approx(waited, rel=0.1), "there is nobody else to wait for"
         assert {row["stage_out"] for row in steps[:8]} == {steps[0]["stage_out"]}, "as much in each step"
-        assert steps[0]["stage_out"] > 8 * 16 * 8, "activations of a batch, or their gradients"
+        assert steps[0]["stage_out"] >= 8 * 16 * 8, "activations of a batch, or their gradients"
         assert [row["examples"] for row in steps] == ([8] * 8 + [2] if rank == 0 else [0] * 9)
     ended = quorate_program(tmp_path, "run", "-n", "2", "--name", "killed", "--mesh", "stages=2", "script.py", "killed")
     assert ended.returncode == 1

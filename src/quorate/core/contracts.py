@@ -243,9 +243,11 @@ class Wire(ABC):
         else a tensor to be sent."""
 
     @abstractmethod
-    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+    def all_to_all(
+        self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
+    ) -> Work[list[Tensor]]:
         """Send `pieces[r]` to rank r; return the pieces received, by rank. Shapes may differ. `shared`: see
-        `Message.shared`."""
+        `Message.shared`. `shapes`: those of the pieces received, if this worker knows them."""
 
     @abstractmethod
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
@@ -287,6 +289,20 @@ class Wire(ABC):
         fail when one ends. Where workers outlive each other, the death of one of `needs` ends a receive as the death
         of its source does, unless the message is there.
         """
+
+    def carries(self, x: Tensor) -> bool:
+        """Whether collectives move tensors such as `x` from device to device, without the memory of the hosts."""
+        return False
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
+    ) -> Work[list[Tensor]]:
+        """Send tensors to ranks, and return those received, of other ranks: in the tensors of `receives`, or like them.
+
+        Both sides of two ranks call exchanges in one order, with the same shapes and dtypes.
+        Raises `ConfigurationError` where workers are virtual.
+        """
+        raise ConfigurationError("virtual workers exchange messages only")
 
     @abstractmethod
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:

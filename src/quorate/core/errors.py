@@ -39,6 +39,9 @@ class PeerFailed(_OfRanks, RuntimeError):
 class WireTimeout(_OfRanks, TimeoutError):
     """A wait outlasted its timeout; `ranks` are the workers that were waited for, as far as they are known."""
 
+    record = ""
+    """The end of a sentence, which names the file with torch's record of collectives, if there is one."""
+
 
 class RequestFailed(_OfRanks, RuntimeError):
     """The server of a request, another worker, raised; `ranks` is that worker."""

@@ -226,7 +226,8 @@ class _Sum:
                 if left <= _SLICE:
                     late = error.ranks or self._silent()
                     raise WireTimeout(
-                        f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum", late
+                        f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum{error.record}",
+                        late,
                     ) from None
         self._reducer.counted = self._counted
         return self._x

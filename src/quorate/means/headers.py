@@ -19,6 +19,7 @@ from quorate.observe.local_changes import ALL_SIGNATURES, LocalChanges
 from quorate.observe.signatures import LENGTH, differ, signature
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
+from quorate.wire.swap import told_by_all
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 BUFFERS, SIGNED = 9, 10
@@ -229,8 +230,8 @@ class Headers:
         """Return the largest `number` of the workers of this replica's pieces; all of them call it."""
         if self._within is None:
             return number
-        numbers = self._within.all_gather(torch.tensor([number], dtype=torch.float64)).wait()
-        return float(torch.cat(numbers).max())
+        numbers: list[float] = told_by_all(self._within, "numbers of pieces", number).wait()
+        return float(torch.tensor(numbers, dtype=torch.float64).max())
 
     def joined(self, header: Sequence[float]) -> list[float]:
         """Return one header from the sums of all pieces, so that the workers of a replica decide alike.
@@ -238,8 +239,8 @@ class Headers:
         One that stops, or has numbers that are not finite, counts for all; saves are added up.
         """
         assert self._within is not None
-        own = torch.tensor([header[SAVING], header[STOPPING], *header[self._bad_from :]], dtype=torch.float64)
-        headers = torch.stack(self._within.all_gather(own).wait())
+        own = [header[SAVING], header[STOPPING], *header[self._bad_from :]]
+        headers = torch.tensor(told_by_all(self._within, "headers of pieces", own).wait(), dtype=torch.float64)
         _, stopping, *bad = headers.amax(0).tolist()
         joined = [*header[: self._bad_from], *bad]
         joined[STOPPING], joined[SAVING] = stopping, float(headers[:, 0].sum())

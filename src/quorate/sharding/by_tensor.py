@@ -98,9 +98,8 @@ def by_tensor(model: Module, plan: Plan, coordinates: Coordinates, apart: Collec
 def _draw_alike(together: Together) -> None:
     """Give the generators of torch, numpy and Python the state that they have on the first of the workers."""
     draws = current.here().context(CommonDraws)
-    seeds = torch.tensor([int(torch.empty((), dtype=torch.int64).random_()), draws.own])
-    together.wire.broadcast(seeds, 0).wait()
-    draws.join(*map(int, seeds))
+    seeds = [int(torch.empty((), dtype=torch.int64).random_()), draws.own]
+    draws.join(*together.values_of_all("draws of random numbers", seeds)[0])
 
 
 class _Calls:
@@ -121,11 +120,10 @@ class _Calls:
             self._together.draw_apart()
 
     def _compare(self, values: tuple[Any, ...]) -> None:
-        together = self._together
-        local_digests = torch.tensor([digest_of_inputs(values), zlib.crc32(torch.get_rng_state().numpy().tobytes())])
-        digests = together.traffic.wait(together.wire.all_gather(local_digests), together.wire.clock)
+        local_digests = [digest_of_inputs(values), zlib.crc32(torch.get_rng_state().numpy().tobytes())]
+        digests = self._together.values_of_all(f"call {self._calls} of the model", local_digests)
         for kind, at in (("batches", 0), ("random numbers", 1)):
-            if any(int(other[at]) != int(digests[0][at]) for other in digests):
+            if any(other[at] != digests[0][at] for other in digests):
                 raise Mismatch(
                     f"workers that compute a model together were given different {kind} (call {self._calls} of the "
                     "model). Load data with quorate.loader, and draw the same random numbers on all workers "

@@ -119,11 +119,14 @@ class Experts(Module):
         if exchange is None:
             return self._computed(rows, sent.tolist(), 1)
         counts = exchange.counts(sent)
-        received = exchange.rows(rows, sent.view(exchange.size, -1).sum(1).tolist())
+        workers = exchange.size
+        sums = torch.cat((sent.view(workers, -1).sum(1), counts.sum(1), counts.sum(0))).tolist()
+        sent_rows, taken, of_experts = sums[:workers], sums[workers : 2 * workers], sums[2 * workers :]
+        received = exchange.rows(rows, sent_rows, taken)
         numbers = torch.arange(counts.shape[1], device=counts.device).repeat(exchange.size)
-        order = numbers.repeat_interleave(counts.flatten()).argsort(stable=True)
-        y = self._computed(received[order], counts.sum(0).tolist(), exchange.size)
-        return exchange.rows(y[order.argsort()], counts.sum(1).tolist())
+        order = numbers.repeat_interleave(counts.flatten(), output_size=sum(taken)).argsort(stable=True)
+        y = self._computed(received[order], of_experts, exchange.size)
+        return exchange.rows(y[order.argsort()], taken, sent_rows)
 
     def _computed(self, rows: Tensor, counts: list[int], workers: int) -> Tensor:
         """Return the outputs of local experts. Each is called, even without tokens, so that all parameters get
@@ -253,34 +256,40 @@ class Exchange:
         self.wire, self.traffic = wire, traffic
         self.rank, self.size = wire.rank, wire.size
 
-    def swap(self, pieces: Sequence[Tensor]) -> list[Tensor]:
-        """Send each worker its piece; return the pieces received, by rank. Raises as `core.contracts.Work.wait`."""
-        return self.traffic.wait(self.wire.all_to_all(pieces), self.wire.clock)
+    def swap(self, pieces: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Send each worker its piece; return the pieces received, of these `shapes`, by rank. Raises as
+        `core.contracts.Work.wait`."""
+        return self.traffic.wait(self.wire.all_to_all(pieces, shapes=shapes), self.wire.clock)
 
     def counts(self, sent: Tensor) -> Tensor:
         """Return how many tokens each worker sends to each expert here, (S, E / S). `sent` is how many this worker
         sends to each of all E. Cost: E numbers sent."""
-        return torch.stack(self.swap(sent.view(self.size, -1).unbind()))
+        pieces = sent.view(self.size, -1).unbind()
+        return torch.stack(self.swap(pieces, [piece.shape for piece in pieces]))
 
-    def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """Send each worker so many rows of `x`; return the rows received, in order of ranks. Differentiable.
+    def rows(self, x: Tensor, counts: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Send each worker so many rows of `x`, and take so many; return these in order of ranks. Differentiable.
 
         Cost: the rows that go to other workers are sent, in each direction. All workers call it, and go backward
         through it, equally often and in the same order.
         """
-        received: Tensor = _Swapped.apply(x, self, counts)  # type: ignore[no-untyped-call]
+        received: Tensor = _Swapped.apply(x, self, counts, taken)  # type: ignore[no-untyped-call]
         return received
 
 
 class _Swapped(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: Exchange, counts: Sequence[int]) -> Tensor:
-        received = exchange.swap([piece.contiguous() for piece in x.detach().split(list(counts))])
-        ctx.exchange, ctx.lengths = exchange, [len(piece) for piece in received]
-        return torch.cat(received)
+    def forward(ctx: Any, x: Tensor, exchange: Exchange, counts: Sequence[int], taken: Sequence[int]) -> Tensor:
+        ctx.how = exchange, counts, taken
+        return _swapped(x.detach(), exchange, counts, taken)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        gradients = ctx.exchange.swap([piece.contiguous() for piece in gradient.split(ctx.lengths)])
-        return torch.cat(gradients), None, None
+        exchange, counts, taken = ctx.how
+        return _swapped(gradient, exchange, taken, counts), None, None, None
+
+
+def _swapped(x: Tensor, exchange: Exchange, counts: Sequence[int], taken: Sequence[int]) -> Tensor:
+    pieces = [piece.contiguous() for piece in x.split(list(counts))]
+    return torch.cat(exchange.swap(pieces, [(count, *x.shape[1:]) for count in taken]))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from quorate.core.axes import AXES, REPLICAS, SHARDS, TENSOR, Axes, Offload, Zero
+from quorate.core.axes import AXES, REPLICAS, SHARDS, STAGES, TENSOR, Axes, Offload, Zero
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
@@ -21,6 +21,8 @@ from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.group import GroupWire
 from quorate.wire.naming import note_axes
+from quorate.wire.real.mesh_wire import MeshWire, TorchGroup
+from quorate.wire.real.wire import RealWire
 
 
 @dataclass
@@ -161,27 +163,40 @@ def coordinates_in(mesh: DeviceMesh, wire: Wire) -> Coordinates:
     ranks = torch.cat([ranks, newcomers(ranks, wire)])
     ((replica, stage, shard, part),) = (ranks == wire.rank).nonzero().tolist()
 
-    def among(name: str, members: Tensor) -> Wire:
+    def among(name: str, members: Tensor, axis: str = "") -> Wire:
         own = members.flatten().tolist()
-        return GroupWire(wire.channel(f"mesh/{name}"), own, size=len(own))
+        return _along(wire, name, own, (None, len(own)), mesh[axis] if axis in names else None, in_stream=True)
 
     workers = ranks.flatten(1).tolist()
+    copies, rows = ranks[:, stage, shard, part].tolist(), mesh[REPLICAS] if REPLICAS in names else None
     return Coordinates(
         axes=_axes(sizes),
         replica=replica,
         stage=stage,
         shard=shard,
         part=part,
-        across=GroupWire(wire.channel("mesh/across"), ranks[:, stage, shard, part].tolist(), workers, sizes[0]),
+        across=_along(wire, "across", copies, (workers, sizes[0]), rows, in_stream=False),
         within=among("within", ranks[replica]),
-        along=among("along", ranks[replica, :, shard, part]),
-        abreast=among("abreast", ranks[replica, stage]),
-        beside=among("beside", ranks[replica, stage, :, part]),
-        together=among("together", ranks[replica, stage, shard]),
+        along=among("along", ranks[replica, :, shard, part], STAGES),
+        abreast=among("abreast", ranks[replica, stage], SHARDS if sizes[3] == 1 else TENSOR),
+        beside=among("beside", ranks[replica, stage, :, part], SHARDS),
+        together=among("together", ranks[replica, stage, shard], TENSOR),
         shards=mesh[SHARDS],
         parts=mesh[TENSOR] if sizes[3] > 1 else None,
         workers=workers,
     )
+
+
+def _along(wire: Wire, name: str, members: list[int], size: Any, axis: DeviceMesh | None, *, in_stream: bool) -> Wire:
+    """Return the wire among `members`, by torch's group of the same workers if that serves the device of the mesh."""
+    channel = wire.channel(f"mesh/{name}")
+    if axis is None or len(members) == 1 or not isinstance(channel, RealWire):
+        return GroupWire(channel, members, *size)
+    group = axis.get_group()
+    if dist.get_process_group_ranks(group) != members[: size[1]] or not channel.reaches(group, axis.device_type):
+        return GroupWire(channel, members, *size)
+    named = f"{wire.name}/{name}{members}"
+    return MeshWire(TorchGroup(channel.endpoint, group, named, members, in_stream=in_stream), channel, members, *size)
 
 
 def _axes(sizes: Sequence[int]) -> Axes:

@@ -15,7 +15,7 @@ from quorate.core.axes import rows_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
 from quorate.sharding.traffic import Traffic
-from quorate.wire.swap import Swap
+from quorate.wire.swap import Swap, told_by_all
 
 
 class OnPieces:
@@ -173,14 +173,37 @@ class WholeTensors:
 
     def _swap(self, operation: str, outgoing: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
         """Send each worker its tensors; return the tensors received, by rank."""
+        here = next((local(p).device for p in self._owner), torch.device("cpu"))
+        if self._wire.carries(torch.empty(1, device=here)):
+            return self._exchanged(operation, outgoing, here)
         wire, self._calls = self._wire, self._calls + 1
         messages = [Message(tuple(tensors), {"operation": operation}) for tensors in outgoing]
         others = [peer for peer in self._peers if peer != wire.rank]
         sends = [wire.send(messages[peer], peer, f"whole/{self._calls}") for peer in others]
         receives = [wire.receive(peer, f"whole/{self._calls}", others) for peer in others]
         swap = Swap(wire, operation, others, receives, sends, messages[wire.rank], list)
-        here = next((local(p).device for p in self._owner), torch.device("cpu"))
         return [tuple(x.to(here) for x in message.tensors) for message in self._traffic.wait(swap, wire.clock)]
+
+    def _exchanged(
+        self, operation: str, outgoing: Sequence[Sequence[Tensor]], device: torch.device
+    ) -> list[tuple[Tensor, ...]]:
+        """Return the same as `_swap`, from device to device; messages have the shapes."""
+        wire = self._wire
+        likes = [[[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in tensors] for tensors in outgoing]
+        likes_of_all = self._traffic.wait(told_by_all(wire, operation, likes), wire.clock)
+        others = [peer for peer in self._peers if peer != wire.rank]
+        receives = [
+            (peer, torch.empty(shape, dtype=getattr(torch, dtype), device=device))
+            for peer in others
+            for shape, dtype in likes_of_all[peer][wire.rank]
+        ]
+        sends = [(peer, x) for peer in others for x in outgoing[peer]]
+        left = iter(self._traffic.wait(wire.exchange(sends, receives, operation), wire.clock))
+        received = [
+            tuple(next(left) for _ in likes_of_all[peer][wire.rank]) if peer in others else () for peer in self._peers
+        ]
+        received[wire.rank] = tuple(outgoing[wire.rank])
+        return received
 
 
 def _is_cut(p: Any) -> bool:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, Mismatch, unknown
 from quorate.sharding.bits import digest_of_inputs
 from quorate.sharding.tensor.activations import Together, summed
@@ -52,28 +51,36 @@ class _Turned(Function):
         ctx: Any, x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int, joined: list[int]
     ) -> Tensor:
         """Send pieces of `x` of `sizes` along `cut`, piece r to worker r; join the pieces received along `join`. Their
-        sizes are appended to `joined`."""
-        received = _exchanged(x, together, cut, sizes)
-        joined += [piece.shape[join] for piece in received]
-        ctx.how = together, join, joined, cut
+        sizes are in `joined`, or are written there."""
+        pieces = [piece.contiguous() for piece in x.detach().split(list(sizes), cut)]
+        shapes = None
+        if joined:  # the sizes are known
+            shapes = [[*piece.shape] for piece in [pieces[together.rank]] * together.size]
+            for shape, size in zip(shapes, joined, strict=True):
+                shape[join] = size
+        received = _exchanged(pieces, together, shapes)
+        joined[:] = [piece.shape[join] for piece in received]
+        ctx.how = together, join, joined, [piece.shape for piece in pieces], cut
         return torch.cat(received, join)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Send gradients back, by the reverse all-to-all."""
-        together, cut, sizes, join = ctx.how
-        return torch.cat(_exchanged(gradient, together, cut, sizes), join), None, None, None, None, None
+        together, cut, sizes, shapes, join = ctx.how
+        pieces = [piece.contiguous() for piece in gradient.split(sizes, cut)]
+        return torch.cat(_exchanged(pieces, together, shapes), join), None, None, None, None, None
 
 
-def _exchanged(x: Tensor, together: Together, dim: int, sizes: Sequence[int]) -> list[Tensor]:
-    pieces = [piece.contiguous() for piece in x.detach().split(list(sizes), dim)]
-    return together.traffic.wait(together.wire.all_to_all(pieces), together.wire.clock)
+def _exchanged(pieces: list[Tensor], together: Together, shapes: Sequence[Sequence[int]] | None) -> list[Tensor]:
+    return together.traffic.wait(together.wire.all_to_all(pieces, shapes=shapes), together.wire.clock)
 
 
-def _turned(x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int) -> tuple[Tensor, list[int]]:
-    """Return the result of `_Turned`, and the sizes of the pieces of which it is made."""
-    sizes_joined: list[int] = []
+def _turned(
+    x: Tensor, together: Together, cut: int, sizes: Sequence[int], join: int, known: Sequence[int] = ()
+) -> tuple[Tensor, list[int]]:
+    """Return the result of `_Turned`, and the sizes of the pieces of which it is made: the `known` ones."""
+    sizes_joined = list(known)
     result: Tensor = _Turned.apply(x, together, cut, sizes, join, sizes_joined)  # type: ignore[no-untyped-call]
     return result, sizes_joined
 
@@ -145,7 +152,8 @@ def sequence_attention(
     attended = F.scaled_dot_product_attention(
         q, k, v, _own_mask(attn_mask, length, query.shape[HEADS], together), **usual
     )
-    return _turned(attended, together, POSITIONS, lengths, HEADS)[0]
+    of_each = [attended.shape[HEADS]] * together.size
+    return _turned(attended, together, POSITIONS, lengths, HEADS, of_each)[0]
 
 
 def _check(every: dict[str, Tensor], workers: int, *, enable_gqa: bool) -> None:
@@ -220,8 +228,8 @@ def sequence_piece(x: Tensor, dim: int = 1) -> Tensor:
         )
     here.cuts += 1
     if not here.cuts & (here.cuts - 1):
-        digests = together.wire.all_gather(torch.tensor([digest_of_inputs([x]), *x.shape]))
-        if len({tuple(digest.tolist()) for digest in together.traffic.wait(digests, together.wire.clock)}) > 1:
+        digests = together.values_of_all(f"call {here.cuts} of sequence_piece", [digest_of_inputs([x]), *x.shape])
+        if any(digest != digests[0] for digest in digests):
             raise Mismatch(
                 f"workers that share sequences were given different ones (call {here.cuts} of sequence_piece); load "
                 "data with quorate.loader"
@@ -262,23 +270,22 @@ def sequence_mean(losses: Tensor, weights: Tensor | None = None) -> Tensor:
 class _Round:
     """Tensors that go from each worker to the next, one step at a time."""
 
-    def __init__(self, together: Together) -> None:
-        self._together, self._wire = together, together.wire
+    def __init__(self, together: Together, lengths: Sequence[int]) -> None:
+        """`lengths`: the positions of each worker's piece."""
+        self._together, self._wire, self._lengths = together, together.wire, lengths
         self._after, self._before = (together.rank + 1) % together.size, (together.rank - 1) % together.size
 
-    def start(self, tensors: Sequence[Tensor]) -> Any:
-        """Send `tensors` to the next worker; return the handle that `end` takes."""
-        wire = self._wire
-        sent = wire.send(Message(tuple(x.contiguous() for x in tensors)), self._after, _TAG)
-        return sent, wire.receive(self._before, _TAG, [self._before]), tensors[0].device
+    def start(self, tensors: Sequence[Tensor], owner: int) -> Any:
+        """Send `tensors`, the piece of worker `owner`, to the next worker; return the handle that `end` takes."""
+        length = self._lengths[(owner - 1) % self._together.size]
+        sends = [(self._after, x.contiguous()) for x in tensors]
+        shapes = [(*x.shape[:POSITIONS], length, x.shape[-1]) for x in tensors]
+        receives = [(self._before, x.new_empty(shape)) for x, shape in zip(tensors, shapes, strict=True)]
+        return self._wire.exchange(sends, receives, _TAG)
 
     def end(self, under_way: Any) -> tuple[Tensor, ...]:
         """Return the tensors that the preceding worker has sent."""
-        sent, received, device = under_way
-        wait, clock = self._together.traffic.wait, self._wire.clock
-        _, message = wait(received, clock)
-        wait(sent, clock)
-        return tuple(x.to(device) for x in message.tensors)
+        return tuple(self._together.traffic.wait(under_way, self._wire.clock))
 
 
 def _scores(q: Tensor, k: Tensor, scale: float, places: tuple[int, int] | None) -> Tensor | None:
@@ -302,18 +309,19 @@ class _Ring(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, together: Together, scale: float, starts: list[int] | None
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, together: Together, scale: float, lengths: list[int], is_causal: bool
     ) -> Tensor:
         """Start with the local piece, so that every query has seen a key; then take those of the preceding workers."""
-        rank, size, turn = together.rank, together.size, _Round(together)
+        rank, size, turn = together.rank, together.size, _Round(together, lengths)
+        starts = list(itertools.accumulate(lengths, initial=0)) if is_causal else None
         most: Any = None
         total: Any = None
         output: Any = None
         block: tuple[Tensor, ...] = (k.detach(), v.detach())
         for step in range(size):
-            under_way = turn.start(block) if step < size - 1 else None
-            keys, values = block
             owner = (rank - step) % size
+            under_way = turn.start(block, owner) if step < size - 1 else None
+            keys, values = block
             scores = _scores(q, keys, scale, None if starts is None else (starts[rank], starts[owner]))
             if scores is not None and most is None:
                 most = scores.amax(-1, keepdim=True)
@@ -327,7 +335,7 @@ class _Ring(Function):
                 block = turn.end(under_way)
         output = output / total
         ctx.save_for_backward(q, k, v, output, most + total.log())
-        ctx.how = together, scale, starts
+        ctx.how = together, scale, starts, lengths
         result: Tensor = output
         return result
 
@@ -336,15 +344,15 @@ class _Ring(Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Sum the gradients of keys and values as they circulate; the last step brings them back to their worker."""
         q, k, v, output, log_total = ctx.saved_tensors
-        together, scale, starts = ctx.how
-        rank, size, turn = together.rank, together.size, _Round(together)
+        together, scale, starts, lengths = ctx.how
+        rank, size, turn = together.rank, together.size, _Round(together, lengths)
         of_q, both = torch.zeros_like(q), (gradient * output).sum(-1, keepdim=True)
         block: tuple[Tensor, ...] = (k, v)
         sums: tuple[Tensor, ...] = (torch.zeros_like(k), torch.zeros_like(v))
         for step in range(size):
-            under_way = turn.start(block) if step < size - 1 else None
-            keys, values = block
             owner = (rank - step) % size
+            under_way = turn.start(block, owner) if step < size - 1 else None
+            keys, values = block
             scores = _scores(q, keys, scale, None if starts is None else (starts[rank], starts[owner]))
             if scores is not None:
                 p = (scores - log_total).exp()
@@ -354,8 +362,8 @@ class _Ring(Function):
                 sums = sums[0] + of_keys, sums[1] + (p.mT @ gradient).sum(-3, keepdim=True)
             if under_way is not None:
                 block = turn.end(under_way)
-            sums = turn.end(turn.start(sums))
-        return of_q, *sums, None, None, None
+            sums = turn.end(turn.start(sums, owner))
+        return of_q, *sums, None, None, None, None
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, together: Together, *, is_causal: bool, scale: float) -> Tensor:
@@ -366,12 +374,11 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, together: Together, *, is_ca
     piece by piece (Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3). The backward pass recalculates it from
     its logarithm, and the gradients of keys and values circulate with them.
     """
-    starts = None
-    if is_causal:
-        lengths = together.traffic.wait(together.wire.all_gather(torch.tensor([q.shape[-2]])), together.wire.clock)
-        starts = list(itertools.accumulate((int(n) for n in lengths), initial=0))
+    lengths = together.values_of_all("attention by a ring", k.shape[POSITIONS])
     wide = torch.promote_types(q.dtype, torch.float32)
     groups = q.unflatten(-3, (k.shape[-3], -1)).to(wide)
     keys, values = (x.unsqueeze(-3).to(wide) for x in (k, v))
-    output: Tensor = _Ring.apply(groups, keys, values, together, scale, starts)  # type: ignore[no-untyped-call]
+    output: Tensor = _Ring.apply(  # type: ignore[no-untyped-call]
+        groups, keys, values, together, scale, lengths, is_causal
+    )
     return output.flatten(-4, -3).to(q.dtype)

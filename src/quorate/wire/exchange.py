@@ -25,6 +25,7 @@ from quorate.wire.cut import WHOLE_BYTES, piece
 from quorate.wire.swap import Swap
 from quorate.wire.tree import children_of
 from quorate.wire.turns import Turns
+from quorate.wire.work import Together
 
 T = TypeVar("T")
 IDLE_SECONDS = 60.0
@@ -176,7 +177,9 @@ class CollectivesByMessages(Wire):
 
         return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((written,), shared=True)), combine)
 
-    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+    def all_to_all(
+        self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
+    ) -> Work[list[Tensor]]:
         _one_each(pieces, self.size)
         outgoing = [Message((piece,), shared=shared) for piece in pieces]
         return self._swap(f"all_to_all {pieces[0].dtype}", outgoing, self._received)
@@ -250,6 +253,17 @@ class CollectivesByMessages(Wire):
 
     def barrier(self) -> Work[None]:
         return self._swap("barrier", self._to_all(Message()), lambda messages: None)
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
+    ) -> Work[list[Tensor]]:
+        works: list[Work[Any]] = [self.receive(source, tag) for source, _ in receives]
+        works += [self.send(Message((x,)), to, tag) for to, x in sends]
+
+        def received(results: list[Any]) -> list[Tensor]:
+            return [results[place][1].tensors[0].to(x.device) for place, (_, x) in enumerate(receives)]
+
+        return Together(works, received, self.clock)
 
 
 def _one_each(pieces: Sequence[Tensor], size: int) -> None:

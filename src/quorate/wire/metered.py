@@ -104,6 +104,10 @@ class Metered(Wrapped):
                 meter.received(operation, nbytes * others, others)
             else:
                 meter.sent(operation, nbytes, 1)
+        elif operation == "exchange":
+            sends, receives = payload
+            meter.sent(operation, sum(x.nbytes for _, x in sends), len(sends))
+            meter.received(operation, sum(x.nbytes for _, x in receives), len(receives))
         elif operation == "barrier":
             meter.sent(operation, 0, others)
             meter.received(operation, 0, others)

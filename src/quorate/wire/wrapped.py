@@ -81,8 +81,11 @@ class Wrapped(Wire):
         piece = pieces_of(x, self.size)[self.rank]
         return self._call("all_gather", lambda: self.inner.all_gather_into(x, write), piece, None)
 
-    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
-        return self._call("all_to_all", lambda: self.inner.all_to_all(pieces, shared=shared), pieces, None)
+    def all_to_all(
+        self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
+    ) -> Work[list[Tensor]]:
+        launch = lambda: self.inner.all_to_all(pieces, shared=shared, shapes=shapes)  # noqa: E731
+        return self._call("all_to_all", launch, pieces, None)
 
     def all_to_all_single(self, x: Tensor) -> Work[list[Tensor]]:
         return self._call("all_to_all", lambda: self.inner.all_to_all_single(x), pieces_of(x, self.size), None)
@@ -107,6 +110,15 @@ class Wrapped(Wire):
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         return self._call("receive", lambda: self.inner.receive(source, tag, needs), None, source)
+
+    def carries(self, x: Tensor) -> bool:
+        return self.inner.carries(x)
+
+    def exchange(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
+    ) -> Work[list[Tensor]]:
+        launch = lambda: self.inner.exchange(sends, receives, tag)  # noqa: E731
+        return self._call("exchange", launch, (sends, receives), None)
 
     def empty(self, numel: int, dtype: torch.dtype, *, patience: float = 0.0) -> Tensor:
         return self.inner.empty(numel, dtype, patience=patience)

@@ -184,6 +184,10 @@ def _enter(timeout: float) -> current.Place:
     if wire.is_newcomer:
         data_context(place).replaced_rank = _number("LOCAL_RANK") or 0
     waits = place.context(_Joined).waits = TorchWaits(place, wire)
+    if torch.cuda.is_available():
+        os.environ.setdefault(
+            "TORCH_FR_BUFFER_SIZE", "2000"
+        )  # torch's flight recorder, off by default in some versions
     if ours:
         _start_default_group(wire, waits, gpus, "default", wire.rank, wire.size)
     elif wire.is_newcomer:

@@ -57,6 +57,8 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     wire = place.wire
     if wire.rank == 0 and isinstance(wire, RealWire) and not os.environ.get("QUORATE_RUN"):
         place.context(_Kept).folder = folder
+    if isinstance(wire, RealWire):
+        wire.endpoint.records = folder
     is_real = isinstance(wire, RealWire)
     further: Callable[[], Sequence[Row]] = tuple
     if isinstance(wire, RealWire) and not wire.endpoint.is_local:

@@ -60,6 +60,14 @@ def clock(
     return _OnCores(order, forward, backward, weight, send, overlap).played_on(cores)
 
 
+def ends_of(order: Order) -> dict[Place, float]:
+    """Return when each forward pass ends, and each gradient of an input, if every pass takes as long as another."""
+    stages = 1 + max((action.stage for actions in order for action in actions), default=-1)
+    play = _Play(order, [1.0] * stages, [1.0] * stages, [1.0] * stages, 0.0, True)
+    play.played()
+    return play.done
+
+
 class _Play:
     def __init__(
         self,

@@ -183,6 +183,12 @@ class Layout:
 def _order(layout: Layout, microbatches: int) -> Sequence[Sequence[Action]]:
     if not refusal(layout.schedule, layout.workers, layout.chunks, microbatches):
         return order(layout.schedule, layout.workers, layout.chunks, microbatches)
+    return there_and_back(layout, microbatches)
+
+
+@cache
+def there_and_back(layout: Layout, microbatches: int) -> Sequence[Sequence[Action]]:
+    """Return the actions of each worker where all micro-batches go forward, and later all of them backward."""
     actions = []
     for worker in range(layout.workers):
         stages, numbers = layout.stages_of(worker), range(microbatches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,13 +12,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import Module, Parameter
 from torch.utils import _pytree as pytree
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.collectives import Pieces
-from quorate.sharding.stages.batches import Merged, MicroBatch, merged, micro_batches
+from quorate.sharding.stages.batches import Merged, merged, micro_batches
+from quorate.sharding.stages.between import Between, Kept, Run
 from quorate.sharding.stages.ending import Ending
-from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action, Layout
-from quorate.sharding.stages.route import Route, Shapes
+from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action, Layout, there_and_back
+from quorate.sharding.stages.route import Shapes
 from quorate.sharding.stages.units import Unit, gated
 from quorate.sharding.traffic import Traffic
 
@@ -42,7 +42,7 @@ class Pipeline:
         self.wire, self.traffic, self._plain = wire, traffic, model.forward
         self._device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
         """The device of this stage."""
-        self._between, self._calls = Between(layout, wire, traffic), Pieces(wire, traffic)
+        self._between, self._calls = Between(layout, wire, traffic, self._device), Pieces(wire, traffic)
         traffic.meet_also(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
@@ -82,6 +82,8 @@ class Pipeline:
         scale: Callable[[Tensor], Tensor],
     ) -> Tensor:
         run = self._run("a step", args, kwargs, learns=True)
+        order = self.layout.order(len(run.batches))
+        self._between.begin(run, order)
         losses: dict[int, Tensor] = {}
 
         def end(number: int) -> None:
@@ -92,7 +94,7 @@ class Pipeline:
         with self.traffic.pausing():
             self.ending.begins()
             self.ending.backward_begins()
-            for action in self.layout.order(len(run.batches))[self.wire.rank]:
+            for action in order[self.wire.rank]:
                 self._do(run, action, end)
             self._between.pause(run)
         self.ending.ended()
@@ -112,7 +114,8 @@ class Pipeline:
 
     def _broadcast(self, loss: Tensor) -> Tensor:
         root = self.layout.owner(self.last)
-        received = self.traffic.wait_along(self.wire.broadcast(loss.detach().cpu().double(), root), self.wire.clock)
+        value = loss.detach().to(self._device if self._between.is_carried else "cpu", torch.float64)
+        received = self.traffic.wait_along(self.wire.broadcast(value, root), self.wire.clock)
         is_double = next(self.model.parameters()).dtype == torch.float64
         return received if is_double else received.float()
 
@@ -125,6 +128,7 @@ class Pipeline:
             return self._step(args, kwargs, *self._job)
         learns = torch.is_grad_enabled()
         run = self._run("a call" if learns else "a call without gradients", args, kwargs, learns=learns)
+        self._between.begin(run, there_and_back(self.layout, len(run.batches)))
         if learns:
             self.ending.begins()
         for stage in self.stages:
@@ -140,20 +144,14 @@ class Pipeline:
     def _outputs(self, run: Run) -> Merged:
         root, route = self.layout.owner(self.last), run.routes[0]
         if not self.has_last:
-            _, message = self.traffic.wait_along(self.wire.receive(root, "out"), self.wire.clock)
-            return Merged(
-                [x.to(self._device, copy=True) for x in message.tensors],
-                list(message.header["learns"]),
-                route.outputs,
-                route.spec,
-            )
+            tensors, learns = self._between.take_outputs(root)
+            return Merged(tensors, learns, route.outputs, route.spec)
         outputs = merged([run.outputs[number] for number in range(len(run.batches))], run.batches)
         if run.learns:
             for number in range(len(run.batches)):
                 run.kept[self.last, number].ends = outputs.ends(number)
         run.outputs.clear()
-        message = Message(tuple(x.cpu().contiguous() for x in outputs.tensors), {"learns": outputs.learns})
-        run.sends += [self.wire.send(message, to, "out") for to in range(self.wire.size) if to != self.wire.rank]
+        self._between.give_outputs(run, outputs.tensors, outputs.learns)
         return outputs
 
     def backward_of(self, run: Run, outputs: Merged, gradients: Sequence[Tensor]) -> None:
@@ -335,67 +333,3 @@ class Passing:
                 self._came[transfer] = self._kept.inputs[transfer] = x
             leaves[place] = self._came[transfer]
         return pytree.tree_unflatten(leaves, spec)
-
-
-@dataclass
-class Kept:
-    """Tensors of one micro-batch in one stage, from its forward pass until its backward pass."""
-
-    inputs: dict[int, Tensor] = field(default_factory=dict)
-    """Inputs by transfer."""
-    sent: dict[int, Tensor] = field(default_factory=dict)
-    ends: list[Tensor] = field(default_factory=list)
-    """In the last stage: tensors from which the backward pass begins."""
-    groups: Any = None
-    """Between the two halves of a backward pass: the parameter groups of the second half."""
-
-
-@dataclass
-class Run:
-    """One step, or one call, of the model."""
-
-    batches: list[MicroBatch]
-    routes: list[Route]
-    learns: bool
-    kept: dict[tuple[int, int], Kept] = field(default_factory=dict)
-    handed: dict[tuple[str, int, int], Tensor | None] = field(default_factory=dict)
-    """Tensors from one stage of this worker to its next."""
-    sends: list[Work[None]] = field(default_factory=list)
-    outputs: dict[int, Any] = field(default_factory=dict)
-    """Outputs of the last stage, by micro-batch."""
-
-
-class Between:
-    """The workers of one pipeline, as one of them sees them; `way` is "f" (forward) or "b" (backward)."""
-
-    def __init__(self, layout: Layout, wire: Wire, traffic: Traffic) -> None:
-        self._layout, self._wire, self._traffic = layout, wire, traffic
-
-    def give(self, run: Run, way: str, transfer: int, number: int, stage: int, x: Tensor | None) -> None:
-        """Send another stage a tensor, or (backward) nothing, where it has no gradient."""
-        to = self._layout.owner(stage)
-        if to == self._wire.rank:
-            run.handed[way, transfer, number] = x
-            return
-        learns = run.learns and x is not None and x.requires_grad
-        tensors = () if x is None else (x.detach().cpu().contiguous(),)
-        run.sends.append(self._wire.send(Message(tensors, {"learns": learns}), to, f"{way}{transfer}.{number}"))
-
-    def take(self, run: Run, way: str, transfer: int, number: int, stage: int) -> Tensor | None:
-        """Receive a tensor from another stage; it requires gradients where it does there."""
-        source = self._layout.owner(stage)
-        if source == self._wire.rank:
-            x = run.handed.pop((way, transfer, number))
-            return None if x is None else x.detach().requires_grad_(x.requires_grad and way == "f")
-        work = self._wire.receive(source, f"{way}{transfer}.{number}")
-        _, message = self._traffic.wait_along(work, self._wire.clock)
-        if not message.tensors:
-            return None
-        x = message.tensors[0]
-        return x.requires_grad_() if message.header["learns"] and way == "f" else x
-
-    def pause(self, run: Run) -> None:
-        """Wait until the sends have completed."""
-        for work in run.sends:
-            self._traffic.wait_along(work, self._wire.clock)
-        run.sends.clear()

@@ -35,6 +35,8 @@ class Transfer:
 
     source: int
     target: int
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Shapes:
                 key = id(x), stage
                 if key not in transfers:
                     transfers[key] = len(route.transfers)
-                    route.transfers.append(Transfer(source, stage))
+                    route.transfers.append(Transfer(source, stage, x.shape, x.dtype))
                     held.append(x)  # so that no other one has its id
                 takes.append((place, transfers[key]))
             with _disable_current_modes():

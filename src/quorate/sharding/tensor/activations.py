@@ -7,7 +7,6 @@ Each function is a step of the calculation in one direction, and its transpose i
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,9 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
-from quorate.core.errors import Mismatch
 from quorate.sharding.traffic import Traffic
 from quorate.wire.cut import WHOLE_BYTES
+from quorate.wire.swap import told_by_all
 
 
 class Together:
@@ -43,18 +42,25 @@ class Together:
 
     def meet(self, call: str) -> None:
         """Wait until all workers have reached the same `call`. Raises `Mismatch` where one has reached another."""
-        local_digest = torch.tensor([zlib.crc32(call.encode())])
-        digests = self.traffic.wait(self.wire.all_gather(local_digest), self.wire.clock)
-        if any(int(other) != int(local_digest) for other in digests):
-            raise Mismatch(f"workers that compute a model together have come to different calls; this one to {call}")
+        self.values_of_all(f"{call}, in a model that workers compute together", None)
+
+    def values_of_all(self, call: str, value: Any) -> list[Any]:
+        """Return the `value`, which is JSON, of every worker. Raises `Mismatch` where one makes another `call`."""
+        return self.traffic.wait(told_by_all(self.wire, call, value), self.wire.clock)
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all workers.
 
         Cost: 2 (T - 1) / T of its bytes sent; (T - 1) of them where it is small. Where T divides its size, pieces are
-        exchanged here, without the task of a group's `all_reduce`. Either way elements are added in the same order.
+        exchanged here, without the task of a group's `all_reduce`, unless a backend sums. Either way messages are added
+        in the same order.
         """
-        if self.size > 2 and x.numel() % self.size == 0 and x.numel() * x.element_size() > WHOLE_BYTES:
+        if (
+            self.size > 2
+            and not self.wire.carries(x)
+            and x.numel() % self.size == 0
+            and x.numel() * x.element_size() > WHOLE_BYTES
+        ):
             flat = x.detach().contiguous().view(-1)
             piece = self.traffic.wait(self.wire.reduce_scatter(flat), self.wire.clock)
             each = self.traffic.wait(self.wire.all_gather(piece.contiguous()), self.wire.clock)

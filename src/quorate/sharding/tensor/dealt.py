@@ -8,7 +8,7 @@ several branches share, or that the model uses elsewhere, are held in full by al
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,8 @@ class Dealt:
     """Elements of the vector."""
     shared: int = 0
     calls: Iterator[int] = field(default_factory=itertools.count)
+    shapes: dict[Hashable, list[Any]] = field(default_factory=dict)
+    """Shapes and dtypes of the tensors of each worker, for inputs of each shape."""
 
     @property
     def name(self) -> str:
@@ -81,18 +83,55 @@ class Dealt:
             for module, key, _ in every:
                 module._parameters[key] = None
 
-    def gathered(self, own: dict[int, Tensor], device: torch.device, *, with_buffers: bool) -> list[Tensor]:
-        """Return the outputs of all branches, on `device`; buffers become those of the workers that have calculated."""
+    def _messages(self, tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """Return the tensors of every worker, sent as messages."""
         wire, tag = self.together.wire, f"branches/{next(self.calls)}"
-        local_outputs = [x.detach().contiguous() for x in own.values()]
-        buffers = [x.detach() for x in self.buffers(wire.rank)] if with_buffers else []
         operation = f"outputs of {len(self.owners)} branches"
-        message = Message((*local_outputs, *buffers), {"operation": operation})
+        message = Message(tuple(tensors), {"operation": operation})
         others = [peer for peer in range(wire.size) if peer != wire.rank]
         sends = [wire.send(message, peer, tag) for peer in others]
         receives = [wire.receive(peer, tag, others) for peer in others]
         swap = Swap(wire, operation, others, receives, sends, message, list)
-        received = [message.tensors for message in self.together.traffic.wait(swap, wire.clock)]
+        return [message.tensors for message in self.together.traffic.wait(swap, wire.clock)]
+
+    def _exchanged(self, tensors: Sequence[Tensor], key: Hashable, device: torch.device) -> list[Sequence[Tensor]]:
+        """Return the tensors of every worker. Their shapes are agreed on once for inputs of the same shapes, the `key`.
+
+        Raises `ConfigurationError` where those of this worker have changed since."""
+        together, wire = self.together, self.together.wire
+        own = [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in tensors]
+        if key not in self.shapes:
+            self.shapes[key] = together.values_of_all(f"outputs of {len(self.owners)} branches", own)
+        shapes = self.shapes[key]
+        if own != shapes[wire.rank]:
+            raise ConfigurationError(
+                f"a branch returned tensors of {own}, and before of {shapes[wire.rank]}, for inputs of the same "
+                "shapes; on several GPUs the shapes of outputs must depend on those of inputs alone"
+            )
+        likes = [
+            (peer, torch.empty(shape, dtype=getattr(torch, dtype), device=device))
+            for peer, every in enumerate(shapes)
+            if peer != wire.rank
+            for shape, dtype in every
+        ]
+        sends = [(peer, x) for peer in range(wire.size) if peer != wire.rank for x in tensors]
+        left = iter(together.traffic.wait(wire.exchange(sends, likes, "branches"), wire.clock))
+        return [tensors if peer == wire.rank else [next(left) for _ in every] for peer, every in enumerate(shapes)]
+
+    def gathered(
+        self, own: dict[int, Tensor], device: torch.device, key: Hashable, *, with_buffers: bool
+    ) -> list[Tensor]:
+        """Return the outputs of all branches, on `device`; buffers become those of the workers that have calculated.
+
+        Where tensors have the shapes that `key` stands for, those of the outputs do not change.
+        """
+        wire = self.together.wire
+        local_outputs = [x.detach().contiguous() for x in own.values()]
+        buffers = [x.detach() for x in self.buffers(wire.rank)] if with_buffers else []
+        tensors = [*local_outputs, *buffers]
+        is_carried = wire.carries(torch.empty(1, device=device))
+        received = self._exchanged(tensors, key, device) if is_carried else self._messages(tensors)
+        others = [peer for peer in range(wire.size) if peer != wire.rank]
         outputs: dict[int, Tensor] = {number: x.clone() for number, x in zip(own, local_outputs, strict=True)}
         for peer in others:
             numbers = self.of(peer)
@@ -228,7 +267,8 @@ class _Run(Function):
                     own[number] = output
             together.draw_alike()
         ctx.kept = dealt, inputs, leaves, own
-        return tuple(dealt.gathered(own, tensors[0].device, with_buffers=trains))
+        key = trains, torch.is_autocast_enabled(tensors[0].device.type), *((x.shape, x.dtype) for x in tensors[:inputs])
+        return tuple(dealt.gathered(own, tensors[0].device, key, with_buffers=trains))
 
     @staticmethod
     @once_differentiable

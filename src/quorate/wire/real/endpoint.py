@@ -78,6 +78,8 @@ class Endpoint:
         self.clock = WallClock()
         self.clocks = ClockExchange(rank, self.clock, machine(), lambda peer: self._places.known.get(peer) == machine())
         """Offsets of this worker's clock from others'; not measured where all are on one host."""
+        self.records: Path | None = None
+        """The folder of the run, where this worker keeps reports."""
         self.others, self.host = [peer for peer in range(size) if peer != rank], socket.gethostname()
         self._thread, self._lock, self._congestion = _OfThread(), threading.Lock(), congestion
         self._token, self._find_address, self._key, self._limits = token, find_address, b"", limits

@@ -8,20 +8,24 @@ write on the board what they wait for, and compare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from quorate.core.errors import Mismatch
+from quorate.core.errors import Mismatch, WireTimeout
 from quorate.wire.failure import report_failure
 from quorate.wire.naming import namer
 from quorate.wire.real.endpoint import Endpoint
+from quorate.wire.real.process_groups import recorded
+
+_NEARLY = 0.9
 
 
 class Order:
-    """The collectives called on one channel by this worker, in order."""
+    """The collectives called on one channel by this worker, in order; `others` are the other workers of it."""
 
-    def __init__(self, endpoint: Endpoint, name: str) -> None:
+    def __init__(self, endpoint: Endpoint, name: str, others: Sequence[int] | None = None) -> None:
         self.endpoint, self._name = endpoint, name
+        self.others = endpoint.others if others is None else list(others)
         self.count = 0
         self._last = ""
         self._known: set[tuple[str, str]] = set()
@@ -39,16 +43,26 @@ class Order:
         self.endpoint.recent.append((self._name, self.count, operation))
         return self.count
 
-    def waiting(self, count: int, operation: str, way: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def waiting(self, count: int, operation: str, way: str) -> Iterator[None]:
         """Inside, a long wait is written on the board and compared with those of the others.
 
-        `way` names the transport: workers with different transports for one operation have differed earlier.
+        `way` names the transport: workers with different transports for one operation have differed earlier. Where a
+        wait in a process group is over its limit, torch's record of collectives is kept.
         """
-        return self.endpoint.checking(self._compare(count, f"{operation} ({way})"))
+        begin = self.endpoint.clock.now()
+        try:
+            with self.endpoint.checking(self._compare(count, f"{operation} ({way})")):
+                yield
+        except WireTimeout as error:
+            is_slice = self.endpoint.clock.now() - begin < _NEARLY * self.endpoint.timeout
+            if is_slice or way != "by backend":
+                raise
+            raise recorded(error, self.endpoint) from None
 
     def missing(self, count: int) -> list[int]:
         """Return the ranks that have not written that they wait for collective `count`; if all have, all others."""
-        others = self.endpoint.others
+        others = self.others
         late = [peer for peer, said in self._said(others).items() if said is None or said[0] < count]
         return late or others
 
@@ -66,7 +80,7 @@ class Order:
             if not is_said:
                 endpoint.note(f"waiting/{self._name}/{endpoint.rank}", [count, operation])
                 is_said = True
-            for peer, said in self._said(endpoint.others).items():
+            for peer, said in self._said(self.others).items():
                 if said is not None and said[0] == count and said[1] != operation:
                     raise self._mismatch(operation, peer, said[1])
 

@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +37,7 @@ from quorate.wire.real.host_sums import HostSums
 from quorate.wire.real.layout import layout_of
 from quorate.wire.real.links import Lane
 from quorate.wire.real.order import Order
+from quorate.wire.real.process_groups import MAKERS, summable
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
@@ -108,6 +108,15 @@ class RealWire(CollectivesByMessages):
             self.endpoint.has_model = True
             torch.cuda.set_device(device)
             self.endpoint.use_gpu(device)
+
+    def reaches(self, group: Any, device: str) -> bool:
+        """Return whether torch's `group` is to move tensors of devices of this type."""
+        if device == "cpu" or self._gpus == HOST:
+            return False
+        try:
+            return str(group._get_backend(torch.device(device)).name()) != "gloo"  # which copies to the host
+        except RuntimeError:  # it has none
+            return False
 
     def connect(self, device: torch.device) -> None:
         if self.size > 1 and self._shares(device):
@@ -255,8 +264,8 @@ class RealWire(CollectivesByMessages):
         group = self._groups.get(device.type)
         if group is None:
             store = BoardStore(self.board, f"generation/0/group/{self.name}/{device.type}")
-            make = nccl if device.type == "cuda" else gloo
-            group = self._groups[device.type] = make(store, self.endpoint)
+            make = MAKERS.get(device.type, MAKERS["cpu"])
+            group = self._groups[device.type] = make(store, self.endpoint, self.name)
             self._stores.append(store)  # torch keeps its native part only, and NCCL asks it later
         return group
 
@@ -334,35 +343,7 @@ class RealWire(CollectivesByMessages):
             self.endpoint.close()
 
 
-_SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
-"""Dtypes that the backends add; others are widened."""
-
-
 def abandon(groups: Iterable[Any]) -> None:
     """Keep `groups` as long as the process lives: their end would wait for collectives with dead workers."""
     for group in groups:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-
-
-def summable(x: Tensor) -> Tensor:
-    """Return `x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
-    whole = x.detach().resolve_conj().resolve_neg().contiguous()
-    if x.dtype in _SUMMED:
-        return whole
-    return whole.float() if x.is_floating_point() else whole.int()
-
-
-def gloo(store: dist.Store, endpoint: Endpoint) -> Any:
-    """Make a process group of gloo, for CPU tensors."""
-    make: Any = dist.ProcessGroupGloo
-    options = make._Options()
-    options._timeout = timedelta(seconds=endpoint.timeout)
-    options._devices = [make.create_device(hostname=endpoint.address)]
-    return make(store, endpoint.rank, endpoint.size, options)
-
-
-def nccl(store: dist.Store, endpoint: Endpoint) -> Any:
-    """Make a process group of NCCL, for tensors on GPUs."""
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=endpoint.timeout)
-    return dist.ProcessGroupNCCL(store, endpoint.rank, endpoint.size, options)

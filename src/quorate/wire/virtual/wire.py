@@ -94,7 +94,9 @@ class VirtualWire(Wire):
         work = self.all_gather(piece_written(self, x, write))
         return Together([work], lambda results: assembled(x, results[0]), self.clock)
 
-    def all_to_all(self, pieces: Sequence[Tensor], *, shared: bool = False) -> Work[list[Tensor]]:
+    def all_to_all(
+        self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
+    ) -> Work[list[Tensor]]:
         self._check_pieces("all_to_all", pieces)
         dtypes = tuple(dict.fromkeys(piece.dtype for piece in pieces))
         return self._launch(Call("all_to_all", dtypes=dtypes), tuple(pieces))
