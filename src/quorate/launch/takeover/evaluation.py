@@ -20,7 +20,7 @@ import threading
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -37,6 +37,7 @@ from quorate.wire.current import Place
 from quorate.wire.failure import ended
 
 if TYPE_CHECKING:
+    from quorate.launch.takeover.agreed import AgreedState
     from quorate.launch.worker.world import World
 
 PATIENCE = 30.0
@@ -66,9 +67,23 @@ class Evaluations(StepObserver):
 
     phase = Phase.CHECK
 
-    def __init__(self, place: Place, world: World, *, needs_buffers: Callable[[], bool]) -> None:
-        """`needs_buffers` returns whether buffers that only a pause makes equal are read in evaluations."""
+    def __init__(
+        self,
+        place: Place,
+        world: World,
+        *,
+        needs_buffers: Callable[[], bool],
+        agreed: AgreedState,
+        modules: Callable[[], Sequence[Module]],
+    ) -> None:
+        """`needs_buffers` returns whether buffers that only a pause makes equal are read in evaluations.
+
+        `agreed` keeps the state of the `modules` in wrappers where all are equal.
+        """
         self._place, self._world, self._needs_buffers = place, world, needs_buffers
+        self._agreed, self._modules = agreed, modules
+        self.is_together = False
+        """Whether all workers evaluate now."""
         self.forwards = 0
         """The number of forward passes with gradients."""
         self._visits = Counter[int]()
@@ -86,20 +101,16 @@ class Evaluations(StepObserver):
         observers(self._place).add(self)
         self._place.leaving.append(self.leave)
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the model is now evaluated: together with all others, or alone."""
-        return self._inside is not None
-
     def enter(self, module: Module) -> None:
         """`module.eval()` was called, which was in training before."""
         if all(loop.is_finished for loop in loops_of(self._place)):
             return
         self._evaluated.add(module)
         if self._inside is None and self._pauses:
-            inside: AbstractContextManager[object] = self._world.evaluate() if self._meet() else self._apart()
+            is_together = self._meet()
+            inside: AbstractContextManager[object] = self._world.evaluate() if is_together else self._apart()
             inside.__enter__()
-            self._inside = inside
+            self._inside, self.is_together = inside, is_together
 
     def left_by(self, module: Module) -> None:
         """`module.train()` was called, or its forward pass in training."""
@@ -112,8 +123,14 @@ class Evaluations(StepObserver):
         """Continue the training."""
         inside, self._inside = self._inside, None
         self._evaluated.clear()
+        if self.is_together:
+            self.is_together = False
+            self._agreed.keep(self._modules())
         if inside is not None:
             inside.__exit__(None, None, None)
+
+    def step_ended(self) -> None:
+        self._agreed.step_ended(self._modules())
 
     def step_begins(self) -> None:
         """Raise `ConfigurationError` where an optimizer steps in an evaluation.

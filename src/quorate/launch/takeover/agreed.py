@@ -1,0 +1,152 @@
+"""The newest state of a script's models at which all replicas were equal, for `state_dict()` where they differ.
+
+A script that saves on one worker alone tells no other worker, so nobody can be asked for a mean. Asking a peer would
+give another replica, and strategies of gossip have no agreed numbers but those of a pause. So each worker keeps a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from quorate.core.telling import tell
+from quorate.launch.takeover.evaluation import site_of_script
+from quorate.train.loop import Loop, loops_of
+from quorate.wire import current
+from quorate.wire.current import Place
+
+if TYPE_CHECKING:
+    from quorate.launch.takeover.wrapper import TakenOver
+
+_IN_EACH_STEP = 10
+"""Steps, one after the other, in which a line asks for the state, after which it is no save."""
+_CALLED = "state_dict() was called while replicas differ"
+_OWN = (
+    f"{_CALLED}, and is this worker's own replica, as workers have not agreed on one yet; call it after model.eval() "
+    "on all workers, or after dist.destroy_process_group(), for the agreed model"
+)
+_AGREED = f"{_CALLED}, and is the model on which all workers agreed last, after step "
+_EACH_STEP = (
+    "state_dict() is called by one line in each step, as for a moving average, and is this worker's own replica there"
+)
+
+
+class AgreedState:
+    """The copies of one worker. Cost: the memory of one replica, and a copy of it at each place that is kept.
+
+    Nothing is kept before a pause, or before a state is asked for where replicas differ.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._is_wanted = False
+        self._copies = WeakTensorKeyDictionary()
+        self._step = 0
+        """The step after which all had these numbers."""
+        self._met: dict[str, int] = {}
+        """By optimizer: the newest step after which replicas were equal."""
+        self._calls: dict[int, tuple[int, int]] = {}
+        """By line of the script: the step of the newest call, and how many steps before it had one as well."""
+        self._has_said: set[str] = set()
+
+    def keep(self, modules: Iterable[Module]) -> None:
+        """Keep the parameters and buffers of all models, as replicas are equal in a pause."""
+        self._is_wanted = True
+        differing = [loop for loop in loops_of(self._place) if _may_differ(loop)]
+        if differing:
+            self._step = differing[0].worker.step
+            self._copy(x for module in modules for x in (*module.parameters(), *module.buffers()))
+
+    def step_ended(self, modules: Iterable[Module]) -> None:
+        """Keep the parameters of optimizers whose replicas have met, and this worker's buffers.
+
+        Nothing is kept of replicas that meet after each step, whose state is agreed on whenever it is asked for.
+        """
+        for loop in loops_of(self._place) if self._is_wanted else ():
+            step, before = loop.worker.step, self._met.get(loop.worker.name, -1)
+            if loop.worker.met_at != step or before == step or not _may_differ(loop):
+                continue
+            self._met[loop.worker.name] = step
+            if before != step - 1:
+                self._step = step
+                self._copy(loop.replica.trained)
+                self._copy(x for module in modules for x in module.buffers())
+
+    def _copy(self, tensors: Iterable[Tensor]) -> None:
+        for x in tensors:
+            copy = self._copies.get(x)
+            if copy is None or copy.shape != x.shape or copy.dtype != x.dtype:
+                self._copies[x] = x.detach().clone()
+            else:
+                copy.copy_(x.detach())
+
+    def forget(self) -> None:
+        """Keep nothing, as a state was loaded."""
+        self._copies.clear()
+
+    def show(self, module: Module, state: dict[str, Any], prefix: str) -> None:
+        """Replace the numbers of `module` in `state`, if they differ from those of others."""
+        differing = [loop for loop in loops_of(self._place) if _may_differ(loop) and not _is_equal(loop)]
+        if not differing or any(isinstance(state.get(f"{prefix}{name}"), Parameter) for name in _names(module)):
+            return  # equal, or with keep_vars=True, for the parameters themselves
+        self._is_wanted = True
+        step = differing[0].worker.step
+        if self._is_in_each_step(site_of_script(), step):
+            self._say(_EACH_STEP, _EACH_STEP)
+        elif all(p in self._copies for loop in differing for p in loop.replica.trained):
+            named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+            for name, x in named:
+                if f"{prefix}{name}" in state and x in self._copies:
+                    state[f"{prefix}{name}"] = self._copies[x]
+            self._say(_AGREED, f"{_AGREED}{self._step} of {step}")
+        else:
+            self._say(_OWN, _OWN)
+
+    def _is_in_each_step(self, site: int, step: int) -> bool:
+        newest, before = self._calls.get(site, (-1, 0))
+        count = before if newest == step else before + 1 if newest == step - 1 else 0
+        self._calls[site] = step, count
+        return count >= _IN_EACH_STEP
+
+    def _say(self, kind: str, sentence: str) -> None:
+        if kind not in self._has_said:
+            self._has_said.add(kind)
+            tell(f"quorate: rank {self._place.wire.rank}: {sentence}\n")
+
+
+def _names(module: Module) -> Iterable[str]:
+    return (name for name, _ in module.named_parameters(remove_duplicate=False))
+
+
+def _may_differ(loop: Loop) -> bool:
+    return loop.worker.wire.size > 1 and loop.strategy.replicas in ("meet", "differ") and not loop.worker.finished
+
+
+def _is_equal(loop: Loop) -> bool:
+    """Whether all replicas are equal now: after a mean of all, and where steps use the mean gradient of all."""
+    worker = loop.worker
+    return worker.met_at == worker.step or (worker.agrees_in_backward and not worker.means.ready.is_alone)
+
+
+class StateHook:
+    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
+
+    def __init__(self, place: Place | None, taken: TakenOver | None) -> None:
+        self._place, self._taken = place, taken
+
+    def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
+        if self._taken is None or current.place() is not self._place or self._taken.agreed is None:
+            return
+        evaluations = self._taken.evaluations
+        if evaluations is None or not evaluations.is_together:
+            self._taken.agreed.show(module, state, prefix)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StateHook:
+        return StateHook(None, None)
+
+    def __reduce__(self) -> Any:
+        return StateHook, (None, None)
