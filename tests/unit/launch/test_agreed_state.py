@@ -110,3 +110,21 @@ def test_a_loaded_state_is_the_newest(capsys: pytest.CaptureFixture[str]) -> Non
         return looks
 
     train("d-psgd", {}, 4, look)
+
+
+@pytest.mark.parametrize("last", ["a save", "an evaluation", "nothing"])
+def test_a_sentence_says_what_a_last_save_lacks(last: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def look(world: World) -> Looks:
+        def looks(number: int, model: Any) -> None:
+            if number == 4 or (number == 7 and last == "a save" and world.rank == 0):
+                model.state_dict()
+            if number == 7 and last == "an evaluation":
+                model.eval()
+                model.state_dict()
+                model.train()
+
+        return looks
+
+    train("eager-solo", {}, 7, look)
+    sentence = "quorate: rank 0: state_dict() was called after the last step, and lacks what was pending then"
+    assert capsys.readouterr().err.count(sentence) == (last == "a save")

@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from quorate.core.telling import tell
 from quorate.launch.takeover.evaluation import site_of_script
+from quorate.observe.digests import digest_of
 from quorate.train.loop import Loop, loops_of
 from quorate.wire import current
 from quorate.wire.current import Place
@@ -30,6 +31,10 @@ _OWN = (
     "on all workers, or after dist.destroy_process_group(), for the agreed model"
 )
 _AGREED = f"{_CALLED}, and is the model on which all workers agreed last, after step "
+_LACKS = (
+    "state_dict() was called after the last step, and lacks what was pending then, with which all have ended; call it "
+    "after model.eval() on all workers, or after dist.destroy_process_group()"
+)
 _EACH_STEP = (
     "state_dict() is called by one line in each step, as for a moving average, and is this worker's own replica there"
 )
@@ -52,6 +57,8 @@ class AgreedState:
         self._calls: dict[int, tuple[int, int]] = {}
         """By line of the script: the step of the newest call, and how many steps before it had one as well."""
         self._has_said: set[str] = set()
+        self._shown: dict[str, tuple[int, int]] = {}
+        """By optimizer with rounds: the step and the digest of the newest state that was not in an evaluation."""
 
     def keep(self, modules: Iterable[Module]) -> None:
         """Keep the parameters and buffers of all models, as replicas are equal in a pause."""
@@ -60,6 +67,9 @@ class AgreedState:
         if differing:
             self._step = differing[0].worker.step
             self._copy(x for module in modules for x in (*module.parameters(), *module.buffers()))
+        for loop in differing:
+            if loop.strategy.replicas == "meet":
+                loop.worker.met_at = loop.worker.step
 
     def step_ended(self, modules: Iterable[Module]) -> None:
         """Keep the parameters of optimizers whose replicas have met, and this worker's buffers.
@@ -90,6 +100,9 @@ class AgreedState:
 
     def show(self, module: Module, state: dict[str, Any], prefix: str) -> None:
         """Replace the numbers of `module` in `state`, if they differ from those of others."""
+        for loop in loops_of(self._place):
+            if loop.worker.has_rounds and loop.strategy.replicas == "equal" and not loop.worker.finished:
+                self._shown[loop.worker.name] = loop.worker.step, digest_of(loop.replica.trained)
         differing = [loop for loop in loops_of(self._place) if _may_differ(loop) and not _is_equal(loop)]
         if not differing or any(isinstance(state.get(f"{prefix}{name}"), Parameter) for name in _names(module)):
             return  # equal, or with keep_vars=True, for the parameters themselves
@@ -105,6 +118,13 @@ class AgreedState:
             self._say(_AGREED, f"{_AGREED}{self._step} of {step}")
         else:
             self._say(_OWN, _OWN)
+
+    def ended(self) -> None:
+        """Say what the last state lacks that the script has asked for, now that the training has ended."""
+        for loop in loops_of(self._place):
+            step, digest = self._shown.pop(loop.worker.name, (-1, 0))
+            if step == loop.worker.step and digest_of(loop.replica.trained) != digest:
+                self._say(_LACKS, _LACKS)
 
     def _is_in_each_step(self, site: int, step: int) -> bool:
         newest, before = self._calls.get(site, (-1, 0))

@@ -63,6 +63,7 @@ class TakenOver:
         place.context(Undistributed).close()
         data_context(place).is_of_script = True
         self.optimizers.begins = self.evaluations.begin
+        place.leaving.append(agreed.ended)  # once optimizers, which are distributed later, have ended
         self.optimizers.watch(place)
 
     def add(self, module: Module, place: Place) -> None:
@@ -161,33 +162,9 @@ class DistributedDataParallel(OfTorch):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, arguments: tuple[Any, ...]) -> None:
         """Begin a forward pass with gradients."""
-        evaluations = self._evaluations
-        if evaluations is None or current.place() is not self._place:
-            return
-        if self.training:
-            evaluations.left_by(self.module)
-        evaluations.forwards += 1
-        optimizers = self._taken.optimizers
-        optimizers.distribute()
-        if optimizers.modules[0]() is self.module:  # others are called in the same step
-            count_examples(self._place, arguments)
-        if self.require_backward_grad_sync == (self._paused is not None):
-            self._put_off(not self.require_backward_grad_sync)
-
-    def _put_off(self, is_on: bool) -> None:
-        """Let the backward passes to come only add to `.grad`, or agree again."""
-        if self._paused is not None:
-            self._paused.__exit__(None, None, None)
-            self._paused = None
-        if is_on:
-            inside = ExitStack()
-            for optimizer in self._taken.optimizers.of(self.module):
-                inside.enter_context(optimizer.accumulate())
-            self._paused = inside
-
-    @property
-    def _evaluations(self) -> Evaluations | None:
-        return self._taken.evaluations
+        if self._taken.evaluations is not None and current.place() is self._place:
+            begin_forward(self._taken, self._place, self.module, arguments, is_training=self.training)
+            self._paused = put_off(self._paused, self._taken, self.module, is_on=not self.require_backward_grad_sync)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -267,6 +244,38 @@ def _default_group() -> Any:
     return dist.group.WORLD if dist.is_initialized() else None
 
 
+def begin_forward(
+    taken: TakenOver, place: Place, module: Module, arguments: Sequence[Any], *, is_training: bool
+) -> None:
+    """Begin a forward pass of `module` with gradients; optimizers that are new are distributed."""
+    assert taken.evaluations is not None
+    if is_training:
+        taken.evaluations.left_by(module)
+    taken.evaluations.forwards += 1
+    taken.optimizers.distribute()
+    if taken.optimizers.modules[0]() is module:  # others are called in the same step
+        count_examples(place, arguments)
+
+
+Paused = AbstractContextManager[object] | None
+
+
+def put_off(paused: Paused, taken: TakenOver, module: Module, *, is_on: bool) -> Paused:
+    """Let the backward passes of `module` to come only add to `.grad`, or agree again.
+
+    `paused` and the result are the context in which they only add; None where they agree.
+    """
+    if is_on == (paused is not None):
+        return paused
+    if paused is not None:
+        paused.__exit__(None, None, None)
+        return None
+    inside = ExitStack()
+    for optimizer in taken.optimizers.of(module):
+        inside.enter_context(optimizer.accumulate())
+    return inside
+
+
 def turn(module: Module, taken: TakenOver, *, is_training: bool) -> None:
     """Tell that the `module` of a wrapper is about to be in training, or in evaluation."""
     evaluations = taken.evaluations
@@ -291,6 +300,8 @@ def settle(place: Place) -> None:
         taken.evaluations.leave()
     for optimizer in taken.optimizers.all:
         optimizer.finish()
+    if taken.agreed is not None:
+        taken.agreed.ended()
 
 
 def has_running_statistics(modules: Sequence[Module]) -> bool:
