@@ -32,8 +32,6 @@ class Worker(Protocol):
     """The result of `Strategy.start`."""
     seed: int
     """The seed of the run, equal on all workers."""
-    met_at: int
-    """The newest step after which all replicas were equal, under strategies whose replicas meet."""
     has_ended: bool
     """Whether this worker has called `finish`: it makes no more steps."""
 

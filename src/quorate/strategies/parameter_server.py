@@ -83,8 +83,6 @@ class ParameterServer(ServerSettings, PlacedOnServers):
             s.ask(worker)
         if reads:
             s.read(worker, ahead=int(self.overlap))
-            if self.mode == "sync" and not (self.backup or self.overlap or s.unpushed):
-                worker.met_at = worker.step
         else:
             worker.update()
             s.shown = worker.parameters

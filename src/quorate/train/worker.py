@@ -83,7 +83,6 @@ class StrategyWorker:
         self.agrees_in_backward, self.differs = strategy.agrees_in_backward, strategy.replicas != "equal"
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
-        self.met_at = -1
         self.closure: Callable[[], Any] | None = None  # of the current step
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned

@@ -54,6 +54,8 @@ class AgreedState:
         """The step after which all had these numbers."""
         self._met: dict[str, int] = {}
         """By optimizer: the newest step after which replicas were equal."""
+        self._vectors: dict[str, int] = {}
+        """By optimizer: the means of this worker before the current step."""
         self._calls: dict[int, tuple[int, int]] = {}
         """By line of the script: the step of the newest call, and how many steps before it had one as well."""
         self._has_said: set[str] = set()
@@ -69,19 +71,25 @@ class AgreedState:
             self._copy(x for module in modules for x in (*module.parameters(), *module.buffers()))
         for loop in differing:
             if loop.strategy.replicas == "meet":
-                loop.worker.met_at = loop.worker.step
+                self._met[loop.worker.name] = loop.worker.step
+
+    def step_begins(self) -> None:
+        """Note the means of this worker so far."""
+        for loop in loops_of(self._place):
+            self._vectors[loop.worker.name] = loop.worker.means.vectors
 
     def step_ended(self, modules: Iterable[Module]) -> None:
         """Keep the parameters of optimizers whose replicas have met, and this worker's buffers.
 
         Nothing is kept of replicas that meet after each step, whose state is agreed on whenever it is asked for.
         """
-        for loop in loops_of(self._place) if self._is_wanted else ():
-            step, before = loop.worker.step, self._met.get(loop.worker.name, -1)
-            if loop.worker.met_at != step or before == step or not _may_differ(loop):
+        for loop in loops_of(self._place):
+            name, vectors, step = loop.worker.name, loop.worker.means.vectors, loop.worker.step
+            if vectors == self._vectors.get(name, vectors) or not _meets_in_means(loop):
                 continue
-            self._met[loop.worker.name] = step
-            if before != step - 1:
+            self._vectors[name] = vectors
+            before, self._met[name] = self._met.get(name, -1), step
+            if self._is_wanted and before != step - 1:
                 self._step = step
                 self._copy(loop.replica.trained)
                 self._copy(x for module in modules for x in module.buffers())
@@ -103,7 +111,7 @@ class AgreedState:
         for loop in loops_of(self._place):
             if loop.worker.has_rounds and loop.strategy.replicas == "equal" and not loop.worker.finished:
                 self._shown[loop.worker.name] = loop.worker.step, digest_of(loop.replica.trained)
-        differing = [loop for loop in loops_of(self._place) if _may_differ(loop) and not _is_equal(loop)]
+        differing = [loop for loop in loops_of(self._place) if _may_differ(loop) and not self._is_equal(loop)]
         if not differing or any(isinstance(state.get(f"{prefix}{name}"), Parameter) for name in _names(module)):
             return  # equal, or with keep_vars=True, for the parameters themselves
         self._is_wanted = True
@@ -126,6 +134,13 @@ class AgreedState:
             if step == loop.worker.step and digest_of(loop.replica.trained) != digest:
                 self._say(_LACKS, _LACKS)
 
+    def _is_equal(self, loop: Loop) -> bool:
+        """Whether all replicas are equal now: after a mean of all, or as each step uses the gradients of all."""
+        worker, servers = loop.worker, loop.strategy if loop.worker.is_served else None
+        is_synchronous = getattr(servers, "mode", None) == "sync" and getattr(servers, "backup", 0) == 0
+        steps_together = worker.agrees_in_backward and not worker.means.ready.is_alone
+        return self._met.get(worker.name) == worker.step or is_synchronous or steps_together
+
     def _is_in_each_step(self, site: int, step: int) -> bool:
         newest, before = self._calls.get(site, (-1, 0))
         count = before if newest == step else before + 1 if newest == step - 1 else 0
@@ -146,10 +161,11 @@ def _may_differ(loop: Loop) -> bool:
     return loop.worker.wire.size > 1 and loop.strategy.replicas in ("meet", "differ") and not loop.worker.finished
 
 
-def _is_equal(loop: Loop) -> bool:
-    """Whether all replicas are equal now: after a mean of all, and where steps use the mean gradient of all."""
-    worker = loop.worker
-    return worker.met_at == worker.step or (worker.agrees_in_backward and not worker.means.ready.is_alone)
+def _meets_in_means(loop: Loop) -> bool:
+    """Whether a mean that a step begins makes all replicas equal in that step."""
+    strategy = loop.strategy
+    is_in_parts = getattr(strategy, "overlap", 0) or getattr(strategy, "fragments", 1) > 1
+    return _may_differ(loop) and strategy.replicas == "meet" and not loop.worker.has_rounds and not is_in_parts
 
 
 class StateHook:

@@ -137,6 +137,7 @@ class Evaluations(StepObserver):
 
         An evaluation is over where the models are in training again, also if nobody has called `train()`.
         """
+        self._agreed.step_begins()
         if self._inside is not None and all(module.training for module in self._evaluated):
             self.leave()
         if self._inside is not None:

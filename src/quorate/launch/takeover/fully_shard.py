@@ -59,7 +59,7 @@ def replace_fully_shard() -> None:
 def _refuse_flat(*arguments: Any, **named: Any) -> NoReturn:
     raise ConfigurationError(
         "torch's FullyShardedDataParallel keeps a piece of the model on each worker, and a strategy of quorate agrees "
-        "between replicas; call fully_shard with a mesh of replicas and shards, or leave out --strategy"
+        "between replicas. Call fully_shard with a mesh of replicas and shards, or leave out --strategy"
     )
 
 

@@ -196,7 +196,6 @@ class ClientWork:
         """Begin a round at `point`, where all workers are."""
         self.total, self.weight, self.running, self.turn = None, 0.0, {}, None
         self.point = worker.parameters = point
-        worker.met_at = worker.step
 
     def restore(self, worker: Worker, at: Flat | None) -> None:
         """Go on from `at`, or with None from a checkpoint."""

@@ -168,8 +168,6 @@ def take_mean(worker: Worker, mean: Flat, momentum: str, *, only: Sequence[int] 
     worker.replica.write(mean, moments=momentum == "average", only=only)
     if momentum == "reset":
         worker.replica.forget_moments(only=only)
-    if only is None:
-        worker.met_at = worker.step
 
 
 @dataclass(kw_only=True)

@@ -315,8 +315,6 @@ def outer_step(worker: Worker, settings: StreamingSettings, number: int, mean: F
     state.outer.step(worker, x, gradient, state.memory[number], number)
     share = settings.merge if state.since[number] else 0.0
     worker.parameters = merged(own, x, fragment, share) if left is None else moved(own, x, left, fragment)
-    if len(state.fragments) == 1 and share == 0 and left is None:
-        worker.met_at = worker.step
 
 
 @dataclass(frozen=True)
