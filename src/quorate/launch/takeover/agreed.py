@@ -7,21 +7,17 @@ give another replica, and strategies of gossip have no agreed numbers but those 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from quorate.core.telling import tell
-from quorate.launch.takeover.evaluation import site_of_script
+from quorate.launch.takeover.script_frames import site_of_script
 from quorate.observe.digests import digest_of
 from quorate.train.loop import Loop, loops_of
-from quorate.wire import current
 from quorate.wire.current import Place
-
-if TYPE_CHECKING:
-    from quorate.launch.takeover.wrapper import TakenOver
 
 _IN_EACH_STEP = 10
 """Steps, one after the other, in which a line asks for the state, after which it is no save."""
@@ -166,23 +162,3 @@ def _meets_in_means(loop: Loop) -> bool:
     strategy = loop.strategy
     is_in_parts = getattr(strategy, "overlap", 0) or getattr(strategy, "fragments", 1) > 1
     return _may_differ(loop) and strategy.replicas == "meet" and not loop.worker.has_rounds and not is_in_parts
-
-
-class StateHook:
-    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
-
-    def __init__(self, place: Place | None, taken: TakenOver | None) -> None:
-        self._place, self._taken = place, taken
-
-    def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
-        if self._taken is None or current.place() is not self._place or self._taken.agreed is None:
-            return
-        evaluations = self._taken.evaluations
-        if evaluations is None or not evaluations.is_together:
-            self._taken.agreed.show(module, state, prefix)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> StateHook:
-        return StateHook(None, None)
-
-    def __reduce__(self) -> Any:
-        return StateHook, (None, None)

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel as OfTorch
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
-from quorate.launch.takeover.agreed import AgreedState, StateHook
+from quorate.launch.takeover.agreed import AgreedState
 from quorate.launch.takeover.comm_hooks import settings_of_hook
 from quorate.launch.takeover.evaluation import Evaluations
 from quorate.launch.takeover.examples import count_examples
@@ -69,7 +69,7 @@ class TakenOver:
     def add(self, module: Module, place: Place) -> None:
         """Take over `module`, whose parameters all workers have alike."""
         self.optimizers.modules.append(ref(module))
-        module.register_state_dict_post_hook(StateHook(place, self))
+        module.register_state_dict_post_hook(_StateHook(place, self))
         module.register_load_state_dict_post_hook(_Forgets(self))
 
 
@@ -321,6 +321,26 @@ def check_alike(module: Module, world: Any) -> None:
             f"the model in DistributedDataParallel has other parameters or buffers on rank {other} than on rank 0; "
             "make the same model on all workers"
         )
+
+
+class _StateHook:
+    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
+
+    def __init__(self, place: Place | None, taken: TakenOver | None) -> None:
+        self._place, self._taken = place, taken
+
+    def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
+        if self._taken is None or current.place() is not self._place or self._taken.agreed is None:
+            return
+        evaluations = self._taken.evaluations
+        if evaluations is None or not evaluations.is_together:
+            self._taken.agreed.show(module, state, prefix)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StateHook:
+        return _StateHook(None, None)
+
+    def __reduce__(self) -> Any:
+        return _StateHook, (None, None)
 
 
 class _Forgets:
