@@ -135,7 +135,7 @@ def test_a_step_and_a_save_end_unless_a_limit_ends_them(
     script = _script(tmp_path, LEAVES.replace("SECONDS", "1.0" if within is None else "60"))
     chosen = Overrides(leave_within=within)
     run = server.start(RunRequest(script=script, size=2, folder=tmp_path / "run", grace=0.2, overrides=chosen))
-    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     run.send(signal.SIGTERM)
     assert run.wait(LIMIT) == Conclusion(75, "ended by SIGTERM; every worker has ended")
     expected = "before" if within else "saved"
@@ -158,7 +158,7 @@ def test_a_save_behind_the_training_ends(server: RunServer, tmp_path: Path) -> N
     """
     (tmp_path / "run").mkdir()
     run = server.start(RunRequest(script=_script(tmp_path, text), size=2, folder=tmp_path / "run"))
-    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both", LIMIT)
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
     run.send(signal.SIGTERM)
     assert run.wait(LIMIT) == Conclusion(0)
     assert all((tmp_path / f"saved-{rank}").exists() for rank in range(2))
