@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import quorate
+from quorate.core.errors import ConfigurationError
 from quorate.launch.takeover.wrapper import DistributedDataParallel
 from quorate.launch.worker.world import World
+from quorate.strategies import strategies
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES, OF_ONE_HOST
+from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES
 from tests.support.joined import joined
 
 SIZE, STEPS = 3, 9
@@ -49,7 +51,7 @@ def trained(name: str, is_wrapped: bool, world: World) -> list[Tensor]:
     return [x.detach().clone() for x in plain.state_dict().values()]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_ONE_HOST])
+@pytest.mark.parametrize("name", NAMES)
 def test_bits_are_those_of_distribute(name: str) -> None:
     wrapped, plain = (
         VirtualWorld(SIZE, seed=3).run(joined(partial(trained, name, is_wrapped))) for is_wrapped in (True, False)
@@ -82,3 +84,51 @@ def test_an_evaluation_of_all_workers_has_the_agreed_model(name: str) -> None:
     for states in zip(*workers, strict=True):
         for state in states:
             assert all(torch.equal(x, y) for x, y in zip(state, states[0], strict=True))
+
+
+DIFFERING = [name for name in NAMES if strategies.get(name).replicas in ("meet", "differ")]
+ALIKE = ["parameter-server", "post-local-sgd", "sync-backup"]
+"""Those of them whose replicas do not differ yet after so few steps of workers that are equally fast."""
+
+
+def kept(name: str, world: World) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """Parameters by `state_dict()` of the wrapper and of its module outside of evaluations, and the replica's own."""
+    chosen_in(current.here()).strategy_name = name
+    plain = net()
+    model = DistributedDataParallel(plain)
+    optimizer: Any = torch.optim.SGD(plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
+    states, own = list[list[Tensor]](), list[list[Tensor]]()
+    for number in range(STEPS):
+        step(world, model, optimizer, number)
+        if number == 3:
+            model.eval()
+            model.train()
+        elif number > 3:
+            names = [name for name, _ in plain.named_parameters()]
+            outside, inside = model.state_dict(), plain.state_dict()
+            assert all(torch.equal(outside[f"module.{name}"], inside[name]) for name in names)
+            states.append([inside[name].clone() for name in names])
+            own.append([p.detach().clone() for p in plain.parameters()])
+    optimizer.finish()
+    assert all(torch.equal(plain.state_dict()[name], p) for name, p in plain.named_parameters())
+    return states, own
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+def test_a_state_outside_of_evaluations_is_the_newest_agreed_one(name: str) -> None:
+    workers = VirtualWorld(3, seed=3).run(joined(partial(kept, name)))
+    for of_step in zip(*(states for states, _ in workers), strict=True):
+        for state in of_step:
+            assert all(torch.equal(x, y) for x, y in zip(state, of_step[0], strict=True))
+    replicas = [torch.cat([x.flatten() for x in own[-2]]) for _, own in workers]
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas) == (name in ALIKE)
+    is_newest = all(torch.equal(x, y) for x, y in zip(workers[0][0][-2], workers[0][1][-2], strict=True))
+    assert is_newest == (name in ("parameter-server", "post-local-sgd"))
+
+
+@pytest.mark.parametrize("name", OF_THE_SAME_BATCHES)
+def test_strategies_of_equal_batches_are_refused_before_an_update(name: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"under {name} several workers compute the same batches, and a script"
+    ):
+        VirtualWorld(SIZE, seed=3).run(joined(partial(trained, name, True)))

@@ -21,8 +21,10 @@ import sys
 from pathlib import Path
 from quorate.launch.local.processes import run_shown
 from quorate.launch.local.children import Command
+from quorate.launch.run.overrides import overrides_here
 script, size, folder, grace = sys.argv[1:]
-sys.exit(run_shown(Command(script=script), int(size), Path(folder), grace=float(grace)).status)
+command = Command(script=script, overrides=overrides_here())
+sys.exit(run_shown(command, int(size), Path(folder), grace=float(grace)).status)
 """
 
 

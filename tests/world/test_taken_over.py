@@ -15,7 +15,7 @@ from tests.support.programs import quorate
 pytestmark = pytest.mark.slow
 
 SCRIPTS = ROOT / "tests" / "support" / "ddp_scripts"
-ARGUMENTS = {"gan": (), "imagenet": (), "multigpu": ("2", "1", "--nprocs"), "nanogpt": ()}
+ARGUMENTS = {"gan": (), "hsdp": (), "imagenet": (), "multigpu": ("2", "1", "--nprocs"), "nanogpt": ()}
 
 
 def run(folder: Path, name: str, *options: str, size: int = 2) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ def test_three_workers_have_its_numbers(tmp_path: Path) -> None:
         torch.testing.assert_close(ours[key], own[key], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+@pytest.mark.parametrize("name", sorted(ARGUMENTS.keys() - {"hsdp"}))
 @pytest.mark.parametrize("strategy", ["eager-majority", "local-sgd", "d-psgd"])
 def test_all_workers_end_with_one_model(name: str, strategy: str, tmp_path: Path) -> None:
     state = trained(tmp_path / "ours", name, strategy)
@@ -70,6 +70,21 @@ def test_it_resumes(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
     resumed = states(parts)[0]
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+@pytest.fixture(scope="module")
+def hsdp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """The state after torch's own training of replicas in shards."""
+    return trained(tmp_path_factory.mktemp("hsdp") / "own", "hsdp", None, size=4)
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:sync_every=2", "eager-majority"])
+def test_replicas_in_shards_agree(strategy: str, hsdp: dict[str, Tensor], tmp_path: Path) -> None:
+    state = trained(tmp_path / "ours", "hsdp", strategy, size=4)
+    assert list(state) == list(hsdp)
+    if strategy == "all-reduce":
+        for key in state:
+            torch.testing.assert_close(state[key], hsdp[key], rtol=0, atol=1e-6)
 
 
 ALONE = """
@@ -120,6 +135,10 @@ REFUSED = {
     "processes of its own": (
         "torch.multiprocessing.spawn(print, nprocs=3)",
         "the script starts 3 processes by itself",
+    ),
+    "a model in shards without replicas": (
+        "from torch.distributed.fsdp import fully_shard; fully_shard(torch.nn.Linear(2, 1))",
+        "fully_shard was called without a mesh, so that all workers hold one replica",
     ),
     "another model on rank 1": (
         "DistributedDataParallel(torch.nn.Linear(2, 1 + dist.get_rank()))",

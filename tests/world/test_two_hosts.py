@@ -103,8 +103,8 @@ def test_without_the_token_nobody_is_let_in(two: list[Host], tmp_path: Path) -> 
 
 CUT = """
     import time, torch, quorate
-    from quorate.launch.worker import signals
-    signals.LEAVE_WITHIN = 2.0
+    from quorate.observe.stopping import Stop
+    Stop.limit = 2.0
     world = quorate.join(records=False)
     model = torch.nn.Linear(3, 3)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, strategy="quorum")

@@ -67,6 +67,11 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
             axes_from_text(chosen.mesh, size)
     if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
         raise ConfigurationError(f"--seconds {chosen.seconds:g}: the time must be above 0")
+    if chosen.leave_within is not None:
+        if not 0 < chosen.leave_within < float("inf"):
+            raise ConfigurationError(f"--leave-within {chosen.leave_within:g}: the time must be above 0")
+        if is_virtual:
+            raise ConfigurationError("--leave-within is for processes (-n); virtual workers leave at once")
     if chosen.imbalance is not None:
         from quorate.inject.imbalance import parse_imbalance
 

@@ -10,7 +10,7 @@ _PANELS = {
     "The machine": "memory networks coding per_host host_network cores flops efficiency memory_bandwidth rates",
     "Strategy": "strategy strategies baseline settings attack tune servers",
     "Uneven workers": "imbalance imbalances pace",
-    "Failures, and workers that join": "failures chaos restart max_joins recovery learners",
+    "Failures, and workers that join": "failures chaos restart max_joins leave_within recovery learners",
     "Model in pieces": "mesh zero offload shards fits limits no_overlap tries",
     "Data, length and quality": (
         "real workload_settings share seed seeds batch parameters steps epochs seconds target stops metric "

@@ -22,12 +22,63 @@ _ANSWERS = {
     "--max-restarts": "--restart N replaces dead workers",
     "--mixed-precision": "the script chooses its precision, with torch.autocast",
     "--multi-gpu": "-n N starts N workers, each with a GPU of its own if there are as many",
+    **dict.fromkeys(
+        ("--timeline-filename", "--timeline-mark-cycles"), "quorate trace RUN writes the timeline of a run"
+    ),
+    "--fusion-threshold-mb": "gradients travel in buckets of their own; leave it out",
+    "--cycle-time-ms": "a bucket is sent when it is complete; leave it out",
+    **dict.fromkeys(
+        ("--cache-capacity", "--disable-cache"), "workers do not negotiate which tensors are ready; leave it out"
+    ),
+    **dict.fromkeys(
+        (
+            "--autotune", "--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample",
+            "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise",
+        ),
+        "quorate plan chooses strategy and layout before a run; leave it out",
+    ),
+    **dict.fromkeys(
+        ("--hierarchical-allreduce", "--hierarchical-allgather"),
+        "hosts add up their own workers' gradients first; leave it out",
+    ),
+    **dict.fromkeys(
+        ("--min-np", "--min-num-proc", "--reset-limit", "--blacklist-cooldown-range", "--elastic-timeout"),
+        "--restart N replaces dead workers, under a strategy that outlives deaths",
+    ),
+    **dict.fromkeys(
+        ("--max-np", "--max-num-proc", "--host-discovery-script", "--slots-per-host"),
+        "--max-joins N and quorate join RUN add workers to a run",
+    ),
+    **dict.fromkeys(
+        (
+            "--gloo", "--mpi", "--jsrun", "--tcp", "--mpi-args", "--mpi-threads-disable", "--num-nccl-streams",
+            "--network-interface", "--network-interfaces",
+        ),
+        "the transport is chosen by the hosts and devices; leave it out",
+    ),
+    **dict.fromkeys(("--ssh-port", "--ssh-identity-file", "-p"), '--ssh "ssh -p 2222 -i FILE" reaches the hosts'),
+    **dict.fromkeys(
+        ("--start-timeout", "--gloo-timeout-seconds", "--stall-check-shutdown-time-seconds"),
+        "quorate.join(timeout=SECONDS) in the script limits all waits",
+    ),
+    **dict.fromkeys(
+        ("--stall-check", "--stall-check-warning-time-seconds"),
+        "a wait of a minute is reported by itself; leave it out",
+    ),
+    "--output-filename": "the output of each worker is in runs/NAME; --name NAME chooses the folder",
+    **dict.fromkeys(
+        ("--verbose", "--log-level", "--log-with-timestamp", "--log-hide-timestamp"),
+        "quorate watch RUN and quorate report RUN show what a run does",
+    ),
+    "--config-file": "--config FILE reads options",
+    "--check-build": "quorate doctor shows what can run here",
 }  # fmt: skip
 
 
 def answer_to(flag: str, flags: set[str]) -> str | None:
     """Return what stands for an option of another launcher in a verb with these `flags`; None for other words."""
-    answer = _ANSWERS.get(flag if flag.count("-") == 1 else f"--{flag[2:].replace('_', '-')}")
+    word = flag if flag.startswith("-") and not flag.startswith("--") else f"--{flag[2:].replace('_', '-')}"
+    answer = _ANSWERS.get(word) or _ANSWERS.get(word.replace("--no-", "--", 1))
     return answer if answer is not None and "--hosts" in flags else None
 
 

@@ -18,7 +18,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
 _NOT_RESUMED = ("chaos", "failures", "log", "restart")
-_UNITS = {"seconds": "s", "latency": "s", "bandwidth": "B"}
+_UNITS = {"seconds": "s", "leave_within": "s", "latency": "s", "bandwidth": "B"}
 """The units of numbers that are texts on the command line."""
 _ROWS = "resumed.jsonl"
 

@@ -82,6 +82,11 @@ class RunOptions(WorkerOptions):
     restart: int | None = option(
         "How many dead workers are replaced by new ones (default: 0; 64 with --chaos).", metavar=shared.N
     )
+    leave_within: float | None = option(
+        "How long workers have to leave when asked (default: 10s after Ctrl-C, else no limit).",
+        reads=limit_from,
+        metavar=shared.TIME,
+    )
     max_joins: int = option("How many more workers may join later by `quorate join`.", default=0, metavar=shared.N)
     servers: int = option("Number of extra ranks that only serve parameters.", default=0, metavar=shared.N)
     runs_as: str | None = option(

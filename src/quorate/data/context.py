@@ -42,6 +42,8 @@ class DataContext:
     """Whether a loader gives each batch to the worker that asks first."""
     made: int = 0
     """Number of loaders so far."""
+    is_of_script: bool = False
+    """Whether the script assigns batches to workers itself, as one that is written for torch's DDP."""
     files: int = 0
     """Number of datasets so far whose files one worker reads for all."""
     record: Callable[[Row], None] = lambda row: None

@@ -17,6 +17,8 @@ from quorate.wire.current import Place
 
 INTERRUPTED, RETRY = 130, 75
 """Exit statuses: interrupted by a person; asked to make room, so that a restart makes sense."""
+INTERRUPT_WITHIN = 10.0
+"""Seconds that workers have to leave after a person has interrupted them."""
 _RETRY_MARK = 4096.0
 """In the summed header: the number of workers that want a retry is a multiple of it."""
 
@@ -46,10 +48,25 @@ class Stop:
         """The optimizers' steps when it was due, where several make unequally many."""
         self.left_with: int | None = None
         """The exit status, once it leaves."""
+        self.leave_within: float | None = None
+        """The seconds that workers have to leave, where the run says so."""
         self.trainings = 0
         """Distributed optimizers that have not finished; without one there is no step to wait for."""
+        self.has_trained = False
+        """Whether all optimizers have finished once: the script may be saving the result."""
         self.before: list[Callable[[], object]] = []
         """Called, in order, on a worker that is about to leave, to save."""
+
+    @property
+    def limit(self) -> float | None:
+        """The seconds that this worker has to leave once it was asked; None: until the platform kills it."""
+        usual = INTERRUPT_WITHIN if self.asked == INTERRUPTED else None
+        return usual if self.leave_within is None else self.leave_within
+
+    def is_idle(self, status: int) -> bool:
+        """Whether a worker that is asked to leave with `status` need not finish anything, and has not left yet."""
+        is_saving = self.has_trained and status == RETRY
+        return self.trainings == 0 and self.left_with is None and not is_saving
 
     def ask(self, status: int) -> None:
         """Request to leave with this status; the first one counts. Signal handlers and other threads may call this."""

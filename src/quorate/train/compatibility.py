@@ -83,6 +83,8 @@ class Combination:
     is_capturable: bool = False
     has_grad_scaler: bool = False
     has_loaders: bool = False
+    has_own_batches: bool = False
+    """Whether the script assigns batches to workers itself."""
     others_repeat: bool = False
     """Whether workers compute the same batches for another optimizer."""
     syncs_norms: bool = False
@@ -317,6 +319,9 @@ RULES = (
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.has_loaders,
          "quorate.loader was called before quorate.distribute, and has given each worker batches of its own; under "
          "{label} several compute the same: call quorate.distribute before it"),
+    Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.has_own_batches,
+         "under {label} several workers compute the same batches, and a script for torch DDP gives each its own. Call "
+         "quorate.join, distribute and then quorate.loader in it, or choose another strategy"),
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
     Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,

@@ -214,6 +214,7 @@ def distribute(
         has_own_step=own_step is not None,
         has_own_servers=has_own_servers,
         has_loaders=data_context(place).made > 0,
+        has_own_batches=data_context(place).is_of_script,
         others_repeat=data_context(place).redundancy.is_there,
     )
     if spread is not None:

@@ -94,6 +94,7 @@ class Leaving(StepObserver):
         saving(self._place).boundary()
         self._stop.trainings -= 1
         if self._stop.trainings == 0:
+            self._stop.has_trained = True
             note_training(self._place.wire.board, self._place.wire.rank, is_under_way=False)
             self._place.context(DeathTolerance).tell_launcher()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import typer
 
 from quorate.cli.help_page import EXAMPLES
 from quorate.cli.verbs import VERBS, app, status_of
+from tests.architecture.tree import ROOT
 
 COMMANDS = getattr(typer.main.get_command(app), "commands", {})
 
@@ -47,6 +49,10 @@ def test_words_of_other_launchers_are_the_number_of_workers(
     [
         (["run", "--nnodes", "2", "x.py"], "no such option: --nnodes; --hosts first:4,second:4 starts workers on "),
         (["run", "--max_restarts=2", "x.py"], "no such option: --max_restarts; --restart N replaces dead workers; see"),
+        (["run", "--timeline-filename", "x", "x.py"], "no such option: --timeline-filename; quorate trace RUN writes"),
+        (["run", "--min-np=2", "x.py"], "no such option: --min-np; --restart N replaces dead workers, under a"),
+        (["run", "-H", "a:2,b:2", "x.py"], "no such option: -H; --hosts first:4,second:4 starts workers on "),
+        (["run", "--no-hierarchical-allreduce", "x.py"], "no such option: --no-hierarchical-allreduce; hosts add up"),
         (["run", "--strategi", "x"], "no such option: --strategi; did you mean --strategy? See quorate run --help\n"),
         (["run", "--zzz"], "no such option: --zzz; see quorate run --help\n"),
         (["run", "-np", "four", "train.py"], "-n takes a whole number; see quorate run --help\n"),
@@ -62,6 +68,17 @@ def test_an_error_names_the_help_of_its_verb(
     said = capsys.readouterr().err
     assert said.startswith(f"quorate: {sentence}")
     assert said.count("\n") == 1
+
+
+def test_each_option_of_horovodrun_in_its_table_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, table = (ROOT / "docs" / "howto" / "horovod.md").read_text().partition("## Options of horovodrun")
+    flags = [flag for row in table.splitlines() for flag in re.findall("`(-[A-Za-z-]+)", row.partition(" | ")[0])]
+    assert len(flags) > 10
+    for flag in flags:
+        assert status_of(["run", flag, "2", "--zzz", "x.py"]) == 2
+        said = capsys.readouterr().err
+        assert ("no such option: --zzz" if flag == "-np" else f"no such option: {flag}; ") in said
+        assert "did you mean" not in said
 
 
 @pytest.mark.parametrize("words", [["help"], ["-h"], ["help", "run"], ["run", "-h"], ["doctor", "-h"]])

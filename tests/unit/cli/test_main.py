@@ -58,6 +58,8 @@ def folder(tmp_path: Path) -> Path:
         (["run", "--compute", "constant:1ms", "train.py"], "--compute can be given with --virtual N only"),
         (["run", "--data-share", "fair", "train.py"], 'unknown share "fair". Known: dynamic, static'),
         (["run", "--seconds", "0", "train.py"], "--seconds 0: the time must be above 0"),
+        (["run", "--leave-within", "0s", "train.py"], "--leave-within 0: the time must be above 0"),
+        (["run", "--virtual", "2", "--leave-within", "5s", "train.py"], "--leave-within is for processes (-n)"),
         (["run", "--virtual", "2", "--latency", "soon", "train.py"], '"soon" is not a duration'),
         (
             ["run", "--dry-run", "--virtual", "2", "--compute", "soon", "train.py"],

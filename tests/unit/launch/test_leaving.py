@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorate.launch.local.processes import Conclusion
+from quorate.launch.run.overrides import Overrides
 from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
 from quorate.launch.warm.run_server import RunServer
@@ -99,7 +100,71 @@ def test_a_second_signal_leaves_at_once(server: RunServer, tmp_path: Path) -> No
     assert run.wait(LIMIT) == Conclusion(130, "ended by SIGINT; every worker has ended")
 
 
-def test_between_trainings_a_worker_leaves_at_once(server: RunServer, tmp_path: Path) -> None:
+LEAVES = """
+from quorate.launch.worker import ending
+from quorate.observe import stopping
+from quorate.wire import current
+stopping.INTERRUPT_WITHIN = ending.GRACE = 0.2
+world = quorate.join()
+model = torch.nn.Linear(2, 1)
+optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+plain = os._exit
+def leave(status):
+    (HERE / f"left-{world.rank}").write_text("saved" if (HERE / "saved").exists() else "before")
+    plain(status)
+os._exit = leave
+def save():
+    time.sleep(1.0)
+    (HERE / "saved").write_text("x")
+if world.rank == 0:
+    stopping.stop_of(current.here()).before.append(save)
+while True:
+    model(torch.ones(1, 2)).sum().backward()
+    (HERE / f"going-{world.rank}").write_text("x")
+    time.sleep(SECONDS)  # a long step
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("within", [None, 0.2])
+def test_a_step_and_a_save_end_unless_a_limit_ends_them(
+    server: RunServer, tmp_path: Path, within: float | None
+) -> None:
+    """Longer than a person's interrupt has, and than workers wait for others at a good end."""
+    (tmp_path / "run").mkdir()
+    script = _script(tmp_path, LEAVES.replace("SECONDS", "1.0" if within is None else "60"))
+    chosen = Overrides(leave_within=within)
+    run = server.start(RunRequest(script=script, size=2, folder=tmp_path / "run", grace=0.2, overrides=chosen))
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
+    run.send(signal.SIGTERM)
+    assert run.wait(LIMIT) == Conclusion(75, "ended by SIGTERM; every worker has ended")
+    expected = "before" if within else "saved"
+    assert [(tmp_path / f"left-{rank}").read_text() for rank in range(2)] == [expected] * 2
+    sentence = "asked to leave 0.2 s ago, and the step under way did not end; leaving at once"
+    assert (sentence in (tmp_path / "run" / "rank-0.log").read_text()) == (within is not None)
+
+
+def test_a_save_behind_the_training_ends(server: RunServer, tmp_path: Path) -> None:
+    text = """
+    world = quorate.join()
+    model = torch.nn.Linear(2, 1)
+    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.finish()
+    (HERE / f"going-{world.rank}").write_text("x")
+    time.sleep(1.0)
+    (HERE / f"saved-{world.rank}").write_text("x")
+    """
+    (tmp_path / "run").mkdir()
+    run = server.start(RunRequest(script=_script(tmp_path, text), size=2, folder=tmp_path / "run"))
+    until(lambda: all((tmp_path / f"going-{rank}").exists() for rank in range(2)), "both")
+    run.send(signal.SIGTERM)
+    assert run.wait(LIMIT) == Conclusion(0)
+    assert all((tmp_path / f"saved-{rank}").exists() for rank in range(2))
+
+
+def test_before_a_training_a_worker_leaves_at_once(server: RunServer, tmp_path: Path) -> None:
     text = """
     world = quorate.join()
     (HERE / f"going-{world.rank}").write_text("x")

@@ -349,22 +349,57 @@ def _state(pid: int) -> str:
     return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout[0]
 
 
-def test_a_second_interrupt_leaves_at_once(
-    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch]
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_second_signal_leaves_at_once(
+    script: Callable[[str], str], tmp_path: Path, launch: Callable[..., Launch], signum: signal.Signals, status: int
 ) -> None:
-    text = """
+    text = f"""
     def note(signum, frame):
-        (WORDS / f'noted-{RANK}').write_text('x')
-    signal.signal(signal.SIGINT, note)
+        (WORDS / f'noted-{{RANK}}').write_text('x')
+    signal.signal({int(signum)}, note)
     """
     launched = launch(script(textwrap.dedent(text) + STAYS), 2, grace=60.0)
     pids = [int(word) for word in _words(tmp_path, "pid-0", "pid-1")]
-    launched.send(signal.SIGINT)
+    launched.send(signum)
     _words(tmp_path, "noted-0", "noted-1")
     assert all(is_running(pid) for pid in pids)
-    launched.send(signal.SIGINT)
-    assert launched.wait() == 130
+    launched.send(signum)
+    assert launched.wait() == status
     assert not any(is_running(pid) for pid in pids)
+
+
+SAVES = """
+def save(signum, frame):
+    time.sleep(1.0)
+    (WORDS / f'saved-{RANK}').write_text('x')
+    os._exit(75)
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signum", "within", "is_saved"),
+    [(signal.SIGTERM, None, True), (signal.SIGTERM, "0.01", False), (signal.SIGINT, None, False),
+     (signal.SIGINT, "9", True)],
+)  # fmt: skip
+def test_a_save_ends_unless_a_limit_ends_it(
+    script: Callable[[str], str],
+    tmp_path: Path,
+    launch: Callable[..., Launch],
+    monkeypatch: pytest.MonkeyPatch,
+    signum: signal.Signals,
+    within: str | None,
+    is_saved: bool,
+) -> None:
+    if within is not None:
+        monkeypatch.setenv("QUORATE_LEAVE_WITHIN", within)
+    text = SAVES if within != "0.01" else SAVES.replace("1.0", "60.0")
+    launched = launch(script(text + STAYS), 2, grace=0.1)
+    _words(tmp_path, "pid-0", "pid-1")
+    launched.send(signum)
+    assert launched.wait() == (75 if signum == signal.SIGTERM else 130)
+    assert [(tmp_path / f"saved-{rank}").exists() for rank in range(2)] == [is_saved] * 2
 
 
 def test_workers_die_with_a_killed_launcher(

@@ -196,6 +196,7 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
     ),
     ("go on without one", {**PIECES, "asks_to_outlive": True}, {"strategy": "quorum"}),
     ("quorate.loader was called", {"strategy": "draco", "workers": 3, "has_loaders": True}, {"strategy": "robust"}),
+    ("script for torch DDP", {"strategy": "draco", "workers": 3, "has_own_batches": True}, {"strategy": "robust"}),
     ("another optimizer's", {"strategy": "draco", "workers": 3, "others_repeat": True}, {"strategy": "robust"}),
     ("makes its own steps", {"is_baseline": True, "offloads": True}, {"is_baseline": False}),
     ("there is no model", {"offloads": True, "optimizer": LBFGS}, {"optimizer": SGD}),

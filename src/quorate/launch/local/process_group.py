@@ -24,6 +24,7 @@ from quorate.launch.run.requests import (
     newest_report,
     status_after,
 )
+from quorate.observe.stopping import INTERRUPTED
 from quorate.wire.failure import (
     ended,
     is_in_training,
@@ -40,6 +41,8 @@ LOOK_EVERY = 0.02
 """Seconds between two checks for ended workers."""
 GRACE = 10.0
 """Seconds in which the others may leave by themselves after a failure, or finish what they do after an interrupt."""
+OWN_LIMIT = 1.0
+"""Seconds that workers have to leave by their own limit, with a sentence, before they are killed."""
 WRONG_INPUT = 2
 """The exit status of a worker with wrong input, which a restarted one would get, too."""
 LAST_CALL = 3.0
@@ -62,6 +65,7 @@ class Crew:
         board: Board,
         *,
         grace: float = GRACE,
+        leave_within: float | None = None,
         newcomers: Newcomers | None = None,
         shows: Callable[[int, str], None] = lambda rank, text: None,
         guard: Guard | None = None,
@@ -77,7 +81,7 @@ class Crew:
         """The report after deaths and failures; set it before `watch` is called."""
         self._alive = dict(enumerate(children))
         self._board = board
-        self._grace = grace
+        self._grace, self._leave_within = grace, leave_within
         self._newcomers = newcomers
         self._shows = shows
         self._guard = guard
@@ -115,9 +119,10 @@ class Crew:
         return self._asked[0] if self._asked else None
 
     def pass_on(self, signum: int) -> None:
-        """Send `signum` to every worker and give them `grace` seconds to leave; asked a second time, kill them at once.
+        """Send `signum` to every worker, and let them leave; asked a second time, kill them at once.
 
-        Only noted here, done by `watch`: a signal handler may call this.
+        They have `leave_within` seconds; if it is None, `grace` seconds after an interrupt by a person, and no limit
+        after others. Only noted here, done by `watch`: a signal handler may call this.
         """
         self._asked.append(signal.Signals(signum))
 
@@ -233,21 +238,26 @@ class Crew:
             self._newcomers.died(rank)
         return True
 
+    @property
+    def _is_ending(self) -> bool:
+        """Whether workers are asked to leave, or will be stopped."""
+        return bool(self._plan or self._asked)
+
     def _let_more_come(self) -> None:
         """Start workers in place of dead ones, and on request."""
-        if self._newcomers is not None and self._alive and not self._plan:
+        if self._newcomers is not None and self._alive and not self._is_ending:
             for rank, dead in self._newcomers.look():
                 why = ", as was asked for" if dead is None else f" in place of rank {dead}"
                 self._say(f"rank {rank} is started{why}")
 
     def _strike(self) -> None:
-        if self.chaos is not None and self._plan:
+        if self.chaos is not None and self._is_ending:
             self.chaos.end()
         elif self.chaos is not None:
             self.chaos.look()
 
     def _tell_goodput(self) -> None:
-        if self.goodput is None or self._plan or self._asked:
+        if self.goodput is None or self._is_ending:
             return
         struck = 0 if self.chaos is None else self.chaos.strikes
         sentence = self.goodput.look(len(self.outlived) + struck, self.alive)
@@ -263,9 +273,13 @@ class Crew:
             self._handled += 1
             if self._handled == 1:
                 self._is_asked()
-                ask_to_stop(self._board, status_after(signum))
+                status = status_after(signum)
+                ask_to_stop(self._board, status)
                 self.tell_alive(signum)
-                self._plan = [(time.monotonic() + self._grace, signal.SIGKILL)]
+                usual = self._grace if status == INTERRUPTED else None
+                limit = usual if self._leave_within is None else self._leave_within + OWN_LIMIT
+                if limit is not None:
+                    self._plan = [(time.monotonic() + limit, signal.SIGKILL)]
             else:
                 self._send(signal.SIGKILL)
 

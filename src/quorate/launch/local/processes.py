@@ -82,10 +82,10 @@ def run_shown(
     from `size` on, that keep parameters for them.
 
     Each worker's output goes to `folder`, rank 0's is shown too. 0: all ended well. 1: one did not; a sentence on
-    stderr says which was first and why (2 where that one ended with 2, which means wrong input). 128 + n: signal n was
-    passed on to the workers, which had `grace` seconds to leave. While it runs, others may join: as many as there is
-    `room` for; and `chaos` strikes them. No worker, and nothing that a worker started in its process group, outlives
-    this call; workers do not outlive this process either.
+    stderr says which was first and why (2 where that one ended with 2, which means wrong input). 130 or 75: a signal
+    was passed on to the workers: see `Crew.pass_on`. While it runs, others may join: as many as there is `room` for;
+    and `chaos` strikes them. No worker, and nothing that a worker started in its process group, outlives this call;
+    workers do not outlive this process either.
     """
     shown = ShownConsole(log_of(folder, 0), sys.stdout.buffer, sys.stderr.buffer)
     with StartedRanks(command, size, folder, shown, starter) as ranks, shown.following_size():
@@ -139,7 +139,8 @@ def run_crew(
             stack.enter_context(open_to_all(folder, server.path))
         guard = stack.enter_context(Guard())
         hides = partial(_unless_joined, server.board, asked)
-        crew = Crew([], server.board, grace=grace, newcomers=newcomers, shows=shows, guard=guard, asked=hides)
+        more: dict[str, Any] = {"grace": grace, "leave_within": command.overrides.leave_within}
+        crew = Crew([], server.board, newcomers=newcomers, shows=shows, guard=guard, asked=hides, **more)
         stack.enter_context(crew)
         crew.goodput = LiveGoodput(folder)
         if chaos is not None:

@@ -56,6 +56,8 @@ class Overrides:
     """A metric that the script prints: its name, "=", and the pattern of a line, whose group is the number."""
     replay: str | None = None
     """The folder of a run, whose rounds are formed once more."""
+    leave_within: float | None = None
+    """Seconds that workers have to leave when they are asked to, instead of `Stop.limit`."""
 
     def as_json(self) -> dict[str, object]:
         """Return the entry of `run.json`."""
@@ -120,6 +122,7 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "share": _share,
     "seconds": _positive,
     "learning_rate_factor": _positive,
+    "leave_within": _positive,
 }
 """By field, what reads the text of the variable of a name; the others are texts."""
 

@@ -18,18 +18,18 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, PeerFailed, RequestFailed, WireTimeout
 from quorate.core.telling import tell
+from quorate.launch.takeover.agreed import AgreedState
+from quorate.launch.takeover.script_frames import is_in_collective, site_of_script
 from quorate.observe.step_observer import Phase, StepObserver, observers
 from quorate.train.loop import loops_of
 from quorate.train.pauses import backward_is_local, waiting
@@ -66,9 +66,23 @@ class Evaluations(StepObserver):
 
     phase = Phase.CHECK
 
-    def __init__(self, place: Place, world: World, *, needs_buffers: Callable[[], bool]) -> None:
-        """`needs_buffers` returns whether buffers that only a pause makes equal are read in evaluations."""
+    def __init__(
+        self,
+        place: Place,
+        world: World,
+        *,
+        needs_buffers: Callable[[], bool],
+        agreed: AgreedState,
+        modules: Callable[[], Sequence[Module]],
+    ) -> None:
+        """`needs_buffers` returns whether buffers that only a pause makes equal are read in evaluations.
+
+        `agreed` keeps the state of the `modules` in wrappers where all are equal.
+        """
         self._place, self._world, self._needs_buffers = place, world, needs_buffers
+        self._agreed, self._modules = agreed, modules
+        self.is_together = False
+        """Whether all workers evaluate now."""
         self.forwards = 0
         """The number of forward passes with gradients."""
         self._visits = Counter[int]()
@@ -86,20 +100,16 @@ class Evaluations(StepObserver):
         observers(self._place).add(self)
         self._place.leaving.append(self.leave)
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the model is now evaluated: together with all others, or alone."""
-        return self._inside is not None
-
     def enter(self, module: Module) -> None:
         """`module.eval()` was called, which was in training before."""
         if all(loop.is_finished for loop in loops_of(self._place)):
             return
         self._evaluated.add(module)
         if self._inside is None and self._pauses:
-            inside: AbstractContextManager[object] = self._world.evaluate() if self._meet() else self._apart()
+            is_together = self._meet()
+            inside: AbstractContextManager[object] = self._world.evaluate() if is_together else self._apart()
             inside.__enter__()
-            self._inside = inside
+            self._inside, self.is_together = inside, is_together
 
     def left_by(self, module: Module) -> None:
         """`module.train()` was called, or its forward pass in training."""
@@ -112,14 +122,21 @@ class Evaluations(StepObserver):
         """Continue the training."""
         inside, self._inside = self._inside, None
         self._evaluated.clear()
+        if self.is_together:
+            self.is_together = False
+            self._agreed.keep(self._modules())
         if inside is not None:
             inside.__exit__(None, None, None)
+
+    def step_ended(self) -> None:
+        self._agreed.step_ended(self._modules())
 
     def step_begins(self) -> None:
         """Raise `ConfigurationError` where an optimizer steps in an evaluation.
 
         An evaluation is over where the models are in training again, also if nobody has called `train()`.
         """
+        self._agreed.step_begins()
         if self._inside is not None and all(module.training for module in self._evaluated):
             self.leave()
         if self._inside is not None:
@@ -214,27 +231,3 @@ class Evaluations(StepObserver):
                 f"quorate: rank {self._world.rank}: model.eval() was called here and not by all workers, so this "
                 "worker evaluates its own replica; let all workers call it for the agreed model\n"
             )
-
-
-def is_in_collective(frame: FrameType | None) -> bool:
-    """Return whether the code of `frame` is in a call of `torch.distributed` that the script has made."""
-    while frame is not None:
-        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
-        if package == "torch" and rest.startswith("distributed."):
-            return True
-        if package == "quorate" and rest != "launch.worker.torch_waits":
-            return False
-        frame = frame.f_back
-    return False
-
-
-def site_of_script() -> int:
-    """Return a number for the line of the script that is being executed, with those that have called it."""
-    lines = list[str]()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in ("torch", "quorate"):
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back
-    return zlib.crc32("\n".join(lines).encode())

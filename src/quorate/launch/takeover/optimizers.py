@@ -111,7 +111,8 @@ class FoundOptimizers:
         """The distributed optimizers."""
         return [optimizer for reference, _ in self.optimizers if (optimizer := reference()) is not None]
 
-    def _alive(self) -> list[Module]:
+    def alive(self) -> list[Module]:
+        """Return the models in wrappers."""
         return [module for reference in self.modules if (module := reference()) is not None]
 
     def _is_known(self, optimizer: Optimizer) -> bool:
@@ -120,10 +121,10 @@ class FoundOptimizers:
 
     def _models_of(self, optimizer: Optimizer) -> list[Module]:
         ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return [module for module in self._alive() if not ids.isdisjoint(map(id, module.parameters()))]
+        return [module for module in self.alive() if not ids.isdisjoint(map(id, module.parameters()))]
 
     def _order(self) -> dict[int, int]:
-        parameters = (p for module in self._alive() for p in module.parameters())
+        parameters = (p for module in self.alive() for p in module.parameters())
         return {id(p): number for number, p in enumerate(parameters)}
 
 

@@ -17,6 +17,7 @@ from torch.nn.parallel import distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import flush, tell
 from quorate.launch.run.overrides import Overrides, asked_strategy, unused
+from quorate.launch.takeover.fully_shard import replace_fully_shard
 from quorate.launch.takeover.optimizers import count_optimizers
 from quorate.launch.takeover.recorded import RecordedDistributedDataParallel
 from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, settle, turn_inside
@@ -38,6 +39,7 @@ def take_over(chosen: Overrides) -> None:
     _replace_start_of_processes()
     if not is_baseline:
         _replace_turns()
+        replace_fully_shard()
     if "QUORATE_BOARD" not in os.environ:
         atexit.register(_check_used, asked_strategy(chosen) or "", os.getpid())
 

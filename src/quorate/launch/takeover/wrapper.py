@@ -22,15 +22,18 @@ from torch.nn.parallel import DistributedDataParallel as OfTorch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.telling import tell
+from quorate.data.context import data_context
+from quorate.launch.takeover.agreed import AgreedState
 from quorate.launch.takeover.comm_hooks import settings_of_hook
 from quorate.launch.takeover.evaluation import Evaluations
 from quorate.launch.takeover.examples import count_examples
 from quorate.launch.takeover.optimizers import FoundOptimizers
 from quorate.launch.worker.join import join
+from quorate.launch.worker.world import World
 from quorate.means.equal_replicas import copy_tensors
 from quorate.train.chosen import chosen_in
-from quorate.train.pauses import differ, pause
+from quorate.train.loop import loops_of
+from quorate.train.pauses import pause
 from quorate.train.undistributed import Undistributed
 from quorate.wire import current
 from quorate.wire.current import Place
@@ -44,10 +47,30 @@ class TakenOver:
 
     optimizers: FoundOptimizers = field(default_factory=FoundOptimizers)
     evaluations: Evaluations | None = None
+    agreed: AgreedState | None = None
     wire: Wire | None = None
     """A channel for copies of models as wrappers are made."""
-    has_said_own: bool = False
-    """Whether it was said that a state is this worker's own."""
+
+    def begin(self, place: Place, world: World) -> None:
+        """Take over the models of this worker's script, once."""
+        if self.evaluations is not None:
+            return
+        agreed = self.agreed = AgreedState(place)
+        modules = self.optimizers.alive
+        self.evaluations = Evaluations(
+            place, world, needs_buffers=lambda: has_running_statistics(modules()), agreed=agreed, modules=modules
+        )
+        place.context(Undistributed).close()
+        data_context(place).is_of_script = True
+        self.optimizers.begins = self.evaluations.begin
+        place.leaving.append(agreed.ended)  # once optimizers, which are distributed later, have ended
+        self.optimizers.watch(place)
+
+    def add(self, module: Module, place: Place) -> None:
+        """Take over `module`, whose parameters all workers have alike."""
+        self.optimizers.modules.append(ref(module))
+        module.register_state_dict_post_hook(_StateHook(place, self))
+        module.register_load_state_dict_post_hook(_Forgets(self))
 
 
 class DistributedDataParallel(OfTorch):
@@ -118,19 +141,12 @@ class DistributedDataParallel(OfTorch):
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self._paused: AbstractContextManager[object] | None = None
         taken = self._taken = place.context(TakenOver)
-        if taken.evaluations is None:
-            taken.evaluations = Evaluations(
-                place, world, needs_buffers=lambda: has_running_statistics(taken.optimizers.modules)
-            )
-            place.context(Undistributed).close()
-            taken.optimizers.begins = taken.evaluations.begin
-            taken.optimizers.watch(place)
+        taken.begin(place, world)
         if init_sync and world.size > 1 and not place.wire.is_newcomer:
             check_alike(module, world)
             taken.wire = taken.wire or place.wire.channel("taken over")
             copy_tensors([*parameters, *module.buffers()], taken.wire)
-        taken.optimizers.modules.append(ref(module))
-        module.register_state_dict_post_hook(_StateWatch(place))
+        taken.add(module, place)
 
     # -- forward, as a user calls it
 
@@ -146,33 +162,9 @@ class DistributedDataParallel(OfTorch):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, arguments: tuple[Any, ...]) -> None:
         """Begin a forward pass with gradients."""
-        evaluations = self._evaluations
-        if evaluations is None or current.place() is not self._place:
-            return
-        if self.training:
-            evaluations.left_by(self.module)
-        evaluations.forwards += 1
-        optimizers = self._taken.optimizers
-        optimizers.distribute()
-        if optimizers.modules[0]() is self.module:  # others are called in the same step
-            count_examples(self._place, arguments)
-        if self.require_backward_grad_sync == (self._paused is not None):
-            self._put_off(not self.require_backward_grad_sync)
-
-    def _put_off(self, is_on: bool) -> None:
-        """Let the backward passes to come only add to `.grad`, or agree again."""
-        if self._paused is not None:
-            self._paused.__exit__(None, None, None)
-            self._paused = None
-        if is_on:
-            inside = ExitStack()
-            for optimizer in self._taken.optimizers.of(self.module):
-                inside.enter_context(optimizer.accumulate())
-            self._paused = inside
-
-    @property
-    def _evaluations(self) -> Evaluations | None:
-        return self._taken.evaluations
+        if self._taken.evaluations is not None and current.place() is self._place:
+            begin_forward(self._taken, self._place, self.module, arguments, is_training=self.training)
+            self._paused = put_off(self._paused, self._taken, self.module, is_on=not self.require_backward_grad_sync)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -187,6 +179,10 @@ class DistributedDataParallel(OfTorch):
     def _joined(self) -> Iterator[None]:
         yield
         pause(self._place)
+        if self._taken.agreed is not None and not any(
+            loop.strategy.replicas == "differ" for loop in loops_of(self._place)
+        ):
+            self._taken.agreed.keep(self._taken.optimizers.alive())
 
     def join(
         self,
@@ -248,6 +244,38 @@ def _default_group() -> Any:
     return dist.group.WORLD if dist.is_initialized() else None
 
 
+def begin_forward(
+    taken: TakenOver, place: Place, module: Module, arguments: Sequence[Any], *, is_training: bool
+) -> None:
+    """Begin a forward pass of `module` with gradients; optimizers that are new are distributed."""
+    assert taken.evaluations is not None
+    if is_training:
+        taken.evaluations.left_by(module)
+    taken.evaluations.forwards += 1
+    taken.optimizers.distribute()
+    if taken.optimizers.modules[0]() is module:  # others are called in the same step
+        count_examples(place, arguments)
+
+
+Paused = AbstractContextManager[object] | None
+
+
+def put_off(paused: Paused, taken: TakenOver, module: Module, *, is_on: bool) -> Paused:
+    """Let the backward passes of `module` to come only add to `.grad`, or agree again.
+
+    `paused` and the result are the context in which they only add; None where they agree.
+    """
+    if is_on == (paused is not None):
+        return paused
+    if paused is not None:
+        paused.__exit__(None, None, None)
+        return None
+    inside = ExitStack()
+    for optimizer in taken.optimizers.of(module):
+        inside.enter_context(optimizer.accumulate())
+    return inside
+
+
 def turn(module: Module, taken: TakenOver, *, is_training: bool) -> None:
     """Tell that the `module` of a wrapper is about to be in training, or in evaluation."""
     evaluations = taken.evaluations
@@ -272,16 +300,14 @@ def settle(place: Place) -> None:
         taken.evaluations.leave()
     for optimizer in taken.optimizers.all:
         optimizer.finish()
+    if taken.agreed is not None:
+        taken.agreed.ended()
 
 
-def has_running_statistics(modules: Sequence[ref[Module]]) -> bool:
+def has_running_statistics(modules: Sequence[Module]) -> bool:
     """Return whether a model has batch norm whose statistics each worker keeps by itself."""
-    return any(
-        isinstance(part, _BatchNorm) and part.track_running_stats
-        for reference in modules
-        if (module := reference()) is not None
-        for part in module.modules()
-    )
+    parts = (part for module in modules for part in module.modules())
+    return any(isinstance(part, _BatchNorm) and part.track_running_stats for part in parts)
 
 
 def check_alike(module: Module, world: Any) -> None:
@@ -297,36 +323,38 @@ def check_alike(module: Module, world: Any) -> None:
         )
 
 
-class _StateWatch:
-    """Says once that a state of the model which is asked for outside of an evaluation is this worker's own replica."""
+class _StateHook:
+    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
 
-    def __init__(self, place: Place) -> None:
-        self._place: Place | None = place
+    def __init__(self, place: Place | None, taken: TakenOver | None) -> None:
+        self._place, self._taken = place, taken
 
     def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
-        place = self._place
-        if place is None or current.place() is not place:
+        if self._taken is None or current.place() is not self._place or self._taken.agreed is None:
             return
-        taken = place.context(TakenOver)
-        is_inside = taken.evaluations is not None and taken.evaluations.is_on
-        if is_inside or taken.has_said_own or place.wire.size == 1 or not differ(place):
-            return
-        taken.has_said_own = True
-        tell(
-            f"quorate: rank {place.wire.rank}: state_dict() was called while replicas differ, and is this worker's own "
-            "replica; call it after model.eval() on all workers, or after dist.destroy_process_group(), for the agreed "
-            "model\n"
-        )
+        evaluations = self._taken.evaluations
+        if evaluations is None or not evaluations.is_together:
+            self._taken.agreed.show(module, state, prefix)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _StateWatch:
-        return _silent()
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StateHook:
+        return _StateHook(None, None)
 
     def __reduce__(self) -> Any:
-        return _silent, ()
+        return _StateHook, (None, None)
 
 
-def _silent() -> _StateWatch:
-    """Return the hook of a copy of the model, which nobody trains."""
-    hook = _StateWatch.__new__(_StateWatch)
-    hook._place = None
-    return hook
+class _Forgets:
+    """A hook of a model's `load_state_dict()`, after which what all agreed on before is no state of it."""
+
+    def __init__(self, taken: TakenOver) -> None:
+        self._taken = taken
+
+    def __call__(self, module: Module, keys: Any) -> None:
+        if self._taken.agreed is not None:
+            self._taken.agreed.forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Forgets:
+        return _Forgets(TakenOver())
+
+    def __reduce__(self) -> Any:
+        return _Forgets, (TakenOver(),)

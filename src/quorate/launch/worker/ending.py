@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
@@ -53,6 +54,8 @@ _TWICE = (
 )
 GRACE = 10.0
 """Seconds a worker that has ended waits for the others before it closes its connections."""
+SAVES_WITHIN = 6 * 3600.0
+"""Seconds it waits for others that were asked to leave without a limit, and still save."""
 
 
 class _Ending:
@@ -187,15 +190,29 @@ class _Ending:
         flush()
         os._exit(status)
 
+    def _wait_for_others(self) -> None:
+        """Return when all have done their work; where they were asked to leave, some may save until the limit of that.
+
+        Launchers such as torchrun end the others once a worker has ended with a status above 0.
+        """
+        stop, board, size = stop_of(self.place), self.place.wire.board, self.place.wire.size
+        limit = GRACE if stop.left_with is None else stop.limit or SAVES_WITHIN
+        until = time.monotonic() + limit
+        while (seconds := until - time.monotonic()) > 0:
+            try:
+                board.wait([left(peer) for peer in members_on(board, size).alive], min(seconds, GRACE))
+                return
+            except WireTimeout:
+                pass  # another worker is still busy, or has died since
+            except QuorateError:
+                return  # it failed after this one's work was done
+
     def _part(self) -> None:
         """Close connections once all workers are here; closing them earlier breaks the others' last exchange."""
         wire = self.place.wire
         if wire.max_size > 1:
             wire.board.set(left(wire.rank), b"1")
-            try:
-                wire.board.wait([left(peer) for peer in members_on(wire.board, wire.size).alive], GRACE)
-            except QuorateError:
-                pass  # another worker is still busy, or failed after this one's work was done
+            self._wait_for_others()
         if isinstance(wire, RealWire):
             self.place.context(LauncherNews).try_to_pass_on(wire)
         leave_records(self.place, is_well=True)

@@ -44,6 +44,7 @@ from quorate.launch.worker.signals import LauncherNews
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
 from quorate.launch.worker.world import World
 from quorate.observe.pacing import Pacing, injected
+from quorate.observe.stopping import stop_of
 from quorate.records.tape import Replaying, tape_of
 from quorate.servers.own import OwnServers
 from quorate.sharding.mesh import Meshes, deal_to
@@ -349,6 +350,7 @@ def prepare(place: Place, chosen: Overrides) -> None:
     that say nothing known.
     """
     choices, data, wire = chosen_in(place), data_context(place), place.wire
+    stop_of(place).leave_within = chosen.leave_within
     if chosen.replay is not None:
         place.context(Replaying).tape = tape_of(Path(chosen.replay))
     is_real = isinstance(wire, RealWire)

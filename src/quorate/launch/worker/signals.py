@@ -33,8 +33,6 @@ from quorate.wire.used import pass_on_used
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at the board."""
-LEAVE_WITHIN = 10.0
-"""Seconds in which a worker that was asked to leave has left."""
 STALL_SECONDS = 60.0
 """Seconds after which a wait without a step or an exchange is reported; then after twice as long, and so on."""
 _STDERR = 2
@@ -94,8 +92,7 @@ class Attendant:
         self._stop.ask(status)
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-        if self._stop.trainings == 0 and self._stop.left_with is None:
-            # No step is under way that could be finished.
+        if self._stop.is_idle(status):
             if signum == signal.SIGINT:
                 raise KeyboardInterrupt
             self._stop.left_with = status
@@ -134,7 +131,7 @@ class Attendant:
         """All are asked to leave. Where no step is under way, a signal tells the training thread, which raises."""
         self._stop.ask(status)
         signum = signal.SIGINT if status == INTERRUPTED else signal.SIGTERM
-        if self._stop.trainings == 0 and self._stop.left_with is None and signum in self._taken and not self._signals:
+        if self._stop.is_idle(status) and signum in self._taken and not self._signals:
             os.kill(self._pid, signum)
 
     def _see_to_leaving(self) -> None:
@@ -143,10 +140,11 @@ class Attendant:
         now = time.monotonic()
         if self._asked_at is None:
             self._asked_at = now
-        if now - self._asked_at > LEAVE_WITHIN:
+        limit = self._stop.limit
+        if limit is not None and now - self._asked_at > limit:
             status = self._stop.asked
             words = "the step under way did not end" if self._stop.left_with is None else "others were waited for"
-            tell(f"quorate: asked to leave {LEAVE_WITHIN:g} s ago, and {words}; leaving at once\n")
+            tell(f"quorate: asked to leave {limit:g} s ago, and {words}; leaving at once\n")
             os._exit(status)
 
     def _answer(self) -> None:

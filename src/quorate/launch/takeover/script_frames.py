@@ -1,0 +1,31 @@
+"""The place of a script that is being executed, from the frames of Python."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from types import FrameType
+
+
+def is_in_collective(frame: FrameType | None) -> bool:
+    """Return whether the code of `frame` is in a call of `torch.distributed` that the script has made."""
+    while frame is not None:
+        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package == "torch" and rest.startswith("distributed."):
+            return True
+        if package == "quorate" and rest != "launch.worker.torch_waits":
+            return False
+        frame = frame.f_back
+    return False
+
+
+def site_of_script() -> int:
+    """Return a number for the line of the script that is being executed, with those that have called it."""
+    lines = list[str]()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("torch", "quorate"):
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return zlib.crc32("\n".join(lines).encode())
