@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -73,7 +74,11 @@ def test_after_many_times_the_worker_is_to_be_looked_at(capsys: pytest.CaptureFi
     ends(lambda g: 10000 * g, on_anomaly="skip")
     said = capsys.readouterr().err
     assert said.count("it is left out") == 1
-    assert said.count("quorate: rank 3's gradients were absurd in 20 of 20 updates; look at that worker, or") == 1
+    # A gradient that is near 0 for once is not absurd.
+    assert (
+        len(re.findall(r"quorate: rank 3's gradients were absurd in 20 of 2\d updates; look at that worker, or", said))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
