@@ -19,7 +19,6 @@ from quorate.observe.local_changes import ALL_SIGNATURES, LocalChanges
 from quorate.observe.signatures import LENGTH, differ, signature
 from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
-from quorate.wire.swap import told_by_all
 
 WEIGHT, ENDED, PAUSED, STOPPING, SAVING, VECTORS, VOTES, SQUARE, MEASURED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 BUFFERS, SIGNED = 9, 10
@@ -230,7 +229,7 @@ class Headers:
         """Return the largest `number` of the workers of this replica's pieces; all of them call it."""
         if self._within is None:
             return number
-        numbers: list[float] = told_by_all(self._within, "numbers of pieces", number).wait()
+        numbers: list[float] = self._within.tell_all("numbers of pieces", number).wait()
         return float(torch.tensor(numbers, dtype=torch.float64).max())
 
     def joined(self, header: Sequence[float]) -> list[float]:
@@ -240,7 +239,7 @@ class Headers:
         """
         assert self._within is not None
         own = [header[SAVING], header[STOPPING], *header[self._bad_from :]]
-        headers = torch.tensor(told_by_all(self._within, "headers of pieces", own).wait(), dtype=torch.float64)
+        headers = torch.tensor(self._within.tell_all("headers of pieces", own).wait(), dtype=torch.float64)
         _, stopping, *bad = headers.amax(0).tolist()
         joined = [*header[: self._bad_from], *bad]
         joined[STOPPING], joined[SAVING] = stopping, float(headers[:, 0].sum())

@@ -15,7 +15,7 @@ from quorate.core.axes import rows_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
 from quorate.sharding.traffic import Traffic
-from quorate.wire.swap import Swap, told_by_all
+from quorate.wire.swap import Swap
 
 
 class OnPieces:
@@ -190,7 +190,7 @@ class WholeTensors:
         """Return the same as `_swap`, from device to device; messages have the shapes."""
         wire = self._wire
         likes = [[[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in tensors] for tensors in outgoing]
-        likes_of_all = self._traffic.wait(told_by_all(wire, operation, likes), wire.clock)
+        likes_of_all = self._traffic.wait(wire.tell_all(operation, likes), wire.clock)
         others = [peer for peer in self._peers if peer != wire.rank]
         receives = [
             (peer, torch.empty(shape, dtype=getattr(torch, dtype), device=device))

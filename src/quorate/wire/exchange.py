@@ -251,6 +251,10 @@ class CollectivesByMessages(Wire):
 
         return self._swap(f"scatter from {root}", outgoing, combine)
 
+    def tell_all(self, operation: str, value: Any) -> Work[list[Any]]:
+        outgoing = self._to_all(Message(header={"value": value}))
+        return self._swap(operation, outgoing, lambda messages: [message.header["value"] for message in messages])
+
     def barrier(self) -> Work[None]:
         return self._swap("barrier", self._to_all(Message()), lambda messages: None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, WireTimeout
@@ -69,15 +69,3 @@ class Swap(Generic[T]):
                 raise Mismatch.between(rank, self._operation, other, theirs, namer(self._wire.board))
             arrived[peer] = message
         return arrived
-
-
-def told_by_all(wire: Wire, operation: str, value: Any) -> Work[list[Any]]:
-    """Give every worker a `value` of JSON; the result is those of all, by rank. No tensors are sent.
-
-    All workers of the wire make the same calls of this function in the same order.
-    """
-    own, others = Message(header={"operation": operation, "value": value}), [*range(wire.size)]
-    others.remove(wire.rank)
-    sends = [wire.send(own, peer, "values") for peer in others]
-    receives = [wire.receive(peer, "values", others) for peer in others]
-    return Swap(wire, operation, others, receives, sends, own, lambda messages: [m.header["value"] for m in messages])

@@ -102,6 +102,9 @@ class Wrapped(Wire):
     def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
         return self._call("scatter", lambda: self.inner.scatter(pieces, root), pieces, root)
 
+    def tell_all(self, operation: str, value: Any) -> Work[list[Any]]:
+        return self._call("barrier", lambda: self.inner.tell_all(operation, value), None, None)
+
     def barrier(self) -> Work[None]:
         return self._call("barrier", self.inner.barrier, None, None)
 

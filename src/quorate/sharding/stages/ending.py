@@ -20,7 +20,6 @@ from quorate.core.local_tensor import is_sharded, local
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.stages.division import Stages
-from quorate.wire.swap import told_by_all
 
 _lock = threading.Lock()
 _models: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -176,7 +175,7 @@ class Ending:
         gradients = [local(p.grad) for p in self.trained() if p.grad is not None]
         sums = [x.sum().cpu().double() for x in gradients if x.numel()]
         is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
-        flags = told_by_all(self._wire, "whether gradients are finite", is_bad)
+        flags = self._wire.tell_all("whether gradients are finite", is_bad)
         if any(self._coordinates.traffic.wait_along(flags, self._wire.clock)) and not is_bad:
             x = next((x for x in gradients if x.numel()), None)
             if x is not None:
@@ -186,7 +185,7 @@ class Ending:
         """Return the norm of all stages' gradients."""
         own_norm = norm.detach().cpu().double().reshape(())
         power = own_norm**norm_type if norm_type != float("inf") else own_norm
-        powers = told_by_all(self._wire, "the norm over all stages", float(power))
+        powers = self._wire.tell_all("the norm over all stages", float(power))
         every = torch.tensor(self._coordinates.traffic.wait(powers, self._wire.clock), dtype=torch.float64)
         whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)

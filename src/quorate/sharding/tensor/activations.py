@@ -22,7 +22,6 @@ from quorate.core.contracts import Wire
 from quorate.core.draws import mixed
 from quorate.sharding.traffic import Traffic
 from quorate.wire.cut import WHOLE_BYTES
-from quorate.wire.swap import told_by_all
 
 
 class Together:
@@ -46,7 +45,7 @@ class Together:
 
     def values_of_all(self, call: str, value: Any) -> list[Any]:
         """Return the `value`, which is JSON, of every worker. Raises `Mismatch` where one makes another `call`."""
-        return self.traffic.wait(told_by_all(self.wire, call, value), self.wire.clock)
+        return self.traffic.wait(self.wire.tell_all(call, value), self.wire.clock)
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over all workers.

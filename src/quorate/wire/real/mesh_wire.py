@@ -24,7 +24,6 @@ from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.order import Order
 from quorate.wire.real.process_groups import summable
-from quorate.wire.swap import told_by_all
 from quorate.wire.work import Done
 
 T = TypeVar("T")
@@ -72,7 +71,7 @@ class MeshWire(GroupWire):
         """Compare a pair of collectives the first time. Return the number of this one."""
         order = self._torch.order
         if order.is_new(operation):
-            told_by_all(self, operation, None).wait()
+            self.tell_all(operation, None).wait()
         return order.called(operation)
 
     def _launched(self, operation: str, start: Callable[[], Any], moved: Tensor, end: Callable[[], T]) -> Work[T]:
@@ -139,9 +138,7 @@ class MeshWire(GroupWire):
         if not self._reaches(here):
             return super().all_to_all(pieces, shared=shared, shapes=shapes)
         if shapes is None:
-            shapes_of_all = told_by_all(
-                self, "shapes for an all_to_all", [list(piece.shape) for piece in pieces]
-            ).wait()
+            shapes_of_all = self.tell_all("shapes for an all_to_all", [list(piece.shape) for piece in pieces]).wait()
             shapes = [every[self.rank] for every in shapes_of_all]
         flat = [_flat(piece.detach()) for piece in pieces]
         sent, counts = torch.cat(flat), [len(x) for x in flat]
