@@ -384,3 +384,9 @@ def check_a_leaf_that_requires_gradients(wire: Wire) -> bytes:
     assert x.tolist() == [wire.size] * 3
     assert not any(y.requires_grad for y in gathered)
     return bits(x)
+
+
+def check_tell_all(wire: Wire) -> bytes:
+    values = wire.tell_all("ranks", {"rank": wire.rank, "text": "é"}).wait()
+    assert values == [{"rank": rank, "text": "é"} for rank in range(wire.size)]
+    return repr(values).encode()

@@ -272,10 +272,10 @@ class Wire(ABC):
     def scatter(self, pieces: Sequence[Tensor] | None, root: int = 0) -> Work[Tensor]:
         """Return piece `rank` of the `pieces` of `root` (None elsewhere). Shapes and dtypes may differ."""
 
+    @abstractmethod
     def tell_all(self, operation: str, value: Any) -> Work[list[Any]]:
-        """Return every worker's `value`, which is JSON, by rank. No tensors are sent. All workers' `operation` is equal
-        (else each raises `Mismatch`). Virtual workers do not have it: models in pieces need processes."""
-        raise NotImplementedError
+        """Return every worker's `value`, which is JSON, by rank. Between processes no tensors are sent, and each raises
+        `Mismatch` if workers' `operation` is not equal."""
 
     @abstractmethod
     def barrier(self) -> Work[None]:

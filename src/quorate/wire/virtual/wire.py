@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -121,6 +122,11 @@ class VirtualWire(Wire):
             raise ConfigurationError("scatter needs the pieces at its root, one for each rank")
         self._check_pieces("scatter", pieces)
         return self._launch(Call("scatter", root), tuple(pieces))
+
+    def tell_all(self, operation: str, value: Any) -> Work[list[Any]]:
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        read = lambda results: [json.loads(bytes(each.tolist())) for each in results[0]]  # noqa: E731
+        return Together([self.all_gather(text)], read, self.clock)
 
     def barrier(self) -> Work[None]:
         return self._launch(Call("barrier"), ())
