@@ -236,8 +236,8 @@ class RealWire(CollectivesByMessages):
         return SumWork(self.order, sums, operation, count, x, begin(sums))
 
     def _lies_here(self, x: Tensor) -> bool:
-        """Whether all workers can access all `x` in shared memory."""
-        return self.endpoint.is_local and x.device.type == "cpu" and self.shares_memory
+        """Whether other workers can access all `x` in shared memory."""
+        return self.size > 1 and self.endpoint.is_local and x.device.type == "cpu" and self.shares_memory
 
     def _exchange(
         self,
