@@ -6,8 +6,8 @@ a worker that has called `eval()` asks the others, whose attendants answer while
 
 - all have called it at the same place of the script: together;
 - another one has begun a later step without it, has ended, or makes no step for `PATIENCE` seconds: alone;
-- all that have not called it wait in a collective of the script which this worker has not entered yet, and is to enter
-  after its evaluation (`if rank == 0: evaluate()`, then `dist.barrier()`): alone.
+- all that have not called it wait in a collective which this worker has not entered yet (`if rank == 0: evaluate()`,
+  then `dist.barrier()`): alone.
 
 The first to know writes which it is to the board, under the place and the number of its visits, so that all do the
 same. An evaluation alone is of this worker's own replica; evaluations at that place are alone from then on.
