@@ -4,8 +4,7 @@
 
 Processes with one torch thread each train the same model in both ways, in blocks of steps, in turn (A B, B A, ...). A
 figure is the ratio of two blocks that follow one another, the DDP script's over the three lines'. Under strategies that
-do not wait, a block's CPU time varies by a tenth, so that there are 400 pairs: two minutes. The calls of functions in a
-step are counted after them, on the main thread of rank 0.
+do not wait, a block's CPU time varies by a tenth, so that there are 400 pairs: two minutes.
 """
 
 from __future__ import annotations
@@ -61,19 +60,6 @@ def worker(pairs: int, strategy: str) -> None:
         world.barrier()
         return (time.perf_counter() - begin) / count, (time.process_time() - cpu) / count
 
-    def calls(way: str) -> float:
-        """Return how many functions a step calls, in C too."""
-        count = 0
-
-        def look(frame: Any, event: str, argument: Any) -> None:
-            nonlocal count
-            count += event in ("call", "c_call")
-
-        sys.setprofile(look if world.is_first else None)
-        block(way, STEPS)
-        sys.setprofile(None)
-        return count / STEPS
-
     for way in WAYS:
         block(way, 5)
     for pair in range(pairs):
@@ -81,9 +67,6 @@ def worker(pairs: int, strategy: str) -> None:
         measured = {way: block(way, STEPS) for way in order}
         if world.is_first:
             print(json.dumps(measured), flush=True)
-    counted = {way: calls(way) for way in WAYS}
-    if world.is_first:
-        print(json.dumps(counted), flush=True)
 
 
 def main() -> int:
@@ -97,7 +80,7 @@ def main() -> int:
     lines = workers.json_lines(
         str(Path(__file__).resolve()), options.workers, *arguments, options=("--strategy", options.strategy)
     )
-    *rows, counted = (json.loads(line) for line in lines)
+    rows: list[dict[str, list[float]]] = [json.loads(line) for line in lines]
     settings = {"workers": options.workers, "strategy": options.strategy, "pairs": pairs, "steps": STEPS}
     report = record.Report("taken_over", settings)
     for number, (name, most) in enumerate((("wall time", 1.05), ("CPU time", 1.02))):
@@ -107,8 +90,6 @@ def main() -> int:
         report.bar(f"{name} of a step", figure.median, at_most=most)
         if name == "wall time":
             report.bar("lower end of its interval", figure.low, at_most=1.0)
-    more = counted["DDP script"] - counted["three lines"]
-    report.rows.append(record.figure("calls of functions in a step, DDP script - three lines", [more]))
     return report.show(options)
 
 
