@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -132,3 +133,55 @@ def test_strategies_of_equal_batches_are_refused_before_an_update(name: str) -> 
         ConfigurationError, match=f"under {name} several workers compute the same batches, and a script"
     ):
         VirtualWorld(SIZE, seed=3).run(joined(partial(trained, name, True)))
+
+
+def accumulated(name: str, ends: str, world: World) -> list[Tensor]:
+    """Parameters after steps of two batches each, zeroed between forward and backward pass, and evaluations.
+
+    `ends`: how an evaluation ends. As in Lightning, "by flags" of the modules in the wrapper, with steps of closures.
+    """
+    chosen_in(current.here()).strategy_name = name
+    plain = net()
+    model = DistributedDataParallel(plain)
+    optimizer: Any = torch.optim.SGD(plain.parameters(), lr=0.02)
+    for number in range(12):
+        inputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(100 * number + world.rank))
+        is_last = number % 2 == 1
+
+        def closure(inputs: Tensor = inputs, is_last: bool = is_last) -> Tensor:
+            loss: Tensor = model(inputs).square().mean()
+            if not is_last:
+                optimizer.zero_grad()
+            loss.backward()
+            if is_last:
+                nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+            return loss
+
+        if is_last and ends == "by flags":
+            optimizer.step(closure)
+        else:
+            with nullcontext() if is_last else model.no_sync():
+                closure()
+            if is_last:
+                optimizer.step()
+        if number % 4 == 3 and ends != "none":
+            model.eval()
+            for module in plain.modules() if ends == "by flags" else ():
+                module.training = True
+            if ends == "by call":
+                model.train()
+    optimizer.finish()
+    return [x.detach().clone() for x in plain.parameters()]
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "local-sgd", "d-psgd"])
+def test_accumulation_and_evaluation_as_in_lightning_have_the_bits_of_calls(name: str) -> None:
+    def run(ends: str) -> list[list[Tensor]]:
+        return VirtualWorld(2, seed=3).run(joined(partial(accumulated, name, ends)))
+
+    flags, calls = run("by flags"), run("by call")
+    for ours, theirs in zip(flags, calls, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(*flags, strict=True))
+    if name == "all-reduce":
+        assert all(torch.equal(x, y) for x, y in zip(flags[0], run("none")[0], strict=True))

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.architecture.tree import ROOT
 from tests.support.named_hosts import NamedHosts, missing
 from tests.support.ssh_hosts import config_in, ssh_hosts
 
 pytestmark = [pytest.mark.launchers, pytest.mark.skipif(bool(why := missing("mpirun", "sshd", "ssh")), reason=str(why))]
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+SCRIPT_FOR_DDP = ROOT / "tests" / "support" / "ddp_scripts" / "gan.py"
 SCRIPT = textwrap.dedent(
     """
     import socket, sys, torch, quorate
@@ -78,3 +81,21 @@ def test_on_other_hosts_than_that_of_mpirun(three: NamedHosts, folder: Path) -> 
     )
     ended = on_hosts(three, "second:1,third:1", folder, "-x", "MASTER_ADDR=second")
     assert (ended.returncode, ended.stdout) == (0, "2 True ['second', 'third']\n"), ended.stderr
+
+
+def test_a_script_for_ddp_trains_unchanged(tmp_path: Path) -> None:
+    words = [
+        *MPIRUN,
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "quorate.run",
+        "--strategy",
+        "eager-majority",
+        str(SCRIPT_FOR_DDP),
+    ]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    first, second = (torch.load(tmp_path / f"state-{rank}.pt") for rank in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)

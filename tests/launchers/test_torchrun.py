@@ -12,13 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.architecture.tree import ROOT
 from tests.support.hosts import hosts
 from tests.support.named_hosts import NamedHosts, missing
 
 pytestmark = pytest.mark.launchers
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+SCRIPT_FOR_DDP = ROOT / "tests" / "support" / "ddp_scripts" / "gan.py"
 SCRIPT = textwrap.dedent(
     """
     import os, sys, time, torch, quorate
@@ -132,3 +135,22 @@ def until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_script_for_ddp_trains_unchanged(tmp_path: Path) -> None:
+    words = [
+        *TORCHRUN,
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "29584",
+        "-m",
+        "quorate.run",
+        "--strategy",
+        "d-psgd",
+        str(SCRIPT_FOR_DDP),
+    ]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    first, second = (torch.load(tmp_path / f"state-{rank}.pt") for rank in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)

@@ -24,7 +24,7 @@ BUDGETS = {
     "architecture": 48,
     "contract": 310,
     "gpu": 400,
-    "interop": 400,
+    "interop": 900,
     "launchers": 640,
     "newcomer": 4,
     "soak": 30,

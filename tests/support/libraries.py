@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,21 +19,29 @@ from tests.architecture.tree import ROOT
 _OWN = ROOT / ".venv" / "interop"
 PYTHON = _OWN / "bin" / "python" if _OWN.exists() else Path(sys.executable)
 """Of the environment that `make test-interop` makes, or else this one."""
+TIMM = PYTHON.parents[1] / "timm"
+"""A folder with timm and the torchvision that it imports, apart from libraries that import any that they find."""
 TRAININGS = ROOT / "tests" / "support" / "library_trainings.py"
 _QUORATE = "import sys; from quorate.cli.main import main; sys.exit(main())"
 
 
+@cache
+def skipped(*libraries: str) -> pytest.MarkDecorator:
+    """Return the mark of a test that is skipped where the environment lacks a library."""
+    asked = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {libraries!r})))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TIMM)])}
+    lacks = subprocess.run([str(PYTHON), "-c", asked], check=False, timeout=60, env=env).returncode
+    return pytest.mark.skipif(bool(lacks), reason=f"needs {', '.join(libraries)}: make test-interop installs it")
+
+
 def needs(*libraries: str) -> list[pytest.MarkDecorator]:
     """The marks of a file of tests."""
-    asked = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {libraries!r})))"
-    lacks = subprocess.run([str(PYTHON), "-c", asked], check=False, timeout=60).returncode
-    reason = f"needs {', '.join(libraries)}: make test-interop installs it"
-    return [pytest.mark.interop, pytest.mark.slow, pytest.mark.skipif(bool(lacks), reason=reason)]
+    return [pytest.mark.interop, pytest.mark.slow, skipped(*libraries)]
 
 
-def run(folder: Path, *words: str, status: int = 0) -> str:
-    """What `quorate run` with these words says."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+def run(folder: Path, *words: str, status: int = 0, paths: Sequence[Path] = ()) -> str:
+    """Return the output of `quorate run` with these words; programs find modules in `paths`, too."""
+    path = os.pathsep.join(map(str, [ROOT / "src", ROOT, *paths]))
     told = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "KERAS_BACKEND": "torch", "COLUMNS": "200"}
     ended = subprocess.run(
         [str(PYTHON), "-c", _QUORATE, "run", *words],

@@ -54,6 +54,37 @@ IN_PROCESSES = CELL + textwrap.dedent(
 )
 
 
+FOR_DDP = """
+import torch, quorate
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def train():
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        model(torch.randn(2, 2)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+    return model.module.weight.detach()
+
+if __name__ == "__main__":
+    first, second = quorate.launch(train, n=2, strategy="local-sgd", name="x", progress=False).results
+    assert torch.equal(first, second)
+"""
+
+
+@pytest.mark.slow
+def test_a_function_for_ddp_trains_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "start.py").write_text(FOR_DDP)
+    done = programs.run(["start.py"], cwd=tmp_path, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "runs" / "x" / "run.json").read_text())["strategy"] == "local-sgd"
+
+
 @pytest.mark.slow
 def test_a_function_of_a_script_in_processes(tmp_path: Path) -> None:
     (tmp_path / "start.py").write_text(IN_PROCESSES)

@@ -118,6 +118,37 @@ def test_one_worker_evaluates_alone(strategy: str, barrier: str, tmp_path: Path)
     assert ended.stderr.count("so this worker evaluates its own replica") == 1
 
 
+LATE = """
+import time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Slow:
+    def __setstate__(self, state):
+        time.sleep(2)  # on rank 1 alone, in a collective that rank 0 has left
+    def __getstate__(self):
+        return {"a": 1}
+rank = dist.get_rank()
+for step in range(2):
+    model(torch.randn(1, 2)).sum().backward()
+    optimizer.step()
+dist.broadcast_object_list([Slow()])
+model.eval()
+torch.save(model.state_dict(), f"state-{rank}.pt")
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_worker_that_is_late_in_a_collective_is_waited_for(size: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LATE)
+    ended = quorate(tmp_path, "run", "-n", str(size), "--strategy", "local-sgd", "train.py", timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "own replica" not in ended.stderr
+    first, *others = states(tmp_path, size)
+    assert all(torch.equal(first[key], other[key]) for other in others for key in first)
+
+
 REFUSED = {
     "a hook of its own": (
         "model.register_comm_hook(None, lambda state, bucket: bucket)",

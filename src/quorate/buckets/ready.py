@@ -43,7 +43,9 @@ class ReadyGradients:
         self._is_unwritten = is_unwritten
         """Whether `flat` is a placeholder, in whose place a vector is made before anything is packed."""
         self.scale = 1.0
-        self.paused = self.is_alone = self.holds_parts = False
+        self.paused = 0
+        """How many contexts are open in which no part is sent."""
+        self.is_alone = self.holds_parts = False
         self.touched = [False] * len(self._parameters)
         self.fired = self.is_lent = self.has_graph = False
         self._is_outgrown = False
@@ -71,12 +73,12 @@ class ReadyGradients:
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Inside, no part is sent."""
-        before, self.paused = self.paused, True
+        """Inside, no part is sent. Several may end in any order."""
+        self.paused += 1
         try:
             yield
         finally:
-            self.paused = before
+            self.paused -= 1
 
     @contextmanager
     def apart(self) -> Iterator[None]:

@@ -196,7 +196,7 @@ class Loop(StepObserver):
             worker.closure = agreed_closure(closure, worker.means, self.replica.plain)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._agree_without_backward()
-        if worker.changes.samples_step:
+        if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
             worker.changes.step_begins()
         worker.loss = None
         bad, worker.means.headers.bad = worker.means.headers.bad, []

@@ -56,6 +56,9 @@ def test_open_mpi(environment: pytest.MonkeyPatch) -> None:
         launcher="mpirun", rank=2, size=3, local_rank=2, local_size=3, is_one_host=True, job="12@1", first_host=None
     )
     assert launched.environment({}, 5.0) == {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
+    for_torch = launched.environment_for_torch({"MASTER_PORT": "7"}, 5.0)
+    assert for_torch == {**launched.environment({}, 5.0), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7"}
+    assert 20_000 <= int(launched.environment_for_torch({}, 5.0)["MASTER_PORT"]) < 30_000
 
 
 def test_srun_over_two_hosts(environment: pytest.MonkeyPatch) -> None:

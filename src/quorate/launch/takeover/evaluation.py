@@ -6,8 +6,8 @@ a worker that has called `eval()` asks the others, whose attendants answer while
 
 - all have called it at the same place of the script: together;
 - another one has begun a later step without it, has ended, or makes no step for `PATIENCE` seconds: alone;
-- all that have not called it wait in a collective of the script, which this worker is to enter after its evaluation
-  (`if rank == 0: evaluate()`, then `dist.barrier()`): alone.
+- all that have not called it wait in a collective which this worker has not entered yet (`if rank == 0: evaluate()`,
+  then `dist.barrier()`): alone.
 
 The first to know writes which it is to the board, under the place and the number of its visits, so that all do the
 same. An evaluation alone is of this worker's own replica; evaluations at that place are alone from then on.
@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, PeerFailed, RequestFailed, WireTimeout
@@ -56,8 +57,10 @@ class Whereabouts:
     forwards: int
     visits: int
     """How often it has called `eval()` at the place that is asked for."""
+    collectives: int = 0
+    """How many collectives of the script it has entered, those of groups of some workers left out."""
     is_waiting: bool = False
-    """Whether it waits in a collective of the script."""
+    """Whether it is in one now."""
     has_ended: bool = False
 
 
@@ -160,6 +163,7 @@ class Evaluations(StepObserver):
         return {
             "forwards": self.forwards,
             "visits": self._visits[site],
+            "collectives": collectives(),
             "is_waiting": is_in_collective(sys._current_frames().get(self._thread)),
             "has_ended": any(loop.worker.has_ended for loop in loops_of(self._place)),
         }
@@ -187,7 +191,7 @@ class Evaluations(StepObserver):
                 before, seen = dict(newest), {rank: self._ask(rank, site) for rank in others}
                 newest = {rank: where.forwards for rank, where in seen.items()}
                 missing = [where for where in seen.values() if where.visits < self._visits[site]]
-                waited_looks = waited_looks + 1 if all(where.is_waiting for where in missing) else 0
+                waited_looks = waited_looks + 1 if all(map(self._waits_for_this_worker, missing)) else 0
                 if not missing:
                     board.swap(key, None, _TOGETHER)
                 elif waited_looks > _WAITED_LOOKS or any(map(self._does_not_come, missing)):
@@ -203,6 +207,9 @@ class Evaluations(StepObserver):
 
     def _does_not_come(self, where: Whereabouts) -> bool:
         return where.has_ended or where.forwards > self.forwards
+
+    def _waits_for_this_worker(self, where: Whereabouts) -> bool:
+        return where.is_waiting and where.collectives > collectives()
 
     def _ask(self, rank: int, site: int) -> Whereabouts:
         try:
@@ -231,3 +238,9 @@ class Evaluations(StepObserver):
                 f"quorate: rank {self._world.rank}: model.eval() was called here and not by all workers, so this "
                 "worker evaluates its own replica; let all workers call it for the agreed model\n"
             )
+
+
+def collectives() -> int:
+    """Return how many collectives of torch's default group this worker has entered."""
+    group: Any = dist.group.WORLD if dist.is_initialized() else None
+    return 0 if group is None else int(group._get_sequence_number_for_group())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 import zlib
+from pathlib import Path
 from types import FrameType
+
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 def is_in_collective(frame: FrameType | None) -> bool:
@@ -24,8 +27,10 @@ def site_of_script() -> int:
     lines = list[str]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
+        module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
+        if module == "__main__" and file.startswith(_PACKAGE):  # it runs the script, on some workers in a fork
+            break
         if module.partition(".")[0] not in ("torch", "quorate"):
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            lines.append(f"{file}:{frame.f_lineno}")
         frame = frame.f_back
     return zlib.crc32("\n".join(lines).encode())

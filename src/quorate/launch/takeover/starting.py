@@ -13,6 +13,10 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides, asked_strategy, overrides_here
+from quorate.launch.worker.other_launchers import launched_rank
+
+_MEETS_WITHIN = 60.0
+"""Seconds."""
 
 
 def take_over_if_asked() -> None:
@@ -69,3 +73,9 @@ def _take_over(chosen: Overrides) -> None:
 def choose(strategy: str, settings: Mapping[str, object]) -> None:
     """Ask for a strategy in this process, as a launcher does."""
     os.environ.update(Overrides(strategy=strategy, settings=settings).environment())
+
+
+def take_variables_of_torchrun() -> None:
+    """Set the variables that torchrun sets, which scripts for DDP read, where srun or mpirun started this process."""
+    if (launched := launched_rank()) is not None:
+        os.environ.update(launched.environment_for_torch(os.environ, _MEETS_WITHIN))

@@ -152,19 +152,20 @@ class DistributedDataParallel(OfTorch):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the model."""
+        module = self.module  # Module looks an attribute up slowly
         if torch.is_grad_enabled():
-            self._begin((*inputs, *kwargs.values()))
+            self._begin(module, (*inputs, *kwargs.values()))
         if self.device_ids:
             device = torch.device(self.device_type, self.device_ids[0])
             (inputs, *_), (kwargs, *_) = _to_kwargs(inputs, kwargs, device, False)
-        return self.module(*inputs, **kwargs)
+        return module(*inputs, **kwargs)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _begin(self, arguments: tuple[Any, ...]) -> None:
-        """Begin a forward pass with gradients."""
+    def _begin(self, module: Module, arguments: tuple[Any, ...]) -> None:
+        """Begin a forward pass of `module` with gradients."""
         if self._taken.evaluations is not None and current.place() is self._place:
-            begin_forward(self._taken, self._place, self.module, arguments, is_training=self.training)
-            self._paused = put_off(self._paused, self._taken, self.module, is_on=not self.require_backward_grad_sync)
+            begin_forward(self._taken, self._place, module, arguments)
+            self._paused = put_off(self._paused, self._taken, module, is_on=not self.require_backward_grad_sync)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -244,12 +245,10 @@ def _default_group() -> Any:
     return dist.group.WORLD if dist.is_initialized() else None
 
 
-def begin_forward(
-    taken: TakenOver, place: Place, module: Module, arguments: Sequence[Any], *, is_training: bool
-) -> None:
+def begin_forward(taken: TakenOver, place: Place, module: Module, arguments: Sequence[Any]) -> None:
     """Begin a forward pass of `module` with gradients; optimizers that are new are distributed."""
     assert taken.evaluations is not None
-    if is_training:
+    if module.training:  # Lightning sets the modules inside to training again, and not the wrapper
         taken.evaluations.left_by(module)
     taken.evaluations.forwards += 1
     taken.optimizers.distribute()

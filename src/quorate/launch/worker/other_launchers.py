@@ -77,8 +77,7 @@ class LaunchedRank:
         if self.local_size is not None:
             variables["LOCAL_WORLD_SIZE"] = str(self.local_size)
         if not self.is_one_host:
-            from_job = _FIRST_PORT + zlib.crc32(self.job.encode()) % _PORTS
-            port = known.get("MASTER_PORT") or str(from_job if self.is_job_everywhere else _USUAL_PORT)
+            port = known.get("MASTER_PORT") or (self._port_of_job if self.is_job_everywhere else str(_USUAL_PORT))
             address = known.get("MASTER_ADDR") or self.first_host
             if not address and self.launched_from:
                 address = address_of_first(
@@ -92,6 +91,15 @@ class LaunchedRank:
             variables["MASTER_ADDR"] = address
             variables["MASTER_PORT"] = port
         return variables
+
+    def environment_for_torch(self, known: Mapping[str, str], timeout: float) -> dict[str, str]:
+        """Return these variables, and on one host where `init_process_group` of a script is to meet the others."""
+        here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port_of_job} if self.is_one_host else {}
+        return {name: known.get(name) or x for name, x in here.items()} | self.environment(known, timeout)
+
+    @property
+    def _port_of_job(self) -> str:
+        return str(_FIRST_PORT + zlib.crc32(self.job.encode()) % _PORTS)
 
 
 def launched_rank() -> LaunchedRank | None:
