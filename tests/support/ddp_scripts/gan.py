@@ -33,6 +33,7 @@ for _ in range(12):
     loss_of(discriminator(generator(noise)), torch.ones(16, 1)).backward()
     discriminator.requires_grad_(True)
     makes.step()
+dist.barrier()  # gloo may hang in a worker that destroys its group while others use theirs
 dist.destroy_process_group()
 torch.save(
     {**generator.state_dict(), **{f"d.{k}": v for k, v in discriminator.state_dict().items()}}, f"state-{rank}.pt"

@@ -47,7 +47,7 @@ def test_the_end_of_all_runs_together_counts() -> None:
         (100.0, "doubling the workers would save 48% of the steps: more workers are worth having"),
         (4.0, "doubling the workers would save 25% of the steps: more workers bring diminishing returns"),
         (0.4, "doubling the workers would save 4.5% of the steps: more workers bring almost nothing"),
-        (0.0, "about 0 gradients; the batch of 4.00 gradients takes 1.00 times the minimum number of steps; twice the"),
+        (0.0, "about 0 gradients; the batch of 4.00 gradients takes 1.00 times the minimum number of steps; doubling"),
     ],
 )
 def test_what_follows_in_words(scale: float | None, words: str) -> None:

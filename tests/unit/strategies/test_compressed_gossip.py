@@ -256,7 +256,7 @@ def test_what_dcd_needs_of_a_codec_is_said(capsys: pytest.CaptureFixture[str]) -
         (
             "d-psgd",
             {"compress": "top-k"},
-            'compress="top-k" cannot be combined with d-psgd: codecs write small gradients',
+            'compress="top-k" cannot be combined with d-psgd. Codecs write small gradients',
         ),
     ],
 )

@@ -46,6 +46,16 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"on_anomaly": "skip", "reduce": "median"}},
         {"reduction": {"on_anomaly": "skip", "reduce": "ring"}},
     ),
+    (
+        "is for means of the gradients of whole models",
+        {"strategy": "local-sgd", "reduction": {"reduce_dtype": "bfloat16"}},
+        {"strategy": "all-reduce"},
+    ),
+    (
+        "is for plain sums",
+        {"strategy": "all-reduce", "reduction": {"reduce_dtype": "bfloat16", "compress": "half"}},
+        {"reduction": {"reduce_dtype": "bfloat16"}},
+    ),
     ("scalar products", {"reduction": {"compress": "half", "reduce": "adasum"}}, {"reduction": {"reduce": "adasum"}}),
     (
         "forms only their sum",
