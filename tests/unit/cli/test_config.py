@@ -131,7 +131,10 @@ def test_what_is_shown_does_the_same_again(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("worker = 3", 'unknown key in x.toml "worker"; did you mean "workers"? Known: arguments, as, attack, bandwidth, '),
+        (
+            "worker = 3",
+            'unknown key in x.toml "worker"; did you mean "workers"? Known: arguments, as, attack, bandwidth, ',
+        ),
         ("dry-run = true", 'unknown key in x.toml "dry-run"'),
         ('workers = "3"', "workers in x.toml is '3'; it should be a whole number"),
         ("workers = true", "workers in x.toml is True; it should be a whole number"),

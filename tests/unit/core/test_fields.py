@@ -41,7 +41,10 @@ WAITS = Whereabouts([], "", UnderWay("barrier", [0, 1], 1.5), 2.5, ["main #1 bar
         (Announcement(0, 7, "a is frozen"), '{"rank": 0, "step": 7, "words": "a is frozen"}'),
         (Announcements({"0": 4}), '{"said": {"0": 4}, "begins": null}'),
         (Choice("step-00000200"), '{"name": "step-00000200", "sentences": [], "refused": [], "error": null}'),
-        (WrittenPart({"a": {"bytes": 3}}, None), '{"files": {"a": {"bytes": 3}}, "shared": null, "keep": null, "best": null}'),
+        (
+            WrittenPart({"a": {"bytes": 3}}, None),
+            '{"files": {"a": {"bytes": 3}}, "shared": null, "keep": null, "best": null}',
+        ),
         (
             Sample(0, 10, {"seed": 1}, {"0": [1, [[0.5]]]}),
             '{"rank": 0, "examples": 10, "choices": {"seed": 1}, "items": {"0": [1, [[0.5]]]}}',
