@@ -48,10 +48,10 @@ class Loading:
             raise ConfigurationError(f"torch's DataLoader refuses these arguments: {error}") from None
 
 
-def check_count(name: str, value: object) -> None:
-    """Raise `ConfigurationError` unless `value` is a number of things."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name} must be a whole number (at least 0), not {value!r}")
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """Raise `ConfigurationError` unless `value` is a number of things, at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name} must be a whole number (at least {least}), not {value!r}")
 
 
 def check_dataset(dataset: object) -> None:

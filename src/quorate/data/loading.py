@@ -240,7 +240,7 @@ def _sampled(
     elif batch_size is not None:
         raise ConfigurationError(f"{names[0]} and batch_size cannot be combined: each decides the size of a batch")
     if tokens_per_batch is not None:
-        check_count("tokens_per_batch", tokens_per_batch)
+        check_count("tokens_per_batch", tokens_per_batch, least=1)
         numbers = lengths_of(dataset, lengths)
         batch_sampler = BucketedBatches(numbers, tokens_per_batch, shuffle=shuffle)
     drawn = sampler if batch_sampler is None else batch_sampler

@@ -14,7 +14,6 @@ Cost: one header to each worker that adds; each number is read once, and written
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from torch import Tensor
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Fields, Header
+from quorate.core.resources import usable_cores
 from quorate.core.vectors import Flat, Layout, nbytes_of
 from quorate.rounds.gathering import sum_of
 from quorate.rounds.holdings import Send
@@ -45,10 +45,9 @@ Numbers = NDArray[Any]
 
 def threads_for(wire: Wire) -> int:
     """Return the cores that this process may use, divided among the workers of its host; at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     host = wire.host_of(wire.rank)
     near = sum(wire.host_of(rank) == host for rank in {wire.rank, *range(wire.size)})
-    return max(1, cores // near)
+    return max(1, usable_cores() // near)
 
 
 @dataclass(frozen=True, slots=True)

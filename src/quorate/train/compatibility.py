@@ -88,6 +88,7 @@ class Combination:
     others_repeat: bool = False
     """Whether workers compute the same batches for another optimizer."""
     syncs_norms: bool = False
+    gathers_features: bool = False
     shares_batches: bool = False
     """Whether several workers of a replica have the same batch: along the tensor axis, and in stages."""
     joins: bool = False
@@ -344,6 +345,8 @@ RULES = (
     Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and s.meets != "all",
          "sync_batch_norm lets workers wait for each other in each forward pass, and {label} does not; use all-reduce "
          "or local steps, or leave the batch norms as they are"),
+    Rule("gathered", lambda c, s, r: c.gathers_features and c.shares_batches,
+         "quorate.gathered cannot be combined with tensor axes and stages, along which workers have the same batch"),
     Rule("joining", lambda c, s, r: c.joins and not (s.lets_join and s.on_death == "continue"),
          "workers join where the others go on without the dead. These are quorum and its presets, adaptive, hogwild, "
          "and all kinds of local steps (without overlap, and with learners of one worker). With "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.data.context import data_context
+from quorate.train.compatibility import Combination, check
 from quorate.wire import current
 from quorate.wire.exchange import sum_in_order
 
@@ -91,10 +91,8 @@ def gathered(features: Tensor) -> Gathered:
     """
     _check_rows(features)
     place = current.here()
-    if data_context(place).deals is not None:
-        raise ConfigurationError(
-            "quorate.gathered cannot be combined with tensor axes and stages, along which workers have the same batch"
-        )
+    shares_batches = data_context(place).deals is not None
+    check(Combination(gathers_features=True, shares_batches=shares_batches), "gathered")
     wire, calls = place.wire, place.context(_Calls)
     workers = {entry.strategy: entry.worker for entry in trained(place).optimizers.values() if entry.worker is not None}
     alone = next((label for label, worker in workers.items() if worker.strategy.meets != "all"), None)
@@ -125,17 +123,16 @@ def _agreed(wire: Wire, features: Tensor, weight: float) -> tuple[list[int], lis
 
     Raises `ConfigurationError` on every worker where the rows of two workers are not alike.
     """
-    about = json.dumps([weight, str(features.dtype), list(features.shape)]).encode()
-    sent = wire.all_gather(torch.frombuffer(bytearray(about), dtype=torch.uint8)).wait()
-    every = [json.loads(bytes(each.tolist())) for each in sent]
-    _, dtype, shape = every[0]
-    for rank, (_, other_dtype, other_shape) in enumerate(every):
+    own = [weight, str(features.dtype).removeprefix("torch."), list(features.shape)]
+    of_workers = wire.tell_all("the rows of gathered features", own).wait()
+    _, dtype, shape = of_workers[0]
+    for rank, (_, other_dtype, other_shape) in enumerate(of_workers):
         if (other_dtype, other_shape[1:]) != (dtype, shape[1:]):
             raise ConfigurationError(
-                f"quorate.gathered was given {other_dtype} of the shape {tuple(other_shape)} on rank {rank} and "
-                f"{dtype} of the shape {tuple(shape)} on rank 0; only the number of rows may differ"
+                f"quorate.gathered was given torch.{other_dtype} of the shape {tuple(other_shape)} on rank {rank} and "
+                f"torch.{dtype} of the shape {tuple(shape)} on rank 0; only the number of rows may differ"
             )
-    return [shape[0] for _, _, shape in every], [float(weight) for weight, _, _ in every]
+    return [shape[0] for _, _, shape in of_workers], [float(weight) for weight, _, _ in of_workers]
 
 
 _ALONE = (

@@ -136,6 +136,7 @@ def test_samplers_that_draw_differently_are_refused() -> None:
         ({"batch_size": 2, "sampler": [1], "tokens_per_batch": 3}, "sampler and tokens_per_batch cannot be combined"),
         ({"batch_size": 2, "batch_sampler": [[1]]}, "batch_sampler and batch_size cannot be combined"),
         ({"batch_sampler": [[1]], "batch": "auto"}, 'batch="auto" doubles batch_size'),
+        ({"tokens_per_batch": 0, "lengths": [1] * 24}, "tokens_per_batch must be a whole number (at least 1)"),
         ({"tokens_per_batch": 3}, "tokens_per_batch needs the length of each example"),
         ({"tokens_per_batch": 3, "lengths": [1]}, "lengths must be 24 whole numbers of at least 1"),
         ({"batch_size": 2, "lengths": [1] * 24}, "lengths= belongs to tokens_per_batch="),

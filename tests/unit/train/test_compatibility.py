@@ -214,7 +214,16 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
     ("between steps while", {"strategy": "local-sgd", "delays_update": True}, {"strategy": "all-reduce"}),
     ("in a thread", {**PIECES, "delays_update": True, "optimizer": Adafactor}, {"optimizer": SGD}),
     ("when workers may join", {"syncs_norms": True, "joins": True}, {"joins": False}),
-    ("tensor axes and stages", {"syncs_norms": True, "shares_batches": True}, {"shares_batches": False}),
+    (
+        "sync_batch_norm cannot be combined with tensor",
+        {"syncs_norms": True, "shares_batches": True},
+        {"shares_batches": False},
+    ),
+    (
+        "along which workers have the same batch",
+        {"gathers_features": True, "shares_batches": True},
+        {"shares_batches": False},
+    ),
     ("each forward pass", {"syncs_norms": True, "strategy": "quorum"}, {"strategy": "local-sgd"}),
     ("under others all begin", {"joins": True, "strategy": "d-psgd"}, {"strategy": "quorum"}),
     ("has no servers", {"has_own_servers": True, "strategy": "quorum"}, {"strategy": "downpour"}),
