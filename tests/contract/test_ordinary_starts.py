@@ -18,7 +18,9 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 import quorate
 from quorate.core.errors import WireTimeout
 from quorate.launch.run.overrides import Overrides, why_unused
+from quorate.observe.ends import ends_of
 from quorate.wire.board import MemoryBoard
+from quorate.wire.current import here
 from quorate.wire.used import Part, note_used
 from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family
 from tests.support.programs import quorate as run_quorate
@@ -236,6 +238,19 @@ def test_an_end_on_one_worker_is_said(strategy: str) -> None:
     first, second = endings.right()
     assert (first[0], second[0], first[1:]) == (6, 24, second[1:])
     endings.told_once(ALONE)
+
+
+@every_family()
+def test_an_end_is_said_within_twenty_steps_while_a_thread_reads_the_board(strategy: str) -> None:
+    """The thread of a real worker reads it twice a second: here it never does."""
+
+    def loop(cell: Cell) -> list[float]:
+        ends_of(here()).is_attended = True
+        return steps_of(cell, until=lambda steps: cell.world.is_first and steps == 4)
+
+    endings = ended(loop, strategy)
+    assert [first[0] for first in endings.right()] == [4, 24]
+    endings.told_once(ALONE.replace("6", "4"))
 
 
 @every_family()

@@ -12,7 +12,7 @@ from threading import Lock
 
 from quorate.core.fields import Fields
 from quorate.core.telling import tell
-from quorate.observe.step_observer import NEVER, Phase, StepObserver
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.records.rows import Log
@@ -21,6 +21,8 @@ from quorate.wire.current import Place
 _STOP, _FIRST, _SAID = KEYS = ("end/stop", "end/first", "end/said")
 _SEVERAL = 3
 """Steps that workers make after another has ended before it is reported, if its loader had no more."""
+_EVERY = 16
+"""Steps between two looks at the board of a training beside which a thread reads it too, twice a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Ends:
 
     def look(self, place: Place) -> None:
         """Read the keys of the board that are known here."""
-        stop, first, said = map(place.wire.board.peek, KEYS)
+        stop, first, said = place.wire.board.peek_all(KEYS)
         with self._lock:
             if first is not None and self._first is None:
                 self._first = FirstEnd.from_bytes(first)
@@ -105,7 +107,7 @@ class Ends:
 
     def stepped(self, place: Place, name: str, steps: int) -> None:
         """Report after a step that another worker has ended and this one trains on, when it is time."""
-        self.look_unattended(place)
+        self.look(place)
         first = self._first
         if first is None or self._knows_end or first.name != name or _is_asked(place):
             return
@@ -128,10 +130,11 @@ class EndWatch(StepObserver):
         self._ends.watches.append(self)
 
     def step_ended(self) -> None:
-        """Not called while a thread reads the board, and finds nothing there."""
+        """Called seldom while a thread reads the board, and finds nothing there."""
         assert self.optimizer is not None
-        self._ends.stepped(self._place, self.optimizer, self._steps())
-        self.due = NEVER  # the thread may wake this observer from here on
+        steps = self._steps()
+        self._ends.stepped(self._place, self.optimizer, steps)
+        self.due = steps + _EVERY  # the thread may wake this observer from here on
         if not (self._ends.is_attended and self._ends.has_nothing_to_say):
             self.due = 0
 
