@@ -1,7 +1,7 @@
-"""The trainings of `outer_momentum.py`: two small tasks, and DiLoCo with many settings side by side in one process.
+"""The trainings of `outer_momentum.py` and `outer_defaults.py`: small tasks, and DiLoCo with many settings at once.
 
-The replicas of all workers and all settings are one model with one more dimension; AdamW goes number by number, so that
-each is what it would be alone. The outer steps are those of the package, of each setting by itself.
+The replicas of all workers and all settings are one model with one more dimension; AdamW and SGD go number by number,
+so that each is what it would be alone. The outer steps are those of the package, of each setting by itself.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import AdamW
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import quorate
@@ -40,7 +40,9 @@ Batch = tuple[Tensor, Tensor]
 class Text:
     """The next byte after some."""
 
-    batch, rate, shapes = 64, 4e-3, ((BYTES, WIDTH), (BEFORE * WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, BYTES), (BYTES,))
+    batch, shapes = 64, ((BYTES, WIDTH), (BEFORE * WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, BYTES), (BYTES,))
+    rates: ClassVar = {"adamw": 4e-3, "sgd": 0.05}
+    loss_of = staticmethod(cross_entropy)
 
     def __init__(self) -> None:
         self._train, self._test = (text.numbers.long() for text in read_texts(standard_library(), 1_000_000))
@@ -67,7 +69,9 @@ class Text:
 class Images:
     """Handwritten digits with noise in every pixel."""
 
-    batch, rate, shapes = 32, 2e-2, ((64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,))
+    batch, shapes = 32, ((64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,))
+    rates: ClassVar = {"adamw": 2e-2, "sgd": 0.02}
+    loss_of = staticmethod(cross_entropy)
 
     def __init__(self) -> None:
         parts: Any = [Digits().dataset(train=train) for train in (True, False)]
@@ -87,16 +91,45 @@ class Images:
         return torch.baddbmm(last[:, None], torch.relu(torch.baddbmm(bias[:, None], x, into)), out)
 
 
-TASKS: dict[str, type[Text] | type[Images]] = {"stdlib-bytes": Text, "digits": Images}
+class Lines:
+    """Least squares: a linear function of 16 numbers, with noise."""
+
+    batch, shapes = 32, ((16, 1), (1,))
+    rates: ClassVar = {"adamw": 1e-2, "sgd": 1e-2}
+    loss_of = staticmethod(mse_loss)
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(7)
+        self._true = torch.randn(16, 1, generator=draw)
+
+    def drawn(self, count: int, draw: torch.Generator) -> Batch:
+        x = torch.randn(count, 16, generator=draw)
+        return x, x @ self._true + torch.randn(count, 1, generator=draw)
+
+    def held_out(self) -> Batch:
+        return self.drawn(4096, torch.Generator().manual_seed(1))
+
+    def scores(self, theta: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Of replicas (n, ...) with a batch (n, examples, ...) each."""
+        weight, bias = theta
+        return torch.baddbmm(bias[:, None], x, weight)
+
+
+Task = Text | Images | Lines
+TASKS: dict[str, type[Task]] = {"stdlib-bytes": Text, "digits": Images, "least squares": Lines}
+INNER: dict[str, Callable[..., Optimizer]] = {
+    "adamw": partial(AdamW, fused=True),
+    "sgd": partial(SGD, momentum=0.9, fused=True),
+}
 
 
 @cache
-def task_of(name: str) -> Text | Images:
+def task_of(name: str) -> Task:
     """Made once."""
     return TASKS[name]()
 
 
-def first(task: Text | Images, seed: int) -> list[Tensor]:
+def first(task: Task, seed: int) -> list[Tensor]:
     """Where all replicas begin."""
     draw = torch.Generator().manual_seed(seed)
     spread = [math.sqrt(2 / shape[0]) if shape[0] != BYTES else 0.3 for shape in task.shapes]
@@ -140,6 +173,7 @@ class Cell:
     task: str
     workers: int
     period: int
+    inner: str = "adamw"
 
 
 class Unrecorded:
@@ -147,7 +181,7 @@ class Unrecorded:
 
     updater = staticmethod(updater)
 
-    def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None: ...
+    def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None: ...
 
 
 def trained(cell: Cell, arms: Sequence[Arm], seed: int, steps: int) -> list[float]:
@@ -155,7 +189,7 @@ def trained(cell: Cell, arms: Sequence[Arm], seed: int, steps: int) -> list[floa
     task, size, count = task_of(cell.task), cell.workers, max(1, len(arms))
     start = first(task, seed)
     theta = [nn.Parameter(x.expand(count * size, *x.shape).clone()) for x in start]
-    plain = AdamW(theta, lr=task.rate, fused=True)
+    plain = INNER[cell.inner](theta, lr=task.rates[cell.inner])
     falls = CosineAnnealingLR(plain, steps)
     draws = [torch.Generator().manual_seed(1000 * seed + rank) for rank in range(size)]
     layout = layout_of([(str(place), nn.Parameter(x)) for place, x in enumerate(start)])
@@ -168,7 +202,7 @@ def trained(cell: Cell, arms: Sequence[Arm], seed: int, steps: int) -> list[floa
         x, y = (torch.stack(column).repeat(count, *[1] * column[0].dim()) for column in zip(*given, strict=True))
         scores = task.scores(theta, x)
         plain.zero_grad()
-        (cross_entropy(scores.flatten(0, 1), y.flatten()) * len(x)).backward()
+        (task.loss_of(scores.flatten(0, 1), y.flatten(0, 1)) * len(x)).backward()
         if not arms:
             for p in theta:
                 assert p.grad is not None
@@ -186,7 +220,7 @@ def trained(cell: Cell, arms: Sequence[Arm], seed: int, steps: int) -> list[floa
                     some.copy_(new)
     inputs, wanted = task.held_out()
     ends = points if arms else [[p.detach()[0] for p in theta]]
-    losses = [float(cross_entropy(task.scores([x[None] for x in end], inputs[None])[0], wanted)) for end in ends]
+    losses = [float(task.loss_of(task.scores([x[None] for x in end], inputs[None])[0], wanted)) for end in ends]
     return [loss if math.isfinite(loss) else 1e6 for loss in losses]
 
 
@@ -201,16 +235,16 @@ def flat_of(tensors: Sequence[Tensor], layout: Any) -> Flat:
 class Replica(nn.Module):
     """One, as a user's model."""
 
-    def __init__(self, task: Text | Images, seed: int) -> None:
+    def __init__(self, task: Task, seed: int) -> None:
         super().__init__()
         self.own = nn.ParameterList(nn.Parameter(x) for x in first(task, seed))
 
-    def scores(self, task: Text | Images, x: Tensor) -> Tensor:
+    def scores(self, task: Task, x: Tensor) -> Tensor:
         return task.scores([p[None] for p in self.own], x[None])[0]
 
 
-def in_virtual_workers(cell: Cell, arm: Arm, seed: int, steps: int) -> float:
-    """The same of one arm, by `diloco`."""
+def in_virtual_workers(cell: Cell, arm: Arm, seed: int, steps: int, strategy: str = "diloco") -> float:
+    """The same of one arm, by `diloco` or another strategy with outer steps."""
     task = task_of(cell.task)
     inputs, wanted = task.held_out()
 
@@ -218,19 +252,19 @@ def in_virtual_workers(cell: Cell, arm: Arm, seed: int, steps: int) -> float:
         place = current.enter(wire, thread_only=True)
         try:
             world, model = quorate.join(), Replica(task, seed)
-            plain = AdamW(model.parameters(), lr=task.rate)
+            plain = INNER[cell.inner](model.parameters(), lr=task.rates[cell.inner])
             settings: dict[str, Any] = {"sync_every": cell.period, **arm.settings}
-            optimizer: Any = quorate.distribute(plain, model, "diloco", **settings)
+            optimizer: Any = quorate.distribute(plain, model, strategy, **settings)
             falls, draw = CosineAnnealingLR(optimizer, steps), torch.Generator().manual_seed(1000 * seed + world.rank)
             for _ in range(steps):
                 optimizer.zero_grad()
                 x, y = task.drawn(task.batch // cell.workers, draw)
-                cross_entropy(model.scores(task, x), y).backward()
+                task.loss_of(model.scores(task, x), y).backward()
                 optimizer.step()
                 falls.step()
             optimizer.finish()
             place.leave()
-            return float(cross_entropy(model.scores(task, inputs), wanted))
+            return float(task.loss_of(model.scores(task, inputs), wanted))
         finally:
             current.forget(thread_only=True)
 

@@ -150,10 +150,13 @@ class Worker(Protocol):
         the parameters, in double precision.
         """
 
-    def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
-        """Record an outer step of a fragment; `measured` are fields of `records.rows.Outer`.
+    def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None:
+        """Record an outer step of a fragment, if records are kept, and report that the loss rises after such steps.
 
-        It does nothing if no records are kept.
+        Args:
+            fragment: The number of the fragment.
+            measured: Fields of `records.rows.Outer`; None: nothing is recorded.
+            reach: The length of the step along its gradient, in multiples of that gradient.
         """
 
     def updater(

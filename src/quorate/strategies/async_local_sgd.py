@@ -52,7 +52,7 @@ from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
 from quorate.strategies.parts.mates import LearnerSettings
 from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_deltas
-from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer
+from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer, chosen_outer, usual_outer
 
 
 @register("async-local-sgd")
@@ -66,10 +66,10 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     """Whether slower learners take fewer steps: H times their speed divided by that of the fastest."""
     outer: Literal["adam", "sgd"] = "sgd"
     """Outer optimizer: SGD with delayed Nesterov momentum, or Adam, which takes a step for every outer gradient."""
-    outer_rate: float = 0.7
-    """Learning rate of the outer steps."""
-    outer_momentum: float = 0.9
-    """Momentum of the outer steps; for Adam, beta1."""
+    outer_rate: float | None = None
+    """Learning rate of the outer steps; None: by `sync_every`, as in `diloco`."""
+    outer_momentum: float | None = None
+    """Momentum of the outer steps, or beta1 for Adam; None: by `sync_every`, as in `diloco`."""
     momentum_every: int = 0
     """N: number of outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
     late: Literal["carry", "cosine", "decay"] = "carry"
@@ -95,7 +95,8 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     def start(self, worker: Worker) -> AsyncLearner:
         mates = self.mates_of(worker, self._period)
         every = self.momentum_every or (worker.size if mates is None else len(set(mates.of)))
-        outer = OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, is_nesterov=True, device="own")
+        chosen = chosen_outer(self.outer_rate, self.outer_momentum, usual_outer(self.outer, self._period))
+        outer = OuterOptimizer(self.outer, *chosen, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
         worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), units=units_of_deltas, **more)

@@ -16,8 +16,9 @@ and at the end there is one more outer step.
 
 When it loses: Early in training, and with data that differs much between workers. With few local steps or only some ten
 outer steps: the published outer step is made for more than a hundred of each. Its first step is 1.33 times the mean
-movement, and a late one 7 times. With few outer steps this overshoots, and an outer rate of 1 with a momentum of 0.5 to
-0.7 did better. With thirty outer steps two workers came within 1 % of synchronous ones
+movement, and a late one 7 times. With few outer steps this overshoots, so with fewer than 300 local steps the outer
+rate is 1 and the momentum 0.3 to 0.5 unless they are set. If the loss nevertheless rises above that of the first
+period, one sentence reports it. With thirty outer steps two workers came within 1 % of synchronous ones
 (docs/benchmarks/local-steps.md). If batches are small and gradients noisy. If evaluations are more frequent than means,
 they set the period.
 

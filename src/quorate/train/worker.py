@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from quorate.checkpoint.participants import Participant, trained
@@ -36,6 +36,7 @@ from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
+from quorate.observe.outer_losses import OuterLosses
 from quorate.observe.step_observer import observers
 from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
@@ -240,8 +241,20 @@ class StrategyWorker:
             chosen = self.replica.chosen(only)
             note_distance(self.timer, list(chosen), mean.segments()[: len(chosen)])
 
-    def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
-        note_outer_step(self.timer, fragment, measured)
+    def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None:
+        if measured is not None:
+            note_outer_step(self.timer, fragment, measured)
+        if reach is not None and self._outer_losses is not None:
+            self._outer_losses.outer_step(reach)
+
+    @cached_property
+    def _outer_losses(self) -> OuterLosses | None:
+        """None where another worker reports, and for several optimizers, whose losses may rise in turn."""
+        if self.wire.rank != self.wire.alive[0] or not self.timer.is_alone:
+            return None
+        losses = OuterLosses(self.name, lambda: self.step, is_scaled=lambda: self.replica.is_scaled)
+        observers(self._place).add(losses)
+        return losses
 
     @property
     def rounds(self) -> WorkerRounds:

@@ -31,7 +31,8 @@ class Alone:
         self.updater = updater
         self.noted: list[Mapping[str, Any]] = []
 
-    def note_outer_step(self, fragment: int, measured: Mapping[str, Any]) -> None:
+    def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None:
+        assert measured is not None
         self.noted.append(measured)
 
 

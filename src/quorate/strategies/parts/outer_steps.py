@@ -17,7 +17,7 @@ from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
-from quorate.strategies.parts.local_steps import Period, SynchronousPhase, take_mean
+from quorate.strategies.parts.local_steps import Period, SynchronousPhase, period_from, take_mean
 
 NEWEST, NORM, SMOOTHED = "newest gradient", "its norm", "smoothed rho"
 """Keys of the memory beside the outer optimizer's own: the outer gradient before, in bfloat16, and a mean of rho."""
@@ -27,6 +27,12 @@ BUFFER = "momentum_buffer"
 """The name under which SGD remembers its momentum."""
 PIECE = 1 << 16
 """Numbers that are summed up in single precision."""
+PUBLISHED, SHORT, SHORTEST, MEASURED = (0.7, 0.9), (1.0, 0.5), (1.0, 0.3), (0.7, 0.7)
+"""The outer rate and momentum: as published, of short and of the shortest periods, and the rate and the greatest
+momentum of a measured gain. They follow from a sweep: see docs/benchmarks/local-steps.md."""
+LONG, FEW = 300, 10
+"""Local steps of a period from which on the published outer step is used, which was made for some hundred; and those
+below which outer momentum is small: beside momentum in local steps more of it makes late outer steps unstable."""
 GRAIN = 1 / 4096
 """The least momentum that is chosen. Momenta are never 0, with which SGD would leave its momentum as it is."""
 
@@ -61,7 +67,8 @@ class OuterOptimizer:
         worker.updater(point, own, kind=self.kind, **options)(gradient)
         memory.update(own)
         measures = measured(before, point, gradient, memory, self.rate)
-        worker.note_outer_step(fragment, {"momentum": momentum, **measures.as_row()})
+        reach = None if measures.gain is None else measures.gain * self.rate
+        worker.note_outer_step(fragment, {"momentum": momentum, **measures.as_row()}, reach=reach)
 
     def _momentum_of(self, gradient: Flat, memory: dict[str, Any]) -> float:
         if self.reach is None:
@@ -73,6 +80,8 @@ class OuterOptimizer:
 class OuterStepSettings(Strategy):
     """The settings that strategies of outer steps have in common; their hooks are their own."""
 
+    sync_every: int | str = 500
+    """H: number of local steps between two means of a fragment, as in `local-sgd`."""
     fragments: int = 1
     """K: number of parts of the parameters that are averaged one after the other, H / K steps apart."""
     fragments_by: Literal["bytes", "layer"] = "bytes"
@@ -84,10 +93,12 @@ class OuterStepSettings(Strategy):
     meanwhile. At a pause these steps count in full."""
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """Outer optimizer."""
-    outer_rate: float = 0.7
-    """Learning rate of the outer optimizer."""
-    outer_momentum: float = 0.9
-    """Momentum of the outer optimizer; for Adam, beta1."""
+    outer_rate: float | None = None
+    """Learning rate of the outer optimizer. None: 1 with fewer than 300 local steps, else 0.7 as published. Optimizers
+    other than SGD have the published rate and momentum."""
+    outer_momentum: float | None = None
+    """Momentum of the outer optimizer; for Adam, beta1. None: 0.3 with fewer than 10 local steps, 0.5 with fewer than
+    300, else 0.9 as published."""
     nesterov: bool = True
     """Whether the outer optimizer uses Nesterov momentum (SGD only)."""
     outer_gain: Literal["set", "measured"] = "set"
@@ -103,14 +114,18 @@ class OuterStepSettings(Strategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_outer(self.outer_rate, self.outer_momentum)
-        if self.outer_gain == "measured":
-            check_reach(self.outer, self.outer_reach, self.outer_rate)
+        optimizer = self.outer_optimizer
+        if optimizer.reach is not None:
+            check_reach(self.outer, optimizer.reach, optimizer.rate)
 
     @property
     def outer_optimizer(self) -> OuterOptimizer:
         """The outer optimizer of these settings."""
-        reach = self.outer_reach if self.outer_gain == "measured" else None
-        return OuterOptimizer(self.outer, self.outer_rate, self.outer_momentum, self.nesterov, self.outer_device, reach)
+        is_measured = self.outer_gain == "measured"
+        usual = MEASURED if is_measured else usual_outer(self.outer, period_from(self.sync_every))
+        rate, momentum = chosen_outer(self.outer_rate, self.outer_momentum, usual)
+        reach = self.outer_reach if is_measured else None
+        return OuterOptimizer(self.outer, rate, momentum, self.nesterov, self.outer_device, reach)
 
 
 class Delta(NamedTuple):
@@ -224,9 +239,20 @@ def outer_state(x: Flat, count: int, outer: OuterOptimizer, *, by: By = "bytes",
     )
 
 
-def check_outer(rate: float, momentum: float) -> None:
+def usual_outer(kind: str, period: Period) -> tuple[float, float]:
+    """Return the outer rate and momentum that a period has unless they are set."""
+    steps = period.count if period.unit == "steps" else FEW  # others are not known beforehand
+    return PUBLISHED if steps >= LONG or kind != "sgd" else SHORT if steps >= FEW else SHORTEST
+
+
+def chosen_outer(rate: float | None, momentum: float | None, usual: tuple[float, float]) -> tuple[float, float]:
+    """Return the outer rate and momentum that are set, and the `usual` ones in place of None."""
+    return usual[0] if rate is None else rate, usual[1] if momentum is None else momentum
+
+
+def check_outer(rate: float | None, momentum: float | None) -> None:
     """Raise `ConfigurationError` for a rate or a momentum that no outer optimizer can have."""
-    if not rate > 0 or not 0 <= momentum < 1:
+    if (rate is not None and not rate > 0) or (momentum is not None and not 0 <= momentum < 1):
         settings = f"outer_rate={rate}, outer_momentum={momentum}"
         raise ConfigurationError(f"{settings}: the rate must be above 0, and the momentum at least 0 and below 1")
 
