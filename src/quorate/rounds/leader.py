@@ -81,6 +81,8 @@ class Leader:
             self.votes = Votes(log, self.calls, host_of)
         self._wanted = 0  # the newest request that a round be kept
         self._entrance = Entrance(log)
+        self._early: dict[int, Contribution] = {}
+        """By rank, the contribution that came with its newest call."""
         self.is_over = False
         self.calls.come(log.joined, log.newest)
         self.are_absent(rank for rank in agreed.ranks if self.is_outside(rank))
@@ -101,6 +103,8 @@ class Leader:
         self.heard(source, envelope, now)
         kind = header["kind"]
         if kind == "note":
+            if "number" in header:
+                self._early[source] = Contribution.read(header, vector=vector)
             self.noted(source, Note.read(header), envelope, now)
         elif kind == "state":
             self.noted(source, State.read(header).did, envelope, now)
@@ -153,6 +157,7 @@ class Leader:
         """Wait for none of `ranks` until they send a message: they do not answer."""
         for rank in (absent := list(ranks)):
             self.calls.is_there(rank, is_so=False)
+            self._early.pop(rank, None)
         self.holdings.are_absent(absent)
 
     def have_died(self, ranks: Collection[int], now: float) -> None:
@@ -234,11 +239,18 @@ class Leader:
         asked = [rank for rank in inside if is_pause or self.calls.workers[rank].is_present]
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
-        self.gathering = OpenRound(number, now, is_pause, until, spans)
+        gathering = self.gathering = OpenRound(number, now, is_pause, until, spans)
+        if not is_pause:
+            fit = {rank: sent for rank, sent in self._early.items() if sent.number == number and rank in until}
+            gathering.contributions.update(fit)
+        self._early.clear()
         acknowledged = self.holdings.acknowledged(now) if self.agreed.releases_at_once else 0
         header = Start(number, is_pause, spans, acknowledged).header()
         for rank in inside:  # also the absent ones: it wakes them up
-            self._send(rank, header, None)
+            if rank not in gathering.contributions:
+                self._send(rank, header, None)
+        if gathering.contributions:
+            self._go_on(gathering, now)
 
     def _silent_at(self, rank: int, now: float) -> float:
         return now + self.agreed.grace + self.holdings.seconds_there(rank)

@@ -90,7 +90,13 @@ class Member:
 
     def note(self, note: Note, now: float) -> None:
         self._note, self.heard_at = note, now
-        self._tell(self.leads, {"kind": "note", **note.header()}, None)
+        header = {"kind": "note", **note.header()}
+        is_next = note.note == "call" and note.computing is None and note.since == self.started == self.log.newest
+        if is_next and self.agreed.gives_with_calls and not self._is_apart:
+            early = self._giving.give_early(note.since + 1)
+            self._tell(self.leads, {**header, **early.contribution.header(), "is_pause": False}, early.vector)
+        else:
+            self._tell(self.leads, header, None)
 
     def restore(self) -> None:
         number = self.applied = self.started = self.keeping.restore()
