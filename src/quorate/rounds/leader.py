@@ -8,9 +8,11 @@ reach back, a copy of a replica. If vectors are large, carrying them is not sile
 On one host, and if vectors are small, a round is a star of three hops. Contributions are sent with the answers, and the
 leader adds them up in order of rank and sends the sum (`round`). Large ones it adds up together with the workers that
 wait (`piecewise_sums`). With P workers, k contributors and d numbers there are 3 (P - 1) small messages (5 where
-vectors are large). The leader receives k d numbers and sends (P - 1) d. Among several hosts (`forming.spans_hosts`)
-answers are headers only, and the hosts form the sum among themselves (`exchange`), as the leader decides. If a needed
-worker dies or falls silent, they make another attempt. At most 2.5 d numbers are sent in and out of each, for any P.
+vectors are large). The leader receives k d numbers and sends (P - 1) d. Where there are many workers
+(`Agreed.gives_with_calls`), one that waits sends its contribution with its call, and is not asked. Among several hosts
+(`forming.spans_hosts`) answers are headers only, and the hosts form the sum among themselves (`exchange`), as the
+leader decides. If a needed worker dies or falls silent, they make another attempt. At most 2.5 d numbers are sent in
+and out of each, for any P.
 There a round is in force, and announced as such, when a majority has it (`votes`).
 
 Settings may change from one round to the next. A worker sends a request with every message until it is answered, and

@@ -127,7 +127,7 @@ class RoundTask:
         self.member.between.codes = None if coding is None else coding.codes
         self._own = deque[Message]()
         """Messages of the member to itself, which are taken after those that are there already."""
-        self._newest: tuple[Header, Flat | None, Message] | None = None
+        self._written_last: tuple[Header, Flat | None, Message] | None = None
         """The newest small message: the wire writes one that goes to many workers once."""
         self._turn = threading.Lock()
         """Held by the thread that lets events happen to the member."""
@@ -331,8 +331,8 @@ class RoundTask:
 
     def _written(self, to: int, header: Header, vector: Flat | None) -> Message:
         tensors = () if vector is None else vector.parts
-        if self._newest is not None and self._newest[0] is header and self._newest[1] is vector:
-            return self._newest[2]
+        if self._written_last is not None and self._written_last[0] is header and self._written_last[1] is vector:
+            return self._written_last[2]
         if (
             vector is not None
             and self._coding is not None
@@ -343,7 +343,7 @@ class RoundTask:
             header = {**header, "sparse": are_sparse} if any(are_sparse) else header
         message = Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
         if self._coding is None and not self.member.agreed.is_large:
-            self._newest = header, vector, message
+            self._written_last = header, vector, message
         return message
 
     def _tell(self) -> None:
