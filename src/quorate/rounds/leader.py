@@ -159,7 +159,6 @@ class Leader:
         """Wait for none of `ranks` until they send a message: they do not answer."""
         for rank in (absent := list(ranks)):
             self.calls.is_there(rank, is_so=False)
-            self._early.pop(rank, None)
         self.holdings.are_absent(absent)
 
     def have_died(self, ranks: Collection[int], now: float) -> None:
