@@ -10,6 +10,7 @@ import torch
 
 from quorate.core.vectors import Flat
 from quorate.rounds.messages import Note
+from quorate.rounds.pending import PendingGradients
 from tests.unit.rounds.test_member import LAYOUT, Bench
 
 SIZE = 16
@@ -31,6 +32,11 @@ class CountedBench(Bench):
 
         return counted
 
+    def pending(self, rank: int) -> PendingGradients:
+        pending = self.members[rank].pending
+        assert isinstance(pending, PendingGradients)
+        return pending
+
     def sum_of(self, number: int, rank: int = 0) -> float:
         completed = self.members[rank].log.get(number)
         assert completed is not None and completed.sum is not None
@@ -38,9 +44,9 @@ class CountedBench(Bench):
 
     def ledgers_hold(self) -> None:
         """Every gradient is taken once, or pending."""
-        for member in self.members:
-            ledger = member.pending.ledger
-            assert ledger.produced == ledger.taken + sum(entry.weight for entry in member.pending.entries)
+        for rank in range(len(self.members)):
+            ledger = self.pending(rank).ledger
+            assert ledger.produced == ledger.taken + self.pending(rank).weight
 
 
 def test_workers_that_wait_for_all_send_one_message_each() -> None:
@@ -57,7 +63,7 @@ def test_workers_that_compute_are_asked() -> None:
     bench = CountedBench(wait_for=8)
     for rank in range(7):
         bench.call(rank)
-    bench.members[15].pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
+    bench.pending(15).add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 1, None)
     bench.call(7)
     bench.deliver()
     assert bench.kinds == {"note": 7, "start": 8, "give": 8, "round": 15}
@@ -79,13 +85,13 @@ def test_a_pause_takes_what_came_after_the_call() -> None:
     bench = CountedBench(wait_for="all")
     bench.call(3)
     bench.deliver()
-    bench.members[3].pending.add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 2, None)
+    bench.pending(3).add(Flat([torch.ones(2)], LAYOUT), 1.0, 0, 2, None)
     for rank in range(SIZE):
         bench.members[rank].note(Note("pause"), 0.0)
     bench.deliver()
     assert bench.logs() == [(1, 0)] * SIZE
     assert bench.sum_of(1, rank=3) == 2
-    assert not bench.members[3].pending.entries
+    assert not bench.pending(3).entries
     bench.ledgers_hold()
 
 
@@ -97,7 +103,7 @@ def test_a_second_call_for_a_round_sends_the_same() -> None:
     bench.call(4)
     bench.deliver()
     assert bench.sum_of(1) == 2
-    assert [entry.version for entry in bench.members[3].pending.entries] == [0]
+    assert [entry.version for entry in bench.pending(3).entries] == [0]
     bench.ledgers_hold()
 
 
@@ -131,7 +137,7 @@ def test_a_silent_worker_is_left_out_and_contributes_to_the_next_round() -> None
     bench.deaf = set()
     bench.deliver()
     assert bench.members[3].log.newest == 1
-    assert bench.members[3].pending.weight == 1
+    assert bench.pending(3).weight == 1
     for rank in (3, 4):
         bench.call(rank)
     bench.deliver()
