@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
@@ -47,8 +48,9 @@ class GradientViews(StepObserver):
     ) -> None:
         self._parameters, self._blank, self._wire, self._observers = parameters, blank, wire, observers
         self._hooks: list[RemovableHandle] = []
-        self._has_stepped = self.has_lent = False
-        """`has_lent`: whether the newest contribution is a vector in which gradients lie."""
+        self._has_stepped = False
+        self.lent: Callable[[], bool] | None = None
+        """Returns whether `.grad` shows the numbers of the newest contribution; None: it never did."""
         self._vector: Flat | None = None
         self._own = 0
         """The number of tensors that share the memory of the vector, without those that are in `.grad`."""
@@ -98,7 +100,7 @@ class GradientViews(StepObserver):
         Nobody writes to its numbers any more: `.grad` becomes a copy whose pages are made when they are written to.
         With `as_it_is` a contribution is the gradient, and not a multiple of it.
         """
-        self._has_stepped, self.has_lent = True, False
+        self._has_stepped, self.lent = True, None
         vector, views = self._vector, self._views
         if vector is None or not as_it_is:
             return None
@@ -116,7 +118,8 @@ class GradientViews(StepObserver):
             for place in set(range(len(self._parameters))).difference(lent):
                 grad = self._parameters[place].grad
                 vector.segment(place).zero_() if grad is None else vector.segment(place).copy_(grad)
-        self._vector, self.has_lent = None, True
+        copies = [StorageWeakRef(part.untyped_storage()) for part in private.parts]
+        self._vector, self.lent = None, lambda: not all(copy.expired() for copy in copies)
         return vector
 
     def _private(self, vector: Flat) -> Flat | None:

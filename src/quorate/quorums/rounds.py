@@ -172,8 +172,8 @@ class WorkerRounds:
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
-            if self._views is not None and self._views.has_lent:
-                about["is_lent"] = True
+            if self._views is not None and self._views.lent is not None:
+                about["is_lent"] = self._views.lent
             if contribution is not None and (checksums := self.watch.take_words()):
                 about["measures"] = with_checksums(about.get("measures"), checksums)
             work = self.rounds.contribute(contribution, **about)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,6 +37,9 @@ class Entry:
     vector: Flat
     count: int = 1
     measures: list[Any] = field(default_factory=list)
+    is_lent: Callable[[], bool] | None = None  # returns whether the numbers of its vector are seen elsewhere
+    is_kept: bool = False  # whether it was sent, or is in a checkpoint: then nobody writes to its vector
+    is_joined: bool = False  # whether its numbers are in the vector of the entry before it
 
 
 @dataclass

@@ -8,9 +8,11 @@ reach back, a copy of a replica. If vectors are large, carrying them is not sile
 On one host, and if vectors are small, a round is a star of three hops. Contributions are sent with the answers, and the
 leader adds them up in order of rank and sends the sum (`round`). Large ones it adds up together with the workers that
 wait (`piecewise_sums`). With P workers, k contributors and d numbers there are 3 (P - 1) small messages (5 where
-vectors are large). The leader receives k d numbers and sends (P - 1) d. Among several hosts (`forming.spans_hosts`)
-answers are headers only, and the hosts form the sum among themselves (`exchange`), as the leader decides. If a needed
-worker dies or falls silent, they make another attempt. At most 2.5 d numbers are sent in and out of each, for any P.
+vectors are large). The leader receives k d numbers and sends (P - 1) d. Where there are many workers
+(`Agreed.gives_with_calls`), one that waits sends its contribution with its call, and is not asked. Among several hosts
+(`forming.spans_hosts`) answers are headers only, and the hosts form the sum among themselves (`exchange`), as the
+leader decides. If a needed worker dies or falls silent, they make another attempt. At most 2.5 d numbers are sent in
+and out of each, for any P.
 There a round is in force, and announced as such, when a majority has it (`votes`).
 
 Settings may change from one round to the next. A worker sends a request with every message until it is answered, and
@@ -81,6 +83,8 @@ class Leader:
             self.votes = Votes(log, self.calls, host_of)
         self._wanted = 0  # the newest request that a round be kept
         self._entrance = Entrance(log)
+        self._early: dict[int, Contribution] = {}
+        """By rank, the contribution that came with its newest call."""
         self.is_over = False
         self.calls.come(log.joined, log.newest)
         self.are_absent(rank for rank in agreed.ranks if self.is_outside(rank))
@@ -101,6 +105,8 @@ class Leader:
         self.heard(source, envelope, now)
         kind = header["kind"]
         if kind == "note":
+            if "number" in header:
+                self._early[source] = Contribution.read(header, vector=vector)
             self.noted(source, Note.read(header), envelope, now)
         elif kind == "state":
             self.noted(source, State.read(header).did, envelope, now)
@@ -234,11 +240,18 @@ class Leader:
         asked = [rank for rank in inside if is_pause or self.calls.workers[rank].is_present]
         spans = self.attempts.span(inside)
         until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
-        self.gathering = OpenRound(number, now, is_pause, until, spans)
+        gathering = self.gathering = OpenRound(number, now, is_pause, until, spans)
+        if not is_pause:
+            fit = {rank: sent for rank, sent in self._early.items() if sent.number == number and rank in until}
+            gathering.contributions.update(fit)
+        self._early.clear()
         acknowledged = self.holdings.acknowledged(now) if self.agreed.releases_at_once else 0
         header = Start(number, is_pause, spans, acknowledged).header()
         for rank in inside:  # also the absent ones: it wakes them up
-            self._send(rank, header, None)
+            if rank not in gathering.contributions:
+                self._send(rank, header, None)
+        if gathering.contributions:
+            self._go_on(gathering, now)
 
     def _silent_at(self, rank: int, now: float) -> float:
         return now + self.agreed.grace + self.holdings.seconds_there(rank)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -72,6 +72,8 @@ class Member:
         self.jumps, self._copied_in = 0, -1  # the term in which this replica became a copy: an older one is late then
         self.heard_at = 0.0
         self._send, self._news = send, news
+        self._sent = cast("tuple[Header, Envelope | None, Header]", ({}, None, {}))
+        """The newest message to another member, its envelope, and both as one header."""
         self._giving = Giving(self.pending, self.log, rank, lock)
         self.keeping = Keeping(self.pending, self.log, self._giving.snapshots, news)
         self._note = Note("ride", 0)
@@ -90,7 +92,13 @@ class Member:
 
     def note(self, note: Note, now: float) -> None:
         self._note, self.heard_at = note, now
-        self._tell(self.leads, {"kind": "note", **note.header()}, None)
+        header = {"kind": "note", **note.header()}
+        is_next = note.note == "call" and note.computing is None and note.since == self.started == self.log.newest
+        if is_next and self.agreed.gives_with_calls and not self._is_apart:
+            early = self._giving.give_early(note.since + 1)
+            self._tell(self.leads, {**header, **early.contribution.header(), "is_pause": False}, early.vector)
+        else:
+            self._tell(self.leads, header, None)
 
     def restore(self) -> None:
         number = self.applied = self.started = self.keeping.restore()
@@ -332,7 +340,9 @@ class Member:
     def _tell(self, to: int | None, message: Header, vector: Flat | None) -> None:
         log, wants = self.log, self.keeping.wanted
         envelope = Envelope(self.term, self.leads, log.newest, log.term, wants, self.wish)
-        self._send(self.leads if to is None else to, envelope.header(message), vector)
+        if message is not self._sent[0] or envelope != self._sent[1]:  # to many workers it is the same header
+            self._sent = message, envelope, envelope.header(message)
+        self._send(self.leads if to is None else to, self._sent[2], vector)
 
 
 def _begin_to_lead(leader: Leader, inquiry: _Inquiry, held: Round | None, dead: Collection[int], now: float) -> None:

@@ -57,8 +57,10 @@ class Arrival:
         others, has_told = self.others, False
         progress.is_waiting = True
         try:
-            if member.leads != member.rank and not self.is_there(number):
+            is_watched = member.leads == member.rank
+            if not is_watched and not progress.notes_at_once and not self.is_there(number):
                 progress.say({"look": True})  # it watches the leader from now on
+                is_watched = True
             while not self.is_there(number) and (is_called_for or member.term == term):
                 progress.check()
                 if member.copies_wanted or member.entries_wanted:
@@ -71,14 +73,18 @@ class Arrival:
                     others.wait()
                 left = limit - waited
                 look = _LOOK_SECONDS if others is None else others.seconds
+                patience = math.inf if is_watched else member.patience.seconds
                 try:
-                    self.next_news(min(left, look))
+                    self.next_news(min(left, look, patience))
                 except WireTimeout:
-                    if left <= look:
+                    if left <= min(look, patience):
                         raise WireTimeout(
                             f"rank {self._wire.rank} waited {limit:g} s for round {number}; round {member.log.newest} "
                             f"is the newest, and rank {member.leads} leads"
                         ) from None
+                    if not is_watched:  # a round that comes sooner wakes the task beside this thread only once
+                        progress.say({"look": True})
+                        is_watched = True
         finally:
             progress.is_waiting = False
             if others is not None and has_told:

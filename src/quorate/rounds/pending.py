@@ -10,12 +10,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quorate.core.vectors import Flat, Layout, add_into, empty_vector, scale_into
+from quorate.core.vectors import Flat, Layout, add_into, empty_vector, placeholder, scale_into
 from quorate.rounds.buffer import Buffer, Entry, Kept, Ledger, Snapshot
 from quorate.rounds.calls import Learners
 from quorate.rounds.coding import Coding
 from quorate.rounds.log import HISTORY, Log, LogState, Marks
 from quorate.rounds.terms import Agreed
+
+_IN_PLACE_BYTES = 1 << 25
+"""Bytes of a vector from which on contributions are added in the memory of the first one."""
 
 
 @dataclass
@@ -41,9 +44,9 @@ class PendingGradients:
         options: Any,
         measures: Any = None,
         *,
-        is_lent: bool = False,
+        is_lent: Callable[[], bool] | None = None,
     ) -> None:
-        """Add a contribution, whose vector is overwritten later unless `is_lent`."""
+        """Add a contribution. Its vector is overwritten later; not as long as `is_lent()`."""
         words = [] if measures is None else [measures]
         self.times += 1
         self.ledger.produced += weight
@@ -53,13 +56,20 @@ class PendingGradients:
             self.entries = []
         for entry in self.entries:
             if entry.version == version:
-                into = self._empty(vector.layout) if is_lent else vector  # the old one may still be on its way
+                is_new = self._is_large_and_free(entry)
+                into = entry.vector if is_new else vector if is_lent is None else self._empty(vector.layout)
                 entry.vector = add_into(vector, entry.vector, into)
-                entry.weight += weight
+                entry.is_lent = entry.is_lent if is_new else None
+                entry.is_kept, entry.weight = False, entry.weight + weight
                 entry.count += 1
                 entry.measures += words
                 return
-        self.entries.append(Entry(version, weight, vector, measures=words))
+        self.entries.append(Entry(version, weight, vector, measures=words, is_lent=is_lent))
+
+    def _is_large_and_free(self, entry: Entry) -> bool:
+        """Return whether to add to the vector of an entry in place: a new one would take much memory."""
+        is_seen = entry.is_kept or (entry.is_lent is not None and entry.is_lent())
+        return self.agreed.vector_bytes >= _IN_PLACE_BYTES and not is_seen and self.coding is None
 
     @property
     def weight(self) -> float:
@@ -68,20 +78,27 @@ class PendingGradients:
 
     def take(self, number: int, *, is_pause: bool = False) -> Snapshot:
         entries, self.entries = self.entries, []
-        fit = []
+        fit, has_expired = list[Entry](), False
         for entry in entries:
             staleness = number - 1 - entry.version
+            has_expired = staleness > self.agreed.max_staleness or (entry.is_joined and has_expired)
             if self.agreed.late == "drop" and staleness > 0:
                 self.ledger.dropped += entry.weight
-            elif staleness > self.agreed.max_staleness:
+            elif has_expired:
                 self.ledger.expired += entry.weight
             else:
                 fit.append(entry)
         snapshot = Snapshot(number, fit, self.step, self.options, times=self.times)
+        is_in_place = len(fit) > 1 and self.agreed.late_weight == "full" and self._is_large_and_free(fit[0])
         for entry in fit:
             counts = self.agreed.weight_of(number - 1 - entry.version)
-            snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
             snapshot.weight += counts * entry.weight
+            if is_in_place and snapshot.vector is not None:
+                add_into(snapshot.vector, entry.vector, snapshot.vector)
+                entry.vector, entry.is_joined = placeholder(entry.vector.layout), True
+            else:
+                snapshot.vector = self._sum(snapshot.vector, entry.vector, counts)
+            entry.is_kept = True
         if self.coding is not None and snapshot.vector is not None:
             new, wanted = empty_vector if self.blank is None else self.blank, snapshot.vector
             encoded = self.coding.whole(wanted, new) if is_pause else self.coding.encode(wanted, number, new)
@@ -107,6 +124,8 @@ class PendingGradients:
         behind = [entry for past, sent in sorted(snapshots.items()) if past > number for entry in sent.entries]
         ledger = replace(self.ledger)
         ledger.taken -= sum(entry.weight for entry in behind)
+        for entry in self.entries:
+            entry.is_kept = True
         entries = [replace(entry) for entry in (*behind, *self.entries)]
         error = None if self.coding is None else self.coding.error
         for _, sent in sorted(snapshots.items(), reverse=True):
@@ -152,11 +171,22 @@ class Giving:
         learners = pending.agreed.learners
         self._mates = Learners(learners).mates(rank) if learners else frozenset[int]()
         self.snapshots: dict[int, Snapshot] = {}
+        self._early = 0  # the round that the newest early contribution is for
         self._weights: dict[int, float] = {}  # by round, the weight sent and not taken back, as far as copies tell
+
+    def give_early(self, number: int) -> Snapshot:
+        """Return the snapshot for round `number` before a leader asks for it. Where one asks, it has not used this
+        snapshot: the answer is another, of all that is pending then."""
+        self._early = 0
+        early = self.give(number)
+        self._early = number
+        return early
 
     def give(self, number: int, *, is_pause: bool = False) -> Snapshot:
         """Return the snapshot for round `number`, the same when it is asked for again."""
-        known = self.snapshots.get(number)
+        if number == self._early and number in self.snapshots and number > self._log.newest:
+            self._take_back(number)
+        self._early, known = 0, self.snapshots.get(number)
         if number <= self._log.newest:  # formed under another leader: one of the two will come to nothing
             return Snapshot(number, [], self._pending.step, self._pending.options)
         if known is not None:

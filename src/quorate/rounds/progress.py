@@ -31,6 +31,7 @@ from quorate.rounds.pending import PendingGradients
 from quorate.rounds.piecewise_sums import PiecewiseSums
 from quorate.rounds.row_delivery import URGENT
 from quorate.rounds.terms import Agreed
+from quorate.wire.real.wall_clock import WallClock
 
 TAG = "rounds"
 NEWS = "news"
@@ -98,6 +99,8 @@ class RoundTask:
 
     _adds_pieces = True
     """Whether workers add pieces of large sums."""
+    _may_note_at_once = True
+    """Whether the training thread may tell the member itself what it does, without waking the task."""
 
     def __init__(
         self,
@@ -124,6 +127,13 @@ class RoundTask:
         self.member.between.codes = None if coding is None else coding.codes
         self._own = deque[Message]()
         """Messages of the member to itself, which are taken after those that are there already."""
+        self._written_last: tuple[Header, Flat | None, Message] | None = None
+        """The newest small message: the wire writes one that goes to many workers once."""
+        self._turn = threading.Lock()
+        """Held by the thread that lets events happen to the member."""
+        self._unheard = deque[None]()
+        """One entry for each word of this worker that the task has not taken yet: words stay in order."""
+        self.notes_at_once = self._may_note_at_once and isinstance(wire.clock, WallClock)
         self.error: BaseException | None = None
         self.is_waiting = False  # whether the training thread waits for a round: then the leader is watched
         self._pinged: float | None = None
@@ -162,7 +172,22 @@ class RoundTask:
 
     def say(self, header: dict[str, Any]) -> None:
         """Tell the member something of this worker."""
-        self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, TAG)
+        if not (self.notes_at_once and "note" in header and self._noted_at_once(header)):
+            self._unheard.append(None)
+            self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, TAG)
+
+    def _noted_at_once(self, header: dict[str, Any]) -> bool:
+        """Let the member of a worker that follows another one note its activity, unless that is the task's turn."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            member = self.member
+            if self._unheard or member.leads == member.rank or self.error is not None:
+                return False
+            self._happens({"what": "said", "said": header})
+        finally:
+            self._turn.release()
+        return True
 
     def carry(self, to: int, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Send another worker's member a message with tensors of any kind."""
@@ -193,13 +218,14 @@ class RoundTask:
             arrived = None
             with suppress(WireTimeout):
                 arrived = None if self._own else asked.wait(self._seconds())
-            if arrived is not None:
-                asked = wire.receive(None, TAG)
-                self._take(*arrived)
-            asked = self._take_all(wire, asked)
-            self._happens({"what": "passed"})
-            self._watch(wire.clock.now())
-            self._turned()
+            with self._turn:
+                if arrived is not None:
+                    asked = wire.receive(None, TAG)
+                    self._take(*arrived)
+                asked = self._take_all(wire, asked)
+                self._happens({"what": "passed"})
+                self._watch(wire.clock.now())
+                self._turned()
 
     def _take_all(self, wire: Wire, asked: Work[tuple[int, Message]]) -> Work[tuple[int, Message]]:
         """Take what is there already, which is not silence; return the receive of the next message."""
@@ -226,6 +252,8 @@ class RoundTask:
             self._is_open = False
         else:
             self._happens({"what": "said", "said": header})
+            if self._unheard:
+                self._unheard.popleft()
 
     def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
         event["now"] = self._wire.clock.now()
@@ -303,6 +331,8 @@ class RoundTask:
 
     def _written(self, to: int, header: Header, vector: Flat | None) -> Message:
         tensors = () if vector is None else vector.parts
+        if self._written_last is not None and self._written_last[0] is header and self._written_last[1] is vector:
+            return self._written_last[2]
         if (
             vector is not None
             and self._coding is not None
@@ -311,7 +341,10 @@ class RoundTask:
         ):
             tensors, are_sparse = written(vector)
             header = {**header, "sparse": are_sparse} if any(are_sparse) else header
-        return Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
+        message = Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
+        if self._coding is None and not self.member.agreed.is_large:
+            self._written_last = header, vector, message
+        return message
 
     def _tell(self) -> None:
         self._mine.send(Message(), self._mine.rank, NEWS)

@@ -93,12 +93,12 @@ class Rounds:
         options: Any,
         waits: bool = True,
         measures: Any = None,
-        is_lent: bool = False,
+        is_lent: Callable[[], bool] | None = None,
     ) -> Called:
         """Contribute a gradient, divided by the size of the world (None: nothing this time), and call for a round.
 
         It calls if no round has started since the worker's previous step returned, else the gradient rides with the
-        next. Takes over `vector`; nobody writes to one that is `is_lent`. `step` is the place in the training that
+        next. Takes over `vector`; nobody writes to it as long as `is_lent()`. `step` is the place in the training that
         `options` are for, in synchronous steps: a round takes the furthest. `waits` says whether the worker waits for
         the result before it goes on computing; `measures` is any JSON that goes with the gradient. The returned work is
         done when every round that has started is there.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _LARGE = 1 << 16  # bytes from which carrying a vector may take longer than answering
 _RELEASED = 1 << 20  # bytes from which memory is worth a look at every start of a round
 
+_MANY = 16  # workers
+
 PASSED_ON = 1 << 30
 """The number of the attempt of a sum that comes from the log of another worker."""
 
@@ -88,6 +90,13 @@ class Agreed:
     def releases_at_once(self) -> bool:
         """Whether contributions and results are released once all have the round, and not only with the next one."""
         return self.vector_bytes >= _RELEASED
+
+    @property
+    def gives_with_calls(self) -> bool:
+        """Whether a worker that waits sends its contribution with its call. From so many workers on, messages limit the
+        rounds of small vectors."""
+        is_of_workers = self.pieces == 1 and not self.fragments and not self.learners
+        return self.size >= _MANY and is_of_workers and not self.is_large
 
     @property
     def log_rounds(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
 STEPS = 5
+LARGE = 1 << 25
 
 
 class Net(nn.Module):
@@ -144,7 +145,7 @@ def trained(use: str, settings: dict[str, Any], world: quorate.World) -> tuple[l
         before(model, optimizer, step)
         seen += [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         optimizer.step()
-        lent += views is not None and views.has_lent
+        lent += views is not None and views.lent is not None
         after(model, optimizer, step)
         seen += [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         seen += [p.detach().clone() for p in model.parameters()]
@@ -172,14 +173,79 @@ def test_every_use_of_gradients_sees_the_numbers_of_copies(use: str, monkeypatch
     are_equal(use, monkeypatch, wait_for=1)
 
 
+def contributed(
+    *versions: int, lent: Sequence[Callable[[], bool] | None], vector_bytes: int = 0
+) -> tuple[PendingGradients, list[Flat]]:
+    """Contributions of 1, 2, ... that are pending, on parameters of these versions, and their vectors."""
+    pending = PendingGradients(Agreed(size=2, max_staleness=3, vector_bytes=vector_bytes))
+    layout = layout_of([("a", torch.ones(3))])
+    vectors = [Flat([torch.full((3,), 1.0 + place)], layout) for place in range(len(versions))]
+    for version, vector, is_lent in zip(versions, vectors, lent, strict=True):
+        pending.add(vector, 1.0, version, 0.0, None, is_lent=is_lent)
+    return pending, vectors
+
+
+def firsts(vectors: Sequence[Flat]) -> list[float]:
+    return [vector.parts[0][0].item() for vector in vectors]
+
+
+def yes() -> bool:
+    return True
+
+
+def no() -> bool:
+    return False
+
+
 def test_a_contribution_that_lends_gradients_is_not_written_to() -> None:
     """A second one on the same parameters joins the first in memory of its own."""
-    pending, layout = PendingGradients(Agreed(size=2)), layout_of([("a", torch.ones(3))])
-    vectors = [Flat([torch.full((3,), value)], layout) for value in (1.0, 2.0, 3.0)]
-    for vector, is_lent in zip(vectors, (True, True, False), strict=True):
-        pending.add(vector, 1.0, 0, 0.0, None, is_lent=is_lent)
-    assert [vector.parts[0][0].item() for vector in vectors] == [1.0, 2.0, 6.0]
+    pending, vectors = contributed(0, 0, 0, lent=[yes, yes, None])
+    assert firsts(vectors) == [1.0, 2.0, 6.0]
     assert pending.entries[0].vector is vectors[2]
+
+
+@pytest.mark.parametrize(("lent", "expected"), [(no, [6.0, 2.0, 3.0]), (yes, [1.0, 2.0, 3.0])])
+def test_large_contributions_join_in_the_memory_of_the_first(lent: Any, expected: list[float]) -> None:
+    """Where the first lends gradients, in the memory of the first sum."""
+    pending, vectors = contributed(0, 0, 0, lent=[lent, yes, None], vector_bytes=LARGE)
+    assert firsts(vectors) == expected
+    (entry,) = pending.entries
+    assert (entry.count, *firsts([entry.vector])) == (3, 6.0)
+
+
+def test_large_contributions_of_several_rounds_are_added_without_new_memory() -> None:
+    pending, vectors = contributed(0, 1, lent=[no, yes], vector_bytes=LARGE)
+    snapshot = pending.take(2)
+    assert snapshot.vector is vectors[0]
+    assert firsts(vectors) == [3.0, 2.0]
+    assert snapshot.stalenesses == [(1, 1), (0, 1)]
+    held = [entry.vector.parts[0].untyped_storage().nbytes() for entry in snapshot.entries]
+    assert held == [12, 4]  # the first has the numbers of both
+
+
+def test_contributions_that_were_added_wait_again_together() -> None:
+    """Their round has taken nothing: the next one takes both, and nobody writes to what was sent."""
+    pending, vectors = contributed(0, 1, lent=[no, yes], vector_bytes=LARGE)
+    pending.give_back(pending.take(2))
+    pending.add(Flat([torch.full((3,), 4.0)], vectors[0].layout), 1.0, 2, 0.0, None)
+    again = pending.take(3)
+    assert firsts(vectors) == [3.0, 2.0]
+    assert again.vector is not None and firsts([again.vector]) == [7.0]
+    assert again.weight == pending.ledger.taken == 3.0
+
+
+def test_contributions_that_were_added_expire_together() -> None:
+    pending, _ = contributed(0, 1, lent=[no, yes], vector_bytes=LARGE)
+    pending.give_back(pending.take(2))
+    assert pending.take(5).entries == []  # the second would be in time by itself
+    assert pending.ledger.expired == pending.ledger.produced == 2.0
+
+
+def test_what_is_in_a_checkpoint_is_not_written_to() -> None:
+    pending, vectors = contributed(0, 1, lent=[no, yes], vector_bytes=LARGE)
+    pending.kept({}, 1)
+    assert pending.take(2).vector is not vectors[0]
+    assert firsts(vectors) == [1.0, 2.0]
 
 
 def test_worlds_whose_size_is_no_power_of_two_copy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ _LOOK_SECONDS = 5.0
 class _RowTask(RoundTask):
     """The common part of both tasks. `row` are the workers of the replica, which call this together."""
 
-    _adds_pieces = False
+    _adds_pieces = _may_note_at_once = False
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -26,7 +26,7 @@ from quorate.wire.real.arriving import Arriving, Lobby
 from quorate.wire.real.encryption import Encryption, Impostor, address_of
 from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
 from quorate.wire.real.loans import Borrower, Loan
-from quorate.wire.real.shared import Arena, Lender, is_possible
+from quorate.wire.real.shared import LEAST_BYTES, Arena, Lender, is_possible
 
 _AGAIN_SECONDS = 0.1
 """Seconds between two attempts to reach a host that does not answer."""
@@ -85,6 +85,8 @@ class Mailbox:
         self._writing: dict[Link, socket.socket] = {}
         """Links registered for writing."""
         self._lenders: list[Lender] = []
+        self._newest: tuple[Message, str, list[memoryview]] | None = None
+        """The newest message that is the same for every worker, its tag, and the pieces of its frame."""
         self._lobby = Lobby()
         self.borrower = Borrower()
         self._thread = threading.Thread(target=self._run, name="quorate-mailbox", daemon=True)
@@ -101,7 +103,7 @@ class Mailbox:
         link = self._link(to, Lane.URGENT if message.urgent else lane)
         shares = self._arena is not None and message.shared and link.is_here
         place = partial(self._arena.place, to=to) if shares and self._arena is not None else None
-        outgoing = Outgoing(encode(message, place, source=self.rank, tag=tag))
+        outgoing = Outgoing(self._encoded(message, tag, place))
         with link.lock:
             if link.broken:
                 outgoing.end(lost=True, why=link.why)
@@ -111,6 +113,18 @@ class Mailbox:
         if self._arena is not None:
             self._arena.give_large_blocks_back()
         return outgoing
+
+    def _encoded(
+        self, message: Message, tag: str, place: Callable[[Tensor], Sequence[int] | None] | None
+    ) -> list[memoryview]:
+        """Return the pieces of the frame; those of the newest small message, where it goes to one more worker."""
+        known = self._newest
+        if known is not None and known[0] is message and known[1] == tag:
+            return known[2]
+        pieces = encode(message, place, source=self.rank, tag=tag)
+        is_small = message.shared and all(x.nbytes < LEAST_BYTES for x in message.tensors)
+        self._newest = (message, tag, pieces) if is_small else None
+        return pieces
 
     def empty(self, numel: int, dtype: torch.dtype, patience: float = 0.0) -> Tensor:
         """See `Wire.empty`."""
