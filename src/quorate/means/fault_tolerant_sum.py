@@ -192,6 +192,8 @@ class _Sum:
         """Whether a part had changed after it was sent, on any worker."""
         self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
+        self._header: Work[Tensor] | None = None
+        """The header of the sum on its way to the host."""
         self._anew: GatherAmongSurvivors | None = None
 
     def done(self) -> bool:
@@ -236,13 +238,17 @@ class _Sum:
         if self._dense is not None:
             try:
                 self._dense.wait(left)
+                if self._has and self._header is None:
+                    self._header = self._wire.on_host(header_in(self._x))
+                header = None if self._header is None else self._header.wait(left)
             except PeerFailed as error:
                 if not self._wire.dead:
                     raise
                 self._has, self._reducer.is_whole = False, False
+                header = None
                 del error
             self._dense = None
-            if self._has and bool(header_in(self._x)[self._reducer.changed].any()):
+            if self._has and header is not None and bool(header[self._reducer.changed].any()):
                 self._has, self._has_changed = False, True
         if self._anew is not None:
             self._add_up(self._anew.wait(slice_))

@@ -27,6 +27,28 @@ SENT = Done(None)
 """A message that was given, or never will be."""
 
 
+def followed(work: Work[T]) -> T:
+    """Return the result of a collective of tensors on a GPU, for which the GPU's stream waits, and not this thread.
+
+    The result of any other work is waited for. A worker's death is noticed by the next wait of this thread.
+    """
+    follow: Callable[[], T] | None = getattr(work, "follow", None)
+    return work.wait() if follow is None else follow()
+
+
+class Followed(Generic[T]):
+    """A work whose wait is `followed`."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        return followed(self._work)
+
+
 class Together(Generic[T]):
     """Several works as one: the thread that waits calls `combine` on their results, once."""
 
@@ -53,3 +75,8 @@ class Together(Generic[T]):
             self._combine = None
             self._works, self._results = [], []
         return self._result
+
+    def follow(self) -> T:
+        """See `followed`."""
+        self._works[len(self._results) :] = map(Followed, self._works[len(self._results) :])
+        return self.wait()

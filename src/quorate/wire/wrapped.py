@@ -114,6 +114,12 @@ class Wrapped(Wire):
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         return self._call("receive", lambda: self.inner.receive(source, tag, needs), None, source)
 
+    def sums_on(self, device: torch.device) -> bool:
+        return self.inner.sums_on(device)
+
+    def on_host(self, x: Tensor) -> Work[Tensor]:
+        return self.inner.on_host(x)
+
     def carries(self, x: Tensor) -> bool:
         return self.inner.carries(x)
 

@@ -26,6 +26,7 @@ NAME, COUNT = "sim", 8
 _SOURCE = Path(__file__).parent / "device.cpp"
 _BUILT = Path(__file__).parents[3] / "build" / "second_device"
 _ROOT = str(Path(__file__).parents[3] / "src" / "quorate") + os.sep
+_OWN = str(Path(__file__).parent) + os.sep
 _TESTS = str(Path(__file__).parents[2]) + os.sep
 _WATCH = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int)
 
@@ -132,19 +133,21 @@ class Stream:
 
 
 class StreamEvent:
-    """What has happened, which a program knows once it has asked: with `is_late` only when it waits."""
-
-    is_late = False
+    """What has happened, which a program learns when it asks for the second time: then it has waited."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Take flags."""
+        self._was_asked = False
 
     def record(self, stream: Any = None) -> StreamEvent:
         event("record", "an event")
         return self
 
     def query(self) -> bool:
-        return True
+        was_asked, self._was_asked = self._was_asked, True
+        if was_asked:
+            event("wait", "query of an event until it has happened")
+        return was_asked
 
     def synchronize(self) -> None:
         event("wait", "synchronize of an event")
@@ -164,7 +167,7 @@ def watching() -> Iterator[list[Event]]:
         frame: Any = sys._getframe(1)
         while frame is not None:
             path = frame.f_code.co_filename
-            if path.startswith(_TESTS):
+            if path.startswith(_TESTS) and not path.startswith(_OWN):
                 break
             if path.startswith(_ROOT):
                 lines.append(f"{path.removeprefix(_ROOT)}:{frame.f_lineno}")

@@ -41,7 +41,7 @@ from quorate.wire.real.process_groups import MAKERS, summable
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
-from quorate.wire.real.works import GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
+from quorate.wire.real.works import CopyWork, GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
 from quorate.wire.store import BoardStore
 from quorate.wire.work import SENT
 
@@ -268,6 +268,12 @@ class RealWire(CollectivesByMessages):
             group = self._groups[device.type] = make(store, self.endpoint, self.name)
             self._stores.append(store)  # torch keeps its native part only, and NCCL asks it later
         return group
+
+    def sums_on(self, device: torch.device) -> bool:
+        return device.type != "cpu" and self._gpus != HOST
+
+    def on_host(self, x: Tensor) -> Work[Tensor]:
+        return super().on_host(x) if x.device.type == "cpu" else CopyWork(self.endpoint, x)
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         if to != self.rank:

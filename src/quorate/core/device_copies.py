@@ -1,0 +1,60 @@
+"""Copies between the host and a device for which no thread waits: the device makes them behind its current work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class HostCopy:
+    """A copy of `x` into pinned memory of the host, begun behind the work that its device has so far.
+
+    A device without events (Apple) is waited for at once.
+    """
+
+    def __init__(self, x: Tensor, into: Tensor | None = None) -> None:
+        """`into` is the memory; by default new one."""
+        x, self._event = x.detach(), event_on(x.device)
+        if self._event is None:
+            self.there = x.to("cpu") if into is None else into.copy_(x)
+            return
+        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True) if into is None else into
+        self.there = pinned.copy_(x, non_blocking=True)
+        """The copy, whose numbers are valid once it `is_there`."""
+        record(self._event, x.device)
+
+    def is_there(self) -> bool:
+        """Whether the copy is complete; never waits."""
+        return self._event is None or bool(self._event.query())
+
+    def value(self) -> Tensor:
+        """Return the copy, once the device has made it."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self.there
+
+
+def event_on(device: torch.device) -> Any:
+    """Return a new event of a device; None where it has none, and for the CPU."""
+    if device.type == "cpu":
+        return None
+    made = getattr(torch.get_device_module(device), "Event", None)
+    return None if made is None else made()
+
+
+def record(event: Any, device: torch.device) -> None:
+    """Let `event` happen after the work that this thread has given to `device` so far."""
+    event.record(torch.get_device_module(device).current_stream(device))
+
+
+def to_device(numbers: Sequence[float] | Tensor, like: Tensor) -> Tensor:
+    """Return `numbers` in the dtype and on the device of `like`, from pinned memory: no thread waits."""
+    x = numbers if isinstance(numbers, Tensor) else torch.tensor(numbers, dtype=like.dtype)
+    if like.device.type == "cpu":
+        return x
+    if event_on(like.device) is None:
+        return x.to(like.device)
+    return x.pin_memory().to(like.device, like.dtype, non_blocking=True)
