@@ -312,9 +312,16 @@ class Wire(ABC):
         """Whether tensors on `device` are summed there, so that no thread need wait for their sums."""
         return False
 
-    def on_host(self, x: Tensor) -> Work[Tensor]:
-        """Copy `x` to the CPU behind the current work of its device; the wait for it ends as one for a collective."""
-        return _There(x.detach().to("cpu"))
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        """Copy `x` to the CPU, by default into new memory, behind the current work of its device.
+
+        The wait for the copy ends as one for a collective.
+        """
+        return _There(x.detach().to("cpu") if into is None else into.copy_(x.detach()))
+
+    def tell_of_host(self, device: torch.device) -> None:
+        """Note that tensors on `device` are summed in the memory of the hosts, which a real wire says once."""
+        return
 
     def carries(self, x: Tensor) -> bool:
         """Whether collectives move tensors such as `x` from device to device, without the memory of the hosts."""

@@ -21,6 +21,7 @@ from quorate.means.dense import Dense
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.forward_buffers import BufferCopies
 from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers, edits_in
+from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
@@ -259,11 +260,12 @@ class MeansOfAll:
     def _header_in(self, sums: Flat) -> Tensor:
         """Return the header of a sum on the CPU; a GPU is waited for."""
         header = header_in(sums)
-        return header if header.device.type == "cpu" else self.wire.on_host(header).wait()
+        if header.device.type == "cpu":
+            return header
+        here = self.reducer.header_of(sums)
+        return self.wire.on_host(header).wait() if here is None else here
 
-    def _summed(
-        self, sent: Flat, own: Tensor, kept: Callable[[Flat], Callable[[], Flat]]
-    ) -> Work[tuple[Flat, Tensor]]:
+    def _summed(self, sent: Flat, own: Tensor, kept: Callable[[Flat], Callable[[], Flat]]) -> Work[tuple[Flat, Tensor]]:
         """Launch the sum of a vector with the header `own`, which is on the CPU."""
         header, headers = header_in(sent), self._header_wire
         if headers is not None:
@@ -298,7 +300,8 @@ class MeansOfAll:
     def _carries_buffers(self) -> bool:
         """Whether sums are of the numbers as they are, so that a header may be longer than the reducer knows."""
         reducer = self.reducer
-        return isinstance(reducer.of if isinstance(reducer, FaultTolerantSum) else reducer, Dense)
+        reducer = reducer.of if isinstance(reducer, FaultTolerantSum) else reducer
+        return isinstance(reducer.inner if isinstance(reducer, OnHost) else reducer, Dense)
 
     def _hold_buffers(self, copies: BufferCopies, room: int) -> None:
         copies.room = room

@@ -72,6 +72,10 @@ class Reducer(ABC):
         """Return `x` with the sum in it, from the results of the works of its parts."""
         return x
 
+    def header_of(self, sums: Flat) -> Tensor | None:
+        """Return the header of the newest sum, if it is on the CPU although `sums` are not."""
+        return None
+
     def kept(self, x: Flat) -> Callable[[], Flat]:
         """Return the argument `kept` of `start` for a vector that the sum is written into; never called here."""
         return lambda: x

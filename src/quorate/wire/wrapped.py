@@ -117,8 +117,11 @@ class Wrapped(Wire):
     def sums_on(self, device: torch.device) -> bool:
         return self.inner.sums_on(device)
 
-    def on_host(self, x: Tensor) -> Work[Tensor]:
-        return self.inner.on_host(x)
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        return self.inner.on_host(x, into)
+
+    def tell_of_host(self, device: torch.device) -> None:
+        self.inner.tell_of_host(device)
 
     def carries(self, x: Tensor) -> bool:
         return self.inner.carries(x)

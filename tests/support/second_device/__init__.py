@@ -14,13 +14,15 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
+from quorate.wire.real import shared, works
 
 NAME, COUNT = "sim", 8
 _SOURCE = Path(__file__).parent / "device.cpp"
@@ -73,6 +75,9 @@ def begin() -> torch.device:
     module.current_stream = Stream
     module.stream = _on_stream
     torch._register_device_module(NAME, module)
+    works.is_over = asked_until
+    shared._has_begun = lambda: True
+    shared._runtime = _Runtime
     torch.utils.generate_methods_for_privateuse1_backend()
     return torch.device(NAME, 0)
 
@@ -82,6 +87,22 @@ def _library() -> Any:
     library = ctypes.CDLL(str(built()))
     library.sim_event.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
     return library
+
+
+class _Runtime:
+    """The part of CUDA's runtime that pins memory."""
+
+    cudaError = types.SimpleNamespace(success=0)
+
+    @staticmethod
+    def cudaHostRegister(address: int, nbytes: int, flags: int) -> int:
+        _library().sim_pin(ctypes.c_void_p(address), ctypes.c_size_t(nbytes))
+        return 0
+
+    @staticmethod
+    def cudaHostUnregister(address: int) -> int:
+        _library().sim_unpin(ctypes.c_void_p(address))
+        return 0
 
 
 def _index(device: Any) -> int:
@@ -133,27 +154,45 @@ class Stream:
 
 
 class StreamEvent:
-    """What has happened, which a program learns when it asks for the second time: then it has waited."""
+    """What happens when a program waits for it or for a later event, or has asked for it `PATIENCE` times."""
+
+    PATIENCE = 8
+    _recorded = _happened = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Take flags."""
-        self._was_asked = False
+        self._number, self._asked = 0, 0
 
     def record(self, stream: Any = None) -> StreamEvent:
-        event("record", "an event")
+        StreamEvent._recorded += 1
+        self._number, self._asked = StreamEvent._recorded, 0
         return self
 
     def query(self) -> bool:
-        was_asked, self._was_asked = self._was_asked, True
-        if was_asked:
-            event("wait", "query of an event until it has happened")
-        return was_asked
+        self._asked += 1
+        return self._number <= StreamEvent._happened or self._asked > self.PATIENCE
 
     def synchronize(self) -> None:
         event("wait", "synchronize of an event")
+        StreamEvent._happened = max(StreamEvent._happened, self._number)
 
     def wait(self, stream: Any = None) -> None:
-        """It has happened."""
+        """Later work of the stream comes after it."""
+
+    @staticmethod
+    def all_have_happened() -> None:
+        StreamEvent._happened = StreamEvent._recorded
+
+
+def asked_until(asks: Callable[[], bool], clock: Any, seconds: float) -> bool:
+    """Stand for `works.is_over`, which is a wait: ask until the answer is yes, for at most `seconds`."""
+    if not asks():
+        event("wait", "a question until the answer is yes")
+        StreamEvent.all_have_happened()
+    return _IS_OVER(asks, clock, seconds)
+
+
+_IS_OVER: Any = works.is_over
 
 
 @contextmanager

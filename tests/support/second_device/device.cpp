@@ -327,8 +327,6 @@ const std::set<std::string> WAITING = {
     "aten::unique_consecutive", "aten::repeat_interleave", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig",
     "aten::bincount",    "aten::_cholesky_solve_helper"};
 
-bool is_mask(const at::Tensor& x) { return x.defined() && (x.scalar_type() == at::kBool || x.scalar_type() == at::kByte); }
-
 void check(const at::Tensor& x, int& any_here, bool& any_there) {
   if (!x.defined()) return;
   if (x.device().type() == HERE) {
@@ -354,7 +352,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto count = schema.arguments().size();
   int any_here = -1;
-  bool any_there = false, has_mask = false, has_host_index = false;
+  bool any_there = false, has_host_index = false;
   at::Generator given, used;
   auto begin = stack->size() - count;
   for (size_t i = 0; i < count; ++i) {
@@ -366,7 +364,6 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     } else if (value.isOptionalTensorList()) {
       for (const auto& x : value.toOptionalTensorVector()) {  // indices may be of the CPU
         if (!x || !x->defined()) continue;
-        has_mask = has_mask || is_mask(*x);
         has_host_index = has_host_index || (x->is_cpu() && x->dim() > 0);
       }
     } else if (value.isGenerator()) {
@@ -381,7 +378,6 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& name = schema.name();
   if (any_here >= 0 && any_here != current) tell("kernel", name.c_str(), any_here);
   if (WAITING.count(name)) tell("wait", name.c_str(), std::max(any_here, 0));
-  if (has_mask) tell("wait", "an index by a mask", std::max(any_here, 0));
   if (has_host_index) tell("wait", "an index that is on the host", std::max(any_here, 0));
   Apart apart;
   At at_device(any_here < 0 ? std::nullopt : std::optional<at::Device>(c10::Device(HERE, any_here)));
@@ -424,5 +420,14 @@ extern "C" {
 void sim_watch(Watch told) { watch.store(told); }
 int sim_current() { return current; }
 void sim_set(int index) { current = static_cast<c10::DeviceIndex>(index); }
+void sim_pin(void* p, size_t bytes) {
+  tell("pin", "memory of Quorate", current);
+  std::lock_guard<std::mutex> locked(pinned_lock);
+  pinned_blocks[static_cast<const char*>(p)] = bytes;
+}
+void sim_unpin(void* p) {
+  std::lock_guard<std::mutex> locked(pinned_lock);
+  pinned_blocks.erase(static_cast<const char*>(p));
+}
 void sim_event(const char* kind, const char* name, int index) { tell(kind, name, index < 0 ? current : index); }
 }

@@ -41,7 +41,16 @@ from quorate.wire.real.process_groups import MAKERS, summable
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
-from quorate.wire.real.works import CopyWork, GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
+from quorate.wire.real.works import (
+    CopyWork,
+    GroupWork,
+    LookWork,
+    MessagesWork,
+    ReceiveWork,
+    SendWork,
+    SumWork,
+    TaskWork,
+)
 from quorate.wire.store import BoardStore
 from quorate.wire.work import SENT
 
@@ -155,13 +164,14 @@ class RealWire(CollectivesByMessages):
         """Return `x` on the device of the exchange: its GPU, or the CPU."""
         if self._gpus != HOST or x.device.type == "cpu":
             return x.detach()
-        if not self.endpoint.has_told_of_host:
-            self.endpoint.has_told_of_host = True
-            self._tell_of_host(x.device)
+        self.tell_of_host(x.device)
         return self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
 
-    def _tell_of_host(self, device: torch.device) -> None:
+    def tell_of_host(self, device: torch.device) -> None:
         """Say once in a run, on stderr, that tensors of GPUs are summed in the memory of the host, and why."""
+        if self.endpoint.has_told_of_host or self._gpus != HOST:
+            return
+        self.endpoint.has_told_of_host = True
         why = why_not_nccl(self.board, self.size, device)
         if self.rank == why.teller:
             tell(f"quorate: tensors on {device.type} devices are summed in the memory of the host: {why.words}\n")
@@ -272,8 +282,8 @@ class RealWire(CollectivesByMessages):
     def sums_on(self, device: torch.device) -> bool:
         return device.type != "cpu" and self._gpus != HOST
 
-    def on_host(self, x: Tensor) -> Work[Tensor]:
-        return super().on_host(x) if x.device.type == "cpu" else CopyWork(self.endpoint, x)
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        return super().on_host(x, into) if x.device.type == "cpu" else CopyWork(self.endpoint, x, into)
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         if to != self.rank:

@@ -139,8 +139,8 @@ class CopyWork:
     Collectives may be among it. So a wait for the copy ends where a worker has died, or is over the limit.
     """
 
-    def __init__(self, endpoint: Endpoint, x: Tensor) -> None:
-        self._endpoint, self._copy = endpoint, HostCopy(x)
+    def __init__(self, endpoint: Endpoint, x: Tensor, into: Tensor | None = None) -> None:
+        self._endpoint, self._copy = endpoint, HostCopy(x, into)
 
     def done(self) -> bool:
         return self._copy.is_there() or self._endpoint.is_in_vain(self._endpoint.others)
