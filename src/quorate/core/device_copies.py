@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,3 +59,41 @@ def to_device(numbers: Sequence[float] | Tensor, like: Tensor) -> Tensor:
     if event_on(like.device) is None:
         return x.to(like.device)
     return x.pin_memory().to(like.device, like.dtype, non_blocking=True)
+
+
+Move = Callable[[Tensor, "Tensor | torch.device"], Tensor]
+"""(x, to) -> `x` on a device, or in a tensor of one: its numbers count once the context of `waiting_once` has ended."""
+
+
+@contextmanager
+def waiting_once() -> Iterator[Move]:
+    """Yield a function that copies between the host and devices. At its end the context waits once for each device."""
+    devices: set[torch.device] = set()
+    late: list[tuple[Tensor, Tensor]] = []
+
+    def move(x: Tensor, to: Tensor | torch.device) -> Tensor:
+        place = to if isinstance(to, Tensor) else None
+        there = to if isinstance(to, torch.device) else to.device
+        x = x.detach()
+        if x.device == there:
+            return x if place is None else place.copy_(x)
+        device = there if x.device.type == "cpu" else x.device
+        if event_on(device) is None:
+            return x.to(there) if place is None else place.copy_(x)
+        devices.add(device)
+        if there.type != "cpu":
+            return x.to(there, non_blocking=True) if place is None else place.copy_(x, non_blocking=True)
+        if place is not None and place.is_pinned():
+            return place.copy_(x, non_blocking=True)
+        pinned = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+        if place is not None:
+            late.append((place, pinned))
+        return pinned if place is None else place
+
+    yield move
+    for device in devices:
+        event = event_on(device)
+        record(event, device)
+        event.synchronize()
+    for place, pinned in late:
+        place.copy_(pinned)

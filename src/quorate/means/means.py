@@ -91,8 +91,10 @@ class MeansOfAll:
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
-        device = self.layout.parts[-1].device
-        is_by_host = isinstance(self.reducer, InParts) and wire.sums_on(device)
+        self._follows = wire.sums_on(self.layout.parts[-1].device) and watches.beside is None
+        """Whether the stream of the GPU waits for sums, and this thread only for numbers of them. A death would hold up
+        the stream, so that a worker that is to survive it waits itself."""
+        is_by_host = isinstance(self.reducer, InParts) and self._follows
         self._header_wire = wire.channel("headers") if is_by_host and not self.headers.is_alone else None
         """Sums headers on the hosts, where vectors are summed on GPUs: no step waits for a GPU to read them."""
         self._has_outcomes = type(self.reducer).outcome is not Reducer.outcome
@@ -255,7 +257,7 @@ class MeansOfAll:
                 headers.measure(header, mean, self.reducer.counted)
             return mean
 
-        return Together([Followed(launched) if told else launched], finish, self.wire.clock)
+        return Together([Followed(launched) if self._follows else launched], finish, self.wire.clock)
 
     def _header_in(self, sums: Flat) -> Tensor:
         """Return the header of a sum on the CPU; a GPU is waited for."""
@@ -270,11 +272,15 @@ class MeansOfAll:
         header, headers = header_in(sent), self._header_wire
         if headers is not None:
             header.zero_()
-            works = [self.reducer.start(sent, kept(sent)), headers.all_reduce(own[: self.headers.length].double())]
+            works = [
+                Followed(self.reducer.start(sent, kept(sent))),
+                headers.all_reduce(own[: self.headers.length].double()),
+            ]
             return Together(works, lambda results: (results[0], results[1]), self.wire.clock)
         if header.device.type != "cpu":
             header.copy_(to_device(own, header))
-        work = self.reducer.start(sent, kept(sent))
+        launched = self.reducer.start(sent, kept(sent))
+        work = Followed(launched) if self._follows else launched
         return Together([work], lambda sums: (sums[0], self._header_in(sums[0])), self.wire.clock)
 
     def _learn_alone(self, weight: float) -> None:

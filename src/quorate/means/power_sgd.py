@@ -205,6 +205,8 @@ class PowerSGD(Remembering):
                 sent = torch.cat([(matrix.of(m).T @ p).reshape(-1) for p, matrix in zip(ps, cut.matrices, strict=True)])
                 self._remember(part, m, ps, sent)
             second[part] = self.wire.all_reduce(sent)
+        if second and into[max(second)].device.type != "cpu":
+            second[max(second)].wait()  # by when the GPU has the others
         for part, work in second.items():
             sums_of_q = work.wait()
             with self.spending("decode"):

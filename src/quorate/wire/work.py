@@ -52,7 +52,11 @@ class Followed(Generic[T]):
 class Together(Generic[T]):
     """Several works as one: the thread that waits calls `combine` on their results, once."""
 
-    def __init__(self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock) -> None:
+    def __init__(
+        self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock, *, last_first: bool = False
+    ) -> None:
+        """`last_first`: the last work is waited for before the others, which a GPU has then completed as well."""
+        self._first = works[-1] if last_first and works else None
         self._works, self._results = list(works), list[Any]()
         self._combine: Callable[[list[Any]], T] | None = combine
         self._clock = clock
@@ -68,6 +72,9 @@ class Together(Generic[T]):
         combine = self._combine
         if combine is not None:
             deadline = None if timeout is None else self._clock.now() + timeout
+            if self._first is not None:
+                self._first.wait(timeout)
+                self._first = None
             for index in range(len(self._results), len(self._works)):
                 left = None if deadline is None else max(0.0, deadline - self._clock.now())
                 self._results.append(self._works[index].wait(left))
@@ -78,5 +85,6 @@ class Together(Generic[T]):
 
     def follow(self) -> T:
         """See `followed`."""
+        self._first = None
         self._works[len(self._results) :] = map(Followed, self._works[len(self._results) :])
         return self.wait()

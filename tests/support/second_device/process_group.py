@@ -113,7 +113,14 @@ def main_group(store: Any, endpoint: Any, name: str) -> Any:
     """Return a group for the whole world, as wires make it for sums of tensors on the device."""
     rank, size = endpoint.rank, endpoint.size
     group = dist.ProcessGroup(store, rank, size)
-    gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=endpoint.timeout))
+    made: Any = dist.ProcessGroupGloo
+    options = made._Options()
+    options._timeout, options._threads = (
+        timedelta(seconds=endpoint.timeout),
+        1,
+    )  # which complete in order, as a GPU's do
+    options._devices = [made.create_device(hostname="127.0.0.1")]
+    gloo = made(store, rank, size, options)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     fake = FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())
     group._register_backend(torch.device("sim"), dist.ProcessGroup.BackendType.CUSTOM, fake)
