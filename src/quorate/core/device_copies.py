@@ -33,7 +33,7 @@ class HostCopy:
 
     def value(self) -> Tensor:
         """Return the copy, once the device has made it."""
-        if self._event is not None:
+        if not self.is_there():
             self._event.synchronize()
         return self.there
 
@@ -66,8 +66,11 @@ Move = Callable[[Tensor, "Tensor | torch.device"], Tensor]
 
 
 @contextmanager
-def waiting_once() -> Iterator[Move]:
-    """Yield a function that copies between the host and devices. At its end the context waits once for each device."""
+def waiting_once(reads: Callable[[Any], None] | None = None) -> Iterator[Move]:
+    """Yield a function that copies between the host and devices. At its end the context waits once for each device.
+
+    With `reads` all copies are from the host, and `reads` gets the event of their end instead.
+    """
     devices: set[torch.device] = set()
     late: list[tuple[Tensor, Tensor]] = []
 
@@ -94,6 +97,9 @@ def waiting_once() -> Iterator[Move]:
     for device in devices:
         event = event_on(device)
         record(event, device)
-        event.synchronize()
+        if reads is None:
+            event.synchronize()
+        else:
+            reads(event)
     for place, pinned in late:
         place.copy_(pinned)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -273,9 +274,13 @@ def add_into(x: Flat, other: Flat, into: Flat) -> Flat:
     return into
 
 
-def scale_into(x: Flat, factor: float, into: Flat) -> Flat:
-    """Write `factor` times `x` into `into`, which is returned."""
-    with waiting_once() as move:
+def scale_into(x: Flat, factor: float, into: Flat, reads: Callable[[Any], None] | None = None) -> Flat:
+    """Write `factor` times `x` into `into`, which is returned.
+
+    Without `reads`, a GPU onto which `x` is copied is waited for. Else nothing is: `reads` gets the event after which
+    the GPU has read `x`, which is not to be written before.
+    """
+    with waiting_once(reads) as move:
         for part, place in zip(x.parts, into.parts, strict=True):
             if part.device != place.device:
                 move(part, place)

@@ -1,7 +1,7 @@
 """The devices "sim": the CPU under another name, which refuse what GPUs refuse. Built when they are first asked for.
 
-There are eight. `watching` has every place where a GPU would be waited for, every copy between devices, and every use of
-a device that is not the current one of its thread.
+There are eight. `watching` has every place where a GPU would be waited for, every copy between devices, and every use
+of a device that is not the current one of its thread.
 """
 
 from __future__ import annotations
@@ -186,13 +186,16 @@ class StreamEvent:
 
 def asked_until(asks: Callable[[], bool], clock: Any, seconds: float) -> bool:
     """Stand for `works.is_over`, which is a wait: ask until the answer is yes, for at most `seconds`."""
-    if not asks():
+    owner = id(getattr(asks, "__self__", asks))
+    if not asks() and owner != _waits.get(threading.get_ident()):
+        _waits[threading.get_ident()] = owner  # the next slice of a wait is of the same one
         event("wait", "a question until the answer is yes")
         StreamEvent.all_have_happened()
     return _IS_OVER(asks, clock, seconds)
 
 
 _IS_OVER: Any = works.is_over
+_waits: dict[int, int] = {}
 
 
 @contextmanager

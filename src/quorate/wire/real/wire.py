@@ -11,9 +11,11 @@ import functools
 import os
 import signal
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work, Write
+from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Header
 from quorate.core.members import Members
@@ -86,6 +89,8 @@ class RealWire(CollectivesByMessages):
         self._launches = deque[GroupWork]()
         """The collectives of process groups that are not launched yet, in order."""
         self._busy = threading.Lock()
+        self._newest_staged: tuple[list[tuple[int, int]], list[weakref.ref[Tensor]]] = [], []
+        """The tensors of the newest message of a GPU's, by identity and version, and their copies on the CPU."""
 
     @property
     def members(self) -> Members:
@@ -298,12 +303,25 @@ class RealWire(CollectivesByMessages):
         self._known(to)
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
+        if any(x.device.type != "cpu" for x in message.tensors):
+            message = self._staged(message)
         try:
             return SendWork(self.endpoint, mailbox.send(message, to, self._tags + tag, lane), to)
         except ConnectionError as error:
             if self.endpoint.followers:
                 return SENT  # it has died, as the board will show, and the others outlive it
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
+
+    def _staged(self, message: Message) -> Message:
+        """Return a message of a GPU's tensors with copies on the CPU: one wait, and one copy for all receivers."""
+        seen = [(id(x), x._version) for x in message.tensors]
+        before, copies = self._newest_staged
+        staged = [copy() for copy in copies] if seen == before else []
+        if not staged or None in staged:
+            with waiting_once() as move:
+                staged = [move(x.contiguous(), torch.device("cpu")) for x in message.tensors]
+            self._newest_staged = seen, [weakref.ref(copy) for copy in staged]
+        return replace(message, tensors=tuple(copy for copy in staged if copy is not None))
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         if source is not None:
