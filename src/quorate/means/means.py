@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -272,7 +272,7 @@ class MeansOfAll:
         header, headers = header_in(sent), self._header_wire
         if headers is not None:
             header.zero_()
-            works = [
+            works: list[Work[Any]] = [
                 Followed(self.reducer.start(sent, kept(sent))),
                 headers.all_reduce(own[: self.headers.length].double()),
             ]

@@ -320,7 +320,7 @@ class RealWire(CollectivesByMessages):
         if not staged or None in staged:
             with waiting_once() as move:
                 staged = [move(x.contiguous(), torch.device("cpu")) for x in message.tensors]
-            self._newest_staged = seen, [weakref.ref(copy) for copy in staged]
+            self._newest_staged = seen, [weakref.ref(copy) for copy in staged if copy is not None]
         return replace(message, tensors=tuple(copy for copy in staged if copy is not None))
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
