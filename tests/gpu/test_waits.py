@@ -38,6 +38,15 @@ GROUPS: dict[str, list[tuple[Case, int]]] = {
         (Case("quorum", gpus="host"), 2),
         (Case("quorum", gpus="host", adamw=True), 2),
     ],
+    "another index": [(Case(index=3), 1), (Case(index=3, adamw=True), 1)],
+    "another index through the host": [(Case(gpus="host", index=3), 1), (Case("quorum", gpus="host", index=3), 2)],
+    "rounds, neighbours and servers": [
+        (Case("eager-solo", gpus="host"), 2),
+        (Case("eager-solo", gpus="host", adamw=True), 2),
+        (Case("d-psgd", gpus="host"), 4),
+        (Case("sgp", gpus="host"), 5),
+        (Case("parameter-server", gpus="host"), 8),
+    ],
     "codecs that add": [(coded(name), 1) for name in ("half", "random-k", "mask")],
     "power-sgd": [(coded("power-sgd:start=0,min_rate=1"), 2)],
     "other codecs": [
@@ -59,9 +68,10 @@ def told(counts: Counts) -> dict[str, int]:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_waits_do_not_grow_with_a_model(group: str) -> None:
-    cases = GROUPS[group]
+    cases, waits_for_others = GROUPS[group], group.startswith("rounds")
     for (case, most), (small, large) in zip(cases, counted([case for case, _ in cases]), strict=True):
-        assert small.waits.total() == large.waits.total(), (case, told(small), told(large))
+        if not waits_for_others:  # the order of whose messages decides how often a step reads some
+            assert small.waits.total() == large.waits.total(), (case, told(small), told(large))
         assert large.waits.total() <= most * case.steps, (case, told(large))
         assert not small.strange and not large.strange, case
 

@@ -28,6 +28,8 @@ class Case:
     size: int = 2
     gpus: str = "nccl"
     adamw: bool = False
+    index: int = 0
+    """The device of each worker's model, which no code makes current but Quorate."""
     before: int = 5
     steps: int = 2
 
@@ -55,7 +57,8 @@ def stepped(case: Case, layers: int, world: Any) -> list[Event]:
     """The events of the counted steps on one worker."""
     flat.PART_BYTES_ON_GPU = 4 * WIDTH * WIDTH  # so that each layer has a part of its own
     flat.layout_of.__kwdefaults__["first_part_bytes"] = flat.PART_BYTES_ON_GPU  # type: ignore[index]
-    model = model_of(layers).to(GPU)
+    device = torch.device(GPU.type, case.index)
+    model = model_of(layers).to(device)
     plain: Any = (
         torch.optim.AdamW(model.parameters(), lr=1e-3)
         if case.adamw
@@ -66,7 +69,7 @@ def stepped(case: Case, layers: int, world: Any) -> list[Event]:
     def steps(begin: int, count: int) -> None:
         for step in range(begin, begin + count):
             optimizer.zero_grad()
-            model(batch(world.rank, step).to(GPU)).square().mean().backward()
+            model(batch(world.rank, step).to(device)).square().mean().backward()
             optimizer.step()
 
     steps(0, case.before)
@@ -79,7 +82,8 @@ def stepped(case: Case, layers: int, world: Any) -> list[Event]:
 def counts_of(case: Case, events: Sequence[Event]) -> Counts:
     waits = Counter(f"{e.name} at {e.line}" for e in events if e.kind == "wait")
     copies = Counter(f"{e.name} at {e.line}" for e in events if e.kind == "copy")
-    return Counts(waits, copies, [e for e in events if e.kind in ("kernel", "pin") and e.current != e.index])
+    strange = [e for e in events if e.kind in ("kernel", "pin") and e.current != case.index]
+    return Counts(waits, copies, strange)
 
 
 def all_stepped(cases: Sequence[Case], layers: Sequence[int], world: Any) -> list[list[list[Event]]]:

@@ -118,9 +118,12 @@ class RealWire(CollectivesByMessages):
         return GroupWire(self, members)
 
     def use_device(self, device: torch.device) -> None:
-        if device.type == "cuda" and not self.endpoint.has_model:
+        if device.type == "cpu" or self.endpoint.has_model:
+            return
+        choose = getattr(torch.get_device_module(device), "set_device", None)
+        if choose is not None:  # else there is one device of this type
             self.endpoint.has_model = True
-            torch.cuda.set_device(device)
+            choose(device)
             self.endpoint.use_gpu(device)
 
     def reaches(self, group: Any, device: str) -> bool:
