@@ -435,8 +435,7 @@ class Answers:
 
     def _vector(self, message: Message) -> Flat | None:
         layout = self._layout()
-        parts = [x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=False)]
-        return Flat(parts, layout) if parts else None
+        return in_layout(Flat(message.tensors, layout), layout) if message.tensors else None
 
 
 class PendingAnswer:
