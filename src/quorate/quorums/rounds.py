@@ -21,7 +21,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Standing
 from quorate.core.local_tensor import local
-from quorate.core.means import Mean, Measured, WorkerMeasures
+from quorate.core.means import Mean
 from quorate.core.vectors import (
     Flat,
     Layout,
@@ -41,6 +41,7 @@ from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
+from quorate.quorums.measures import measured_in, measures_of, with_checksums
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
@@ -466,29 +467,6 @@ def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
 def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
     """Return each of `grads` times `factor`; None stays None."""
     return [None if x is None else x * factor for x in grads]
-
-
-def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
-    """Return the measures of a contribution of this norm: see `core.means.WorkerMeasures`."""
-    waited = timer.waited_before if has_called else None
-    return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
-
-
-def with_checksums(values: list[float | None] | None, checksums: Sequence[Any]) -> Any:
-    """Return the payload of a contribution: the measured values, and the checksums of `LocalChanges`, if any."""
-    return {"signed": checksums, "measured": values} if checksums else values
-
-
-def _values_in(payload: Any) -> Sequence[Any]:
-    values: Sequence[Any] = payload["measured"] if isinstance(payload, dict) else payload
-    return values
-
-
-def measured_in(round: Round, square: float, smoothing: float) -> Measured:
-    """Return the measures that workers have sent with `round`, whose sum has the squared norm `square`."""
-    gradients = sum(count for pairs in round.contributors.values() for _, count in pairs)
-    measures = [(rank, WorkerMeasures(*_values_in(x))) for rank, own in round.measures.items() for x in own]
-    return Measured(round.number, round.quorum, gradients, measures, square, smoothing)
 
 
 def on_cpu(fragments: Sequence[Layout]) -> Fragments:
