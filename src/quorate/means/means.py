@@ -223,26 +223,26 @@ class MeansOfAll:
             if self._header_wire is None:
                 headers.write_of_gradient(header, own)
             else:
-                told.append(self._header_wire.all_reduce(torch.tensor(own, dtype=torch.float64)))
+                headers_summed.append(self._header_wire.all_reduce(torch.tensor(own, dtype=torch.float64)))
                 headers.write_measured(header)
 
         def write_again(header: Tensor) -> None:
             headers.write_of_gradient(header, numbers)
 
-        told = list[Work[Tensor]]()
+        headers_summed = list[Work[Tensor]]()
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
             launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(write_again))
 
         def finish(sums: list[Flat]) -> Flat:
-            if not told:
+            if not headers_summed:
                 header = headers.of_sum(self._header_in(sums[0]))
             elif headers.waits_for_bad:
                 measured = headers.measured_in(sums[0], self.wire)
-                own = headers.with_measured(told[0].wait().tolist(), measured.wait())
+                own = headers.with_measured(headers_summed[0].wait().tolist(), measured.wait())
                 header = headers.of_sum(torch.tensor(own, dtype=torch.float64))
             else:
-                header = headers.of_sum(told[0].wait())
+                header = headers.of_sum(headers_summed[0].wait())
                 headers.learn_late(header, sums[0], self.wire, self.reducer.counted)
             self._learn(header)
             headers.learn_gradients(header)
@@ -253,7 +253,7 @@ class MeansOfAll:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
             mean = self._scaled(sums[0], header[WEIGHT], header[WEIGHT])
-            if header[MEASURED] > 0 and (not told or headers.waits_for_bad):
+            if header[MEASURED] > 0 and (not headers_summed or headers.waits_for_bad):
                 headers.measure(header, mean, self.reducer.counted)
             return mean
 
@@ -338,8 +338,10 @@ class MeansOfAll:
         header_in(sums).copy_(header)
 
     def _vector(self, x: Flat, weight: float) -> tuple[Flat, Tensor]:
-        """Return the message of a vector that is no gradient, zeros where its weight is 0; and its header on the CPU,
-        which is that of the message where that is on the CPU."""
+        """Return the message of a vector that is no gradient, zeros where its weight is 0, and its header on the CPU.
+
+        The header is a part of the message if that is on the CPU as well.
+        """
         into = empty_vector(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
         sent = scale_into(x, weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
         header = header_in(sent)

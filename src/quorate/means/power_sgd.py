@@ -291,8 +291,8 @@ def _all_orthonormal(all_: Sequence[Tensor]) -> list[Tensor]:
         safe = p.where(finite, 0.0)
         scale = safe.abs().amax((1, 2), keepdim=True)
         basis = torch.linalg.qr(safe / scale.where(scale > 0, 1.0))[0].where(finite, math.nan)
-        for place, found in zip(places, basis.unbind(), strict=True):
-            bases[place] = found
+        for place, basis_of_one in zip(places, basis.unbind(), strict=True):
+            bases[place] = basis_of_one
     return bases
 
 

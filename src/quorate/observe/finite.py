@@ -38,7 +38,7 @@ def is_finite(parts: Sequence[Tensor]) -> bool:
 
 
 def _is_finite_on_device(parts: Sequence[Tensor]) -> bool:
-    """As `is_finite`, for tensors on GPUs: each device is waited for once, and for those of the CPU nothing is."""
+    """Return `is_finite` of tensors on GPUs; each device is waited for once."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for part in parts:
         by_device.setdefault(part.device, []).append(part.isfinite().all())
