@@ -17,7 +17,7 @@ from tests.support.second_device import process_group
 
 T = TypeVar("T")
 _OWN = re.compile(
-    r"/rounds|/neighbours|uint8|scatter from 0$|(all_gather|broadcast from 0) (torch\.)?int64|within.*float64"
+    r"/rounds|/neighbours|/headers|uint8|scatter from 0$|(all_gather|broadcast from 0) (torch\.)?int64|within.*float64"
 )
 """Messages of strategies between replicas, which send vectors of the hosts' memory; texts, counts and decisions."""
 

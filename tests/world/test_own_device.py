@@ -89,9 +89,7 @@ def lines(shared_gpu: bool, chosen: str, board: Board, rank: int, size: int) -> 
         with redirect_stderr(said):
             device = torch.device("cuda" if shared_gpu or chosen else "mps")
             for _ in range(2):
-                if not wire.endpoint.has_told_of_host:
-                    wire.endpoint.has_told_of_host = True
-                    wire._tell_of_host(device)
+                wire.tell_of_host(device)
     return said.getvalue()
 
 

@@ -129,6 +129,19 @@ class Common:
     """Lets another worker of the host find the same memory (`Wire.find_common`), as long as this one lives."""
 
 
+class _There:
+    """A tensor that is there already: a work without a wait."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> Tensor:
+        return self._x
+
+
 class Wire(ABC):
     """The connection of one worker to the others.
 
@@ -294,6 +307,21 @@ class Wire(ABC):
         fail when one ends. Where workers outlive each other, the death of one of `needs` ends a receive as the death
         of its source does, unless the message is there.
         """
+
+    def sums_on(self, device: torch.device) -> bool:
+        """Whether tensors on `device` are summed there, so that no thread need wait for their sums."""
+        return False
+
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        """Copy `x` to the CPU, by default into new memory, behind the current work of its device.
+
+        The wait for the copy ends as one for a collective.
+        """
+        return _There(x.detach().to("cpu") if into is None else into.copy_(x.detach()))
+
+    def tell_of_host(self, device: torch.device) -> None:
+        """Note that tensors on `device` are summed in the memory of the hosts, which a real wire says once."""
+        return
 
     def carries(self, x: Tensor) -> bool:
         """Whether collectives move tensors such as `x` from device to device, without the memory of the hosts."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from quorate.core.device_copies import Move, waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 
@@ -256,7 +258,8 @@ def count_holders(x: Flat) -> int:
 
 def in_layout(x: Flat, layout: Layout) -> Flat:
     """Return `x` under an equal `layout`, each part on the device named there; parts already there are shared."""
-    return Flat([part.to(p.device) for part, p in zip(x.parts, layout.parts, strict=True)], layout)
+    with waiting_once() as move:
+        return Flat([move(part, p.device) for part, p in zip(x.parts, layout.parts, strict=True)], layout)
 
 
 def vector_on_cpu(x: Flat) -> Flat:
@@ -271,15 +274,22 @@ def add_into(x: Flat, other: Flat, into: Flat) -> Flat:
     return into
 
 
-def scale_into(x: Flat, factor: float, into: Flat) -> Flat:
-    """Write `factor` times `x` into `into`, which is returned."""
-    for part, place in zip(x.parts, into.parts, strict=True):
-        if factor == 1.0:
-            place.copy_(part)
-        elif part.device != place.device:
-            place.copy_(part).mul_(factor)
-        else:
-            torch.mul(part, factor, out=place)
+def scale_into(x: Flat, factor: float, into: Flat, reads: Callable[[Any], None] | None = None) -> Flat:
+    """Write `factor` times `x` into `into`, which is returned.
+
+    Without `reads`, a GPU onto which `x` is copied is waited for. Else nothing is: `reads` gets the event after which
+    the GPU has read `x`, which is not to be written before.
+    """
+    with waiting_once(reads) as move:
+        for part, place in zip(x.parts, into.parts, strict=True):
+            if part.device != place.device:
+                move(part, place)
+                if factor != 1.0:
+                    place.mul_(factor)
+            elif factor == 1.0:
+                place.copy_(part)
+            else:
+                torch.mul(part, factor, out=place)
     return into
 
 
@@ -299,10 +309,10 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
             "sparse=False"
         )
-    with torch.no_grad():
+    with torch.no_grad(), waiting_once() as move:
         for number in sorted({layout.segments[index].part for index in indices}) if part is None else (part,):
             if present and present[0].device.type != "cpu":
-                _pack_on_device(tensors, into, number, scale)
+                _pack_on_device(tensors, into, number, scale, move)
             elif not _pack_joined(tensors, into, number, scale):
                 _pack_each(tensors, into, number, scale)
 
@@ -338,7 +348,7 @@ def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: f
             torch.mul(x, scale, out=place)
 
 
-def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float) -> None:
+def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float, move: Move) -> None:
     """Pack one part of tensors on a GPU: few kernels, and one copy where `into` is on the CPU."""
     indices, place = segments_by_part(into.layout)[part], into.parts[part]
     present = [(local(x), into.layout.segments[index]) for index in indices if (x := tensors[index]) is not None]
@@ -357,11 +367,15 @@ def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, sca
     if scale != 1.0:
         numbers.mul_(scale)
     if stage is not place:
-        place[: len(numbers)].copy_(numbers)
+        move(numbers, place[: len(numbers)])
 
 
 def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
     """Copy each segment into its tensor."""
+    device = local(into[0]).device if into else torch.device("cpu")
+    if device.type != "cpu" and all(part.device.type == "cpu" for part in vector.parts):
+        there = tuple(replace(part, device=device) for part in vector.layout.parts)
+        vector = in_layout(vector, replace(vector.layout, parts=there))
     with torch.no_grad():
         for x, place in zip(into, vector.segments(), strict=True):
             local(x).copy_(place)

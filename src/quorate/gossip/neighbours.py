@@ -23,7 +23,7 @@ from quorate.core.fields import Fields, Header
 from quorate.core.neighbours import Answer, Gift, Given, Neighbours, Request, Written
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
-from quorate.core.vectors import Flat, Layout, bare_layout, empty_vector
+from quorate.core.vectors import Flat, Layout, bare_layout, empty_vector, in_layout
 from quorate.gossip.exchanges import (
     TAG,
     Away,
@@ -128,7 +128,7 @@ class NeighbourExchange:
         """Return the vector in a message, decoded if a codec has written it."""
         layout = self._layout()
         if self.codec is None or not contribution.is_written:
-            return Flat([x.to(p.device) for x, p in zip(tensors, layout.parts, strict=True)], layout)
+            return in_layout(Flat(tensors, layout), layout)
         with self._timer.spending("decode"):
             return self.codec.decode(tensors, layout, contribution.round, source)
 
@@ -435,8 +435,7 @@ class Answers:
 
     def _vector(self, message: Message) -> Flat | None:
         layout = self._layout()
-        parts = [x.to(p.device) for x, p in zip(message.tensors, layout.parts, strict=False)]
-        return Flat(parts, layout) if parts else None
+        return in_layout(Flat(message.tensors, layout), layout) if message.tensors else None
 
 
 class PendingAnswer:

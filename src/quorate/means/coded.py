@@ -27,10 +27,11 @@ from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, Memory, Shapes, elected_, shapes_in
 from quorate.core.contracts import Wire, Work
+from quorate.core.device_copies import to_device
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, coded_segments, digest_of, header_in
 from quorate.means.reducer import Reducer
-from quorate.means.remembering import Remembering, is_finite
+from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
@@ -159,14 +160,66 @@ class Coded(Remembering):
             return super(Remembering, self).abandon(x)  # parts are launched as of this one's layout
         return super().abandon(x)
 
+    @property
+    def _goes_together(self) -> bool:
+        return not self.codec.is_linear
+
+    def _launched_together(self, parts: Mapping[int, Tensor]) -> dict[int, Work[Any]]:
+        if self.codec.is_linear or all(x.device.type == "cpu" for x in parts.values()):
+            return super()._launched_together(parts)
+        staged = [self._staged(part, x) for part, x in parts.items()]
+        joined = self.wire.on_host(torch.cat(staged)).wait()
+        codes = joined.split([len(bits) for bits in staged])
+        return {part: self.wire.all_gather(self._checked(part, bits)) for part, bits in zip(parts, codes, strict=True)}
+
+    def _staged(self, part: int, x: Tensor) -> Tensor:
+        """Return two flags and the code of a part on a GPU: whether `x` is finite, and whether it is not all 0."""
+        with self.spending("encode"):
+            draw, memory = self._draw(part, self.wire.rank), self._memory(part)
+            finite = is_finite_on_device(x)
+            code, self._next[part] = self._own_codec.encode(x.where(finite, 0.0), self._shapes[part], memory, draw)
+            return torch.cat([torch.stack([finite, x.any()]).to(torch.uint8), code])
+
+    def _checked(self, part: int, bits: Tensor) -> Tensor:
+        """Return the code to be sent, as `_code_of` does, from the result of `_staged` on the host."""
+        (is_whole, has_any), code = bits[:2].tolist(), bits[2:]
+        if self._may_abstain and self.codec.votes and not has_any:
+            self._next[part] = self._memory(part)
+            return torch.zeros(len(code) + 1, dtype=torch.uint8)
+        if not is_whole:
+            self._next.pop(part)
+        return code if is_whole else code[:0]
+
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
-        code = self._encoded(part, x)
+        code = self._encoded_on_device(part, x) if x.device.type != "cpu" else self._encoded(part, x)
         return self.wire.all_reduce(code) if self.codec.is_linear else self.wire.all_gather(code)
 
+    def _encoded_on_device(self, part: int, x: Tensor) -> Tensor:
+        """Return the code of a linear codec, as `_encoded` does; the device is not waited for."""
+        with self.spending("encode"):
+            memory, finite = self._memory(part), is_finite_on_device(x)
+            draw = self._draw(part, self.wire.rank)
+            code, left = self._own_codec.encode(x.where(finite, 0.0), self._shapes[part], memory, draw)
+            self._next[part] = {name: numbers.where(finite, memory[name]) for name, numbers in left.items()}
+            return code.where(finite, math.nan)
+
     def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+        device = next((x.device for x in into.values()), torch.device("cpu"))
+        if device.type != "cpu" and not self.codec.is_linear:
+            results = self._on_device(results, device)
         for part, x in into.items():
             codes = [results[part]] if self.codec.is_linear else results[part]
             self._add_up(part, x, codes, [self.wire.rank] if self.codec.is_linear else range(len(codes)))
+
+    def _on_device(self, results: Mapping[int, Any], device: torch.device) -> dict[int, list[Tensor]]:
+        """Return the codes of all parts on a device, by one copy."""
+        codes = [code for part in results for code in results[part]]
+        pieces = iter(
+            to_device(torch.cat(codes), torch.empty(0, dtype=torch.uint8, device=device)).split(
+                [len(code) for code in codes]
+            )
+        )
+        return {part: [next(pieces) for _ in all_] for part, all_ in results.items()}
 
     def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
         return self._elected(super()._summed(x, results))

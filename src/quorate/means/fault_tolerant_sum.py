@@ -26,6 +26,7 @@ from quorate.core.vectors import Flat, Layout, empty_vector, header_in
 from quorate.means.dense import Dense
 from quorate.means.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
+from quorate.wire.work import Done
 
 _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"
@@ -57,6 +58,7 @@ class FaultTolerantSum:
         self.survivors = Survivors(wire.channel("sums"))
         self.counted = wire.size
         """The number of workers whose contributions are in the newest sum."""
+        self.newest_header: Tensor | None = None
         self.is_whole = True
         """Whether all workers live, as far as sums have shown."""
         self._calls = 0
@@ -73,6 +75,10 @@ class FaultTolerantSum:
     @property
     def state(self) -> Any:
         return self.of.state
+
+    def header_of(self, sums: Flat) -> Tensor | None:
+        """See `Reducer.header_of`; that of a sum whose commit has read it."""
+        return self.newest_header
 
     @property
     def outcome(self) -> Outcome | None:
@@ -192,6 +198,10 @@ class _Sum:
         """Whether a part had changed after it was sent, on any worker."""
         self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
+        self._header: Work[Tensor] | None = None
+        """The header of the sum on its way to the host."""
+        self._read: Tensor | None = None
+        """The header on the host, unless the sum was formed again."""
         self._anew: GatherAmongSurvivors | None = None
 
     def done(self) -> bool:
@@ -229,20 +239,25 @@ class _Sum:
                         f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum{error.record}",
                         late,
                     ) from None
-        self._reducer.counted = self._counted
+        self._reducer.counted, self._reducer.newest_header = self._counted, self._read
         return self._x
 
     def _move_on(self, left: float, slice_: float) -> None:
         if self._dense is not None:
             try:
                 self._dense.wait(left)
+                if self._has and self._header is None:
+                    here = self._reducer.of.header_of(self._x)
+                    self._header = self._wire.on_host(header_in(self._x)) if here is None else Done(here)
+                header = self._read = None if self._header is None else self._header.wait(left)
             except PeerFailed as error:
                 if not self._wire.dead:
                     raise
                 self._has, self._reducer.is_whole = False, False
+                header = None
                 del error
             self._dense = None
-            if self._has and bool(header_in(self._x)[self._reducer.changed].any()):
+            if self._has and header is not None and bool(header[self._reducer.changed].any()):
                 self._has, self._has_changed = False, True
         if self._anew is not None:
             self._add_up(self._anew.wait(slice_))
@@ -288,7 +303,7 @@ class _Sum:
         hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in messages]
         tensors = [message.tensors for message in messages.values()]
         self._x = self._reducer.of.sum_of(tensors, list(messages), hosts, self._x)
-        self._counted = len(messages)
+        self._counted, self._read = len(messages), None
         self._over()
 
     def _over(self) -> None:

@@ -9,12 +9,13 @@ from typing import Literal, Protocol, cast
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Wire
+from quorate.core.contracts import Wire, Work
+from quorate.core.device_copies import to_device
 from quorate.core.vectors import Flat, Layout, header_in
 from quorate.means.admission import Admission
 from quorate.means.forward_buffers import BufferCopies
 from quorate.observe.finite import Finite
-from quorate.observe.gradient_noise import NoiseWatch
+from quorate.observe.gradient_noise import NoiseWatch, square_of
 from quorate.observe.local_changes import ALL_SIGNATURES, LocalChanges
 from quorate.observe.signatures import LENGTH, differ, signature
 from quorate.observe.stopping import Stop
@@ -102,6 +103,19 @@ class Announced:
     buffers: BufferCopies | None = None
 
 
+@dataclass(frozen=True)
+class Late:
+    """Numbers that GPUs have measured of one sum, on their way to the host; see `Headers.learn_late`."""
+
+    header: list[float]
+    """The header of the sum without them."""
+    measured: Work[Tensor]
+    mean: Work[Tensor] | None
+    """The squared norm of the mean, where the sum was measured."""
+    counted: int
+    step: int
+
+
 class Headers:
     """The headers of this worker for the means of one optimizer, and what it learns from the sums of all headers.
 
@@ -120,18 +134,22 @@ class Headers:
         self._within, self.is_alone = within, within is not None and wire.size == 1
         """Whether there are no other replicas."""
         self._replica, self._announced, self._rank, self._max_size = replica, announced, wire.rank, wire.max_size
-        self._length = replica.layout.header
+        self.length = replica.layout.header
         """The length of a header without the room for buffers behind it."""
         self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
         self.changed = slice(COUNTS + self._count, self._bad_from)
         """For each part, how many workers changed it after it was sent."""
         self.admission = Admission(wire, self._bad_from)
         self.bad: list[int] = []
-        """The ranks whose gradient in the newest mean was not finite."""
+        """The ranks whose gradient in the newest mean was not finite; or in the mean before, with `is_bad_late`."""
+        self.is_bad_late = False
         self.has_vectors = self.votes = self.has_voted = False
         self._are_finite, self._has_noted = True, False
-        self._sums, self._flag = list[Tensor](), cast("Tensor | None", None)
-        """The sums of parts on a GPU; and whether one of them is not finite, as a tensor on the GPU."""
+        self._sums = list[Tensor]()
+        self._flag = self._square = cast("Tensor | None", None)
+        """The sums of parts on a GPU; and, as tensors on the GPU, whether one of them is not finite, and the square of
+        the gradient that is measured."""
+        self._late: Late | None = None
         if before is not None:
             self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
             self.admission.members = before.admission.members
@@ -155,8 +173,8 @@ class Headers:
 
         `touched` are the parameters that have a gradient. Without `waits` a GPU is not waited for: see `put_flag`.
         """
-        header = [0.0] * self._length
-        self._flag = None
+        header = [0.0] * self.length
+        self._flag = self._square = None
         if self._sums:
             by_dtype = {x.dtype: [y for y in self._sums if y.dtype is x.dtype] for x in self._sums}
             flags = [torch.stack(sums).isfinite().all().logical_not() for sums in by_dtype.values()]
@@ -168,7 +186,11 @@ class Headers:
             header[self._bad_from + self._rank], self._are_finite, self._has_noted = 1.0, True, True
         noise = self._announced.noise
         if noise.due_at <= noise.timer.rounds:
-            header[SQUARE], header[MEASURED] = noise.take(weight)
+            square, header[MEASURED] = noise.take(weight)
+            if isinstance(square, Tensor):
+                self._square = square
+            else:
+                header[SQUARE] = square
         copies = self._announced.buffers
         if copies is not None and copies.buffers.slots:
             header[BUFFERS] = copies.mark()
@@ -177,22 +199,28 @@ class Headers:
         return header
 
     def write_of_gradient(self, header: Tensor, numbers: Sequence[float]) -> None:
-        """Write `numbers`, which `of_gradient` has returned, and the buffers that travel behind them."""
-        header[: self._length].copy_(torch.tensor(numbers, dtype=header.dtype))
-        copies = self._announced.buffers
-        if copies is not None and header.numel() > self._length:
-            copies.write(header[self._length :])
+        """Write `numbers`, which `of_gradient` has returned, and the buffers that travel behind them.
 
-    def put_flag(self, header: Tensor) -> None:
-        """Mark in a header on a GPU whether the gradient is finite, for which `of_gradient` has not waited."""
-        if self._flag is not None:
+        In a header on a GPU are also those for which `of_gradient` has not waited. No thread waits for the GPU.
+        """
+        is_here = header.device.type == "cpu"
+        own = torch.tensor(numbers, dtype=header.dtype)
+        header[: self.length].copy_(own if is_here else to_device(own, header))
+        self._write_more(header)
+
+    def write_measured(self, header: Tensor) -> None:
+        """Write only what a GPU has measured into a header on it, as the other numbers are summed on the hosts."""
+        header[: self.length].zero_()
+        self._write_more(header)
+
+    def _write_more(self, header: Tensor) -> None:
+        if self._flag is not None and header.device.type != "cpu":
             header[self._bad_from + self._rank].copy_(self._flag)
-
-    def with_flag(self, header: list[float]) -> list[float]:
-        """Return the header of `of_gradient` with the mark of `put_flag`; waits for the GPU."""
-        if self._flag is not None and bool(self._flag):
-            header[self._bad_from + self._rank] = 1.0
-        return header
+        if self._square is not None and header.device.type != "cpu":
+            header[SQUARE].copy_(self._square)
+        copies = self._announced.buffers
+        if copies is not None and header.numel() > self.length:
+            copies.write(header[self.length :])
 
     def write_of_vector(self, header: Tensor, weight: float) -> None:
         """Write the header of a vector that is no gradient."""
@@ -220,10 +248,49 @@ class Headers:
         if self.admission.is_open:
             self.admission.put(header)
 
-    def of_sum(self, sums: Flat) -> list[float]:
-        """Return the header of a sum; of a sum of pieces, see `joined`."""
-        header: list[float] = header_in(sums)[: self._length].tolist()
+    def of_sum(self, summed: Tensor) -> list[float]:
+        """Return the header of a sum from its numbers on the CPU; of a sum of pieces, see `joined`."""
+        header: list[float] = summed[: self.length].tolist()
         return header if self._within is None else self.joined(header)
+
+    @property
+    def waits_for_bad(self) -> bool:
+        """Whether a step waits until it knows which gradients are not finite, as its update depends on it."""
+        return self._within is not None or self._announced.finite.policy in ("skip", "raise")
+
+    def measured_in(self, sums: Flat, wire: Wire) -> Work[Tensor]:
+        """Copy to the host what GPUs have measured of a sum: see `with_measured`."""
+        own = header_in(sums)
+        return wire.on_host(torch.cat([own[SQUARE : SQUARE + 1], own[self._bad_from : self.length]]))
+
+    def with_measured(self, header: list[float], measured: Tensor) -> list[float]:
+        """Return the `header` with the numbers of `measured_in`."""
+        square, *bad = measured.tolist()
+        return [*header[:SQUARE], square, *header[SQUARE + 1 : self._bad_from], *bad]
+
+    def learn_late(self, header: list[float], sums: Flat, wire: Wire, counted: int) -> None:
+        """Note that the next step reads what GPUs have measured of this sum, which this one does not wait for."""
+        mean = None
+        if header[MEASURED] > 0 and not any(header[self.changed]):
+            factor = counted / header[WEIGHT]
+            squares = [torch.linalg.vector_norm(x).float().square() for x in numbers_of(sums)]
+            mean = wire.on_host(torch.stack(squares).sum() * factor**2)
+        step = self._announced.noise.timer.steps + 1
+        self._late = Late(header, self.measured_in(sums, wire), mean, counted, step)
+
+    def take_late(self) -> None:
+        """Read what GPUs have measured of the sum before; all workers call this at the same place."""
+        late, self._late = self._late, None
+        if late is None:
+            return
+        header = self.with_measured(late.header, late.measured.wait())
+        if late.mean is not None:
+            gradients = late.counted - round(header[ENDED] + header[PAUSED])
+            squares = header[SQUARE], header[MEASURED], header[WEIGHT]
+            self._announced.noise.saw(*squares, gradients, float(late.mean.wait()), late.step)
+        if any(header[self._bad_from :]):
+            self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
+            self.is_bad_late = True
 
     def most_of_pieces(self, number: float) -> float:
         """Return the largest `number` of the workers of this replica's pieces; all of them call it."""
@@ -263,7 +330,7 @@ class Headers:
     def learn_gradients(self, header: Sequence[float]) -> None:
         """Read the parameters that were used, and the bad ranks, from the header of a mean of gradients."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
-        self.bad = []
+        self.bad = self.bad if self.is_bad_late else []
         if any(header[self._bad_from :]):
             self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
         if self._rank in self.bad and not self._has_noted:
@@ -273,13 +340,14 @@ class Headers:
     def copy_buffers(self, header: Sequence[float], sums: Flat) -> None:
         """Copy buffers after a complete sum, on all workers: see `BufferCopies.copy`."""
         if self._announced.buffers is not None:
-            self._announced.buffers.copy(header[BUFFERS], header_in(sums)[self._length :])
+            self._announced.buffers.copy(header[BUFFERS], header_in(sums)[self.length :])
 
     def measure(self, header: Sequence[float], mean: Flat, counted: int) -> None:
         """Measure the `mean` of the gradients of `counted` workers, unless parts changed after they were sent."""
         if not any(header[self.changed]):
             gradients = counted - round(header[ENDED] + header[PAUSED])
-            self._announced.noise.saw(header[SQUARE], header[MEASURED], header[WEIGHT], gradients, numbers_of(mean))
+            squares, step = square_of(numbers_of(mean)), self._announced.noise.timer.steps + 1
+            self._announced.noise.saw(header[SQUARE], header[MEASURED], header[WEIGHT], gradients, squares, step)
 
 
 class Saves(Protocol):

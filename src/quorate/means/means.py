@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from quorate.buckets.ready import ReadyGradients
 from quorate.core.contracts import Wire, Work
+from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
@@ -20,14 +21,15 @@ from quorate.means.dense import Dense
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.forward_buffers import BufferCopies
 from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers, edits_in
-from quorate.means.reducer import Reducer
+from quorate.means.on_host import OnHost
+from quorate.means.reducer import InParts, Reducer
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.survivors import Survivors
-from quorate.wire.work import Done, Together
+from quorate.wire.work import Done, Followed, Together
 
 _POLL = 0.02
 
@@ -89,6 +91,12 @@ class MeansOfAll:
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
+        self._follows = wire.sums_on(self.layout.parts[-1].device) and watches.beside is None
+        """Whether the stream of the GPU waits for sums, and this thread only for numbers of them. A death would hold up
+        the stream, so that a worker that is to survive it waits itself."""
+        is_by_host = isinstance(self.reducer, InParts) and self._follows
+        self._header_wire = wire.channel("headers") if is_by_host and not self.headers.is_alone else None
+        """Sums headers on the hosts, where vectors are summed on GPUs: no step waits for a GPU to read them."""
         self._has_outcomes = type(self.reducer).outcome is not Reducer.outcome
         """Whether the reducer may leave workers out of a mean."""
         self._blank = partial(empty_vector, self.layout, wire.empty)
@@ -113,7 +121,7 @@ class MeansOfAll:
         self.share = 0.0
         self.vectors = 0
         """The number of means of vectors that this worker has begun in its steps."""
-        self._under_way: Work[Flat] | None = None
+        self._under_way: Work[tuple[Flat, Tensor]] | None = None
         """The newest mean in which this worker takes part without stepping."""
         self._weight = 1.0
         if before is not None:
@@ -176,10 +184,10 @@ class MeansOfAll:
         self.vectors += 1
         with self._timer.spending("encode"):
             self._weighs(weight)
-            sent = self._vector(x, weight)
-            self.headers.sign_vector(header_in(sent))
-            sums = self.reducer.start(sent, self.reducer.kept(sent))
-        return Timed(Together([sums], lambda sums: self._weighted(sums[0]), self.wire.clock), self._timer)
+            sent, own = self._vector(x, weight)
+            self.headers.sign_vector(own)
+            work = self._summed(sent, own, self.reducer.kept)
+        return Timed(Together([work], lambda results: self._weighted(*results[0]), self.wire.clock), self._timer)
 
     def of_gradient(self) -> Work[Flat]:
         self._arrive()
@@ -188,6 +196,7 @@ class MeansOfAll:
 
     def _arrive(self) -> None:
         self._timer.arrived()
+        self.headers.take_late()
         self._finish_shadow()
 
     def of_number(self, value: Tensor) -> Tensor:
@@ -206,22 +215,35 @@ class MeansOfAll:
         def write_header(header: Tensor, touched: Sequence[bool], dirty: set[int]) -> None:
             last, has_sent_parts = self.ready.flat.parts[-1], self.ready.hands_on
             headers.look(*(() if has_sent_parts else self.ready.flat.parts[:-1]), last[: last.numel() - header.numel()])
-            numbers[:] = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
-            headers.write_of_gradient(header, numbers)
-            if header.device.type != "cpu":
-                headers.put_flag(header)
-            for part in dirty:
-                header[headers.changed.start + part] = 1.0
+            numbers[:] = own = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
+            if dirty:
+                own = list(numbers)
+                for part in dirty:
+                    own[headers.changed.start + part] = 1.0
+            if self._header_wire is None:
+                headers.write_of_gradient(header, own)
+            else:
+                headers_summed.append(self._header_wire.all_reduce(torch.tensor(own, dtype=torch.float64)))
+                headers.write_measured(header)
 
         def write_again(header: Tensor) -> None:
-            headers.write_of_gradient(header, headers.with_flag(numbers))
+            headers.write_of_gradient(header, numbers)
 
+        headers_summed = list[Work[Tensor]]()
         with self._timer.spending("encode"):
             self.ready.complete(write_header)
             launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(write_again))
 
         def finish(sums: list[Flat]) -> Flat:
-            header = self.headers.of_sum(sums[0])
+            if not headers_summed:
+                header = headers.of_sum(self._header_in(sums[0]))
+            elif headers.waits_for_bad:
+                measured = headers.measured_in(sums[0], self.wire)
+                own = headers.with_measured(headers_summed[0].wait().tolist(), measured.wait())
+                header = headers.of_sum(torch.tensor(own, dtype=torch.float64))
+            else:
+                header = headers.of_sum(headers_summed[0].wait())
+                headers.learn_late(header, sums[0], self.wire, self.reducer.counted)
             self._learn(header)
             headers.learn_gradients(header)
             for part, changed in enumerate(header[headers.changed]):
@@ -230,12 +252,36 @@ class MeansOfAll:
             if header[BUFFERS]:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
-            mean = self._weighted(sums[0], header[WEIGHT])
-            if header[MEASURED] > 0:
+            mean = self._scaled(sums[0], header[WEIGHT], header[WEIGHT])
+            if header[MEASURED] > 0 and (not headers_summed or headers.waits_for_bad):
                 headers.measure(header, mean, self.reducer.counted)
             return mean
 
-        return Together([launched], finish, self.wire.clock)
+        return Together([Followed(launched) if self._follows else launched], finish, self.wire.clock)
+
+    def _header_in(self, sums: Flat) -> Tensor:
+        """Return the header of a sum on the CPU; a GPU is waited for."""
+        header = header_in(sums)
+        if header.device.type == "cpu":
+            return header
+        here = self.reducer.header_of(sums)
+        return self.wire.on_host(header).wait() if here is None else here
+
+    def _summed(self, sent: Flat, own: Tensor, kept: Callable[[Flat], Callable[[], Flat]]) -> Work[tuple[Flat, Tensor]]:
+        """Launch the sum of a vector with the header `own`, which is on the CPU."""
+        header, headers = header_in(sent), self._header_wire
+        if headers is not None:
+            header.zero_()
+            works: list[Work[Any]] = [
+                Followed(self.reducer.start(sent, kept(sent))),
+                headers.all_reduce(own[: self.headers.length].double()),
+            ]
+            return Together(works, lambda results: (results[0], results[1]), self.wire.clock)
+        if header.device.type != "cpu":
+            header.copy_(to_device(own, header))
+        launched = self.reducer.start(sent, kept(sent))
+        work = Followed(launched) if self._follows else launched
+        return Together([work], lambda sums: (sums[0], self._header_in(sums[0])), self.wire.clock)
 
     def _learn_alone(self, weight: float) -> None:
         """Handle a gradient without other replicas: there is no mean to form, and gradients stay in place."""
@@ -260,7 +306,8 @@ class MeansOfAll:
     def _carries_buffers(self) -> bool:
         """Whether sums are of the numbers as they are, so that a header may be longer than the reducer knows."""
         reducer = self.reducer
-        return isinstance(reducer.of if isinstance(reducer, FaultTolerantSum) else reducer, Dense)
+        reducer = reducer.of if isinstance(reducer, FaultTolerantSum) else reducer
+        return isinstance(reducer.inner if isinstance(reducer, OnHost) else reducer, Dense)
 
     def _hold_buffers(self, copies: BufferCopies, room: int) -> None:
         copies.room = room
@@ -290,12 +337,17 @@ class MeansOfAll:
         self.reducer.again(part, sums.parts[part]).wait()
         header_in(sums).copy_(header)
 
-    def _vector(self, x: Flat, weight: float) -> Flat:
-        """Return the message of a vector that is no gradient; zeros where its weight is 0."""
+    def _vector(self, x: Flat, weight: float) -> tuple[Flat, Tensor]:
+        """Return the message of a vector that is no gradient, zeros where its weight is 0, and its header on the CPU.
+
+        The header is a part of the message if that is on the CPU as well.
+        """
         into = empty_vector(x.layout, self.wire.empty)  # with moments or numbers it is longer than the parameters
         sent = scale_into(x, weight / self._divisor, into) if weight > 0 else Flat.zeros(x.layout)
-        self.headers.write_of_vector(header_in(sent), weight)
-        return sent
+        header = header_in(sent)
+        own = header if header.device.type == "cpu" else torch.zeros(header.numel(), dtype=header.dtype)
+        self.headers.write_of_vector(own, weight)
+        return sent, own
 
     def _learn(self, header: Sequence[float]) -> None:
         is_away, all_away = self.ended or self.paused, self.all_ended or self.all_away
@@ -305,14 +357,14 @@ class MeansOfAll:
             self._watches.away_changed(away > self._away)
         self._away, self.some_away = away, away > 0
 
-    def _weighted(self, sums: Flat, weight: float | None = None) -> Flat:
-        contributors = weight
-        if weight is None:
-            header = self.headers.of_sum(sums)
-            weight, contributors = header[WEIGHT], header[VECTORS]
-            self.share = contributors / self.reducer.counted
-            self._learn(header)
-            self.headers.compare(header)
+    def _weighted(self, sums: Flat, summed: Tensor) -> Flat:
+        header = self.headers.of_sum(summed)
+        self.share = header[VECTORS] / self.reducer.counted
+        self._learn(header)
+        self.headers.compare(header)
+        return self._scaled(sums, header[WEIGHT], header[VECTORS])
+
+    def _scaled(self, sums: Flat, weight: float, contributors: float) -> Flat:
         self._timer.contributors = round(contributors or 0)
         if self._has_outcomes:
             self._watches.exclusions.saw(self.reducer.outcome)
@@ -325,11 +377,13 @@ class MeansOfAll:
         Raises as `Work.wait`; the timeout is that of one mean.
         """
         self.ended = True
+        self.headers.take_late()
         self._until(lambda means: means.all_ended, others)
 
     def shadow_until_paused(self, others: Sequence[MeansOfAll]) -> None:
         """Take part with weight 0 until no worker steps: each has paused or ended. `resume` ends the pause."""
         self.paused = True
+        self.headers.take_late()
         self._until(lambda means: means.all_away, others)
 
     def resume(self) -> None:
@@ -361,18 +415,18 @@ class MeansOfAll:
             contribution, edited = self._shadow.contribution()
             x, weight = contribution or (Flat.zeros(self.layout), 0.0)
             self._weighs(weight)
-            sent = self._vector(x, weight)
-            header_in(sent)[ENDED], header_in(sent)[PAUSED] = float(self.ended), float(self.paused)
+            sent, own = self._vector(x, weight)
+            own[ENDED], own[PAUSED] = float(self.ended), float(self.paused)
             if edited is not None:
-                self.headers.write_edit(header_in(sent), edited)
-            self._under_way = self.reducer.start(sent, self.reducer.kept(sent))
+                self.headers.write_edit(own, edited)
+            self._under_way = self._summed(sent, own, self.reducer.kept)
 
     def _finish_shadow(self) -> None:
         if self._under_way is None:
             return
         under_way, self._under_way = self._under_way, None
-        sums = under_way.wait()
-        header = self.headers.of_sum(sums)
+        sums, summed = under_way.wait()
+        header = self.headers.of_sum(summed)
         self.some_ended, self.all_ended = header[ENDED] > 0, header[ENDED] == self.reducer.counted
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
         self.edits, self.share = edits_in(header, self.reducer.counted), header[VECTORS] / self.reducer.counted

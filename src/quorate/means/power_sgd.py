@@ -31,11 +31,12 @@ from torch import Tensor
 
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work
+from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, Segment, bare_layout, coded_segments
 from quorate.means.reducer import Reducer
-from quorate.means.remembering import Remembering, is_finite
+from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
 from quorate.wire.cost import all_reduce_bytes
 
 
@@ -117,6 +118,8 @@ class PowerSGD(Remembering):
         matrices = [(x, layout.parts[part]) for part, cut in self._parts.items() for x in cut.matrices]
         q = {x.segment.name: torch.zeros(x.m, x.rank, dtype=of.dtype, device=of.device) for x, of in matrices}
         self._state = PowerSGDState(error=Flat.zeros(bare_layout(layout)), q=q)
+        self._first_q: dict[str, Tensor] = {}
+        """On a GPU, the Q that takes the place of zeros, by the name of the tensor."""
         self._parts_under_way: dict[int, _PartUnderWay] = {}
         self._next: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
         """The memory of each part as it is once the newest sum counts: the error, and each Q."""
@@ -173,34 +176,53 @@ class PowerSGD(Remembering):
 
     def _q_of(self, matrix: _Matrix, like: Tensor) -> Tensor:
         q = self._state.q.get(matrix.segment.name) if self.settings.warm_start else None
-        if q is not None and q.shape == (matrix.m, matrix.rank) and bool(q.any()):
-            return q.to(like)
+        is_kept = q is not None and q.shape == (matrix.m, matrix.rank)
+        if like.device.type != "cpu" and is_kept and q is not None:  # which does not wait to see whether there is one
+            first = self._first_q.get(matrix.segment.name)
+            if first is None:
+                first = self._first_q[matrix.segment.name] = self._drawn(matrix, like)
+            return q.to(like).where(q.any(), first)
+        return q.to(like) if is_kept and q is not None and bool(q.any()) else self._drawn(matrix, like)
+
+    def _drawn(self, matrix: _Matrix, like: Tensor) -> Tensor:
         draw = Draw(seed=self._seed, round=self._state.sums, part=matrix.segment.part)
         numbers = torch.randn(matrix.m, matrix.rank, generator=draw.generator(torch.device("cpu"), shared=True))
-        return numbers.to(like)
+        return to_device(numbers, like) if like.device.type != "cpu" else numbers.to(like)
 
     def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Tensor]) -> None:
         """Sum Q, and write the products."""
-        thin: dict[int, list[Tensor]] = {}
+        thin = self._bases(results)
         second: dict[int, Work[Tensor]] = {}
         for part, x in into.items():
             m, cut = self._parts_under_way[part].m, self._parts[part]
             if m is None:
                 continue
             with self.spending("encode"):
-                *sums, others = results[part].split([matrix.n * matrix.rank for matrix in cut.matrices] + [_rest(cut)])
+                *_, others = results[part].split([matrix.n * matrix.rank for matrix in cut.matrices] + [_rest(cut)])
                 for place, numbers in zip(cut.others_of(x), others.split([e - b for b, e in cut.others]), strict=True):
                     place.copy_(numbers)
-                ps = thin[part] = [
-                    _orthonormal(p.view(-1, matrix.rank)) for p, matrix in zip(sums, cut.matrices, strict=True)
-                ]
+                ps = thin[part]
                 sent = torch.cat([(matrix.of(m).T @ p).reshape(-1) for p, matrix in zip(ps, cut.matrices, strict=True)])
                 self._remember(part, m, ps, sent)
             second[part] = self.wire.all_reduce(sent)
+        if second and into[max(second)].device.type != "cpu":
+            second[max(second)].wait()  # by when the GPU has the others
         for part, work in second.items():
             sums_of_q = work.wait()
             with self.spending("decode"):
                 self._multiply(part, into[part], thin[part], sums_of_q)
+
+    def _bases(self, results: Mapping[int, Tensor]) -> dict[int, list[Tensor]]:
+        """Return orthonormal columns for the sum P of each matrix, by part: on a GPU all of one shape at once."""
+        sums: list[Tensor] = []
+        parts = [part for part in results if self._parts_under_way[part].m is not None]
+        for part in parts:
+            matrices = self._parts[part].matrices
+            pieces = results[part].split([matrix.n * matrix.rank for matrix in matrices] + [_rest(self._parts[part])])
+            sums += [p.view(-1, matrix.rank) for p, matrix in zip(pieces, matrices, strict=False)]
+        with self.spending("encode"):
+            bases = iter(_all_orthonormal(sums))
+        return {part: [next(bases) for _ in self._parts[part].matrices] for part in parts}
 
     def _qs(self, part: int, numbers: Tensor) -> list[Tensor]:
         matrices = self._parts[part].matrices
@@ -209,7 +231,8 @@ class PowerSGD(Remembering):
 
     def _remember(self, part: int, m: Tensor, ps: Sequence[Tensor], own: Tensor) -> None:
         """Subtract this worker's product from M, which becomes the error; a non-finite part leaves none."""
-        if not is_finite(own):
+        is_here = own.device.type == "cpu"
+        if is_here and not is_finite(own):
             self._next.pop(part, None)
             return
         cut = self._parts[part]
@@ -217,14 +240,16 @@ class PowerSGD(Remembering):
             matrix.of(m).sub_(p @ q.T)
         for place in cut.others_of(m):
             place.zero_()
-        self._next[part] = (m, {})
+        self._next[part] = (m if is_here else m.where(is_finite_on_device(own), self._state.error.parts[part]), {})
 
     def _multiply(self, part: int, into: Tensor, ps: Sequence[Tensor], numbers: Tensor) -> None:
-        qs = {}
+        qs, is_here = {}, numbers.device.type == "cpu"
+        finite = None if is_here else is_finite_on_device(numbers)
         for matrix, p, q in zip(self._parts[part].matrices, ps, self._qs(part, numbers), strict=True):
             matrix.of(into).copy_(p @ q.T)
-            qs[matrix.segment.name] = q.clone()
-        if part in self._next and is_finite(numbers):
+            name = matrix.segment.name
+            qs[name] = q.clone() if finite is None else q.where(finite, self._state.q[name].to(q))
+        if part in self._next and (not is_here or is_finite(numbers)):
             self._next[part] = (self._next[part][0], qs)
 
     def wire_bytes(self, size: int) -> int:
@@ -250,6 +275,25 @@ class PowerSGD(Remembering):
 
 def _rest(cut: _Part) -> int:
     return sum(end - begin for begin, end in cut.others)
+
+
+def _all_orthonormal(all_: Sequence[Tensor]) -> list[Tensor]:
+    """Return `_orthonormal` of each matrix; those of one shape on a GPU together, and no thread waits for it."""
+    if not all_ or all_[0].device.type == "cpu":
+        return [_orthonormal(p) for p in all_]
+    bases: list[Tensor] = list(all_)
+    by_shape: dict[torch.Size, list[int]] = {}
+    for place, p in enumerate(all_):
+        by_shape.setdefault(p.shape, []).append(place)
+    for places in by_shape.values():
+        p = torch.stack([all_[place] for place in places])
+        finite = p.isfinite().flatten(1).all(1).view(-1, 1, 1)
+        safe = p.where(finite, 0.0)
+        scale = safe.abs().amax((1, 2), keepdim=True)
+        basis = torch.linalg.qr(safe / scale.where(scale > 0, 1.0))[0].where(finite, math.nan)
+        for place, basis_of_one in zip(places, basis.unbind(), strict=True):
+            bases[place] = basis_of_one
+    return bases
 
 
 def _orthonormal(p: Tensor) -> Tensor:

@@ -64,13 +64,17 @@ class Reducer(ABC):
             if part not in self._under_way:
                 self.part_ready(part, tensor)
         works, self._under_way = self._under_way, {}
-        return Together(
-            [works[part] for part in range(len(x.parts))], lambda results: self._summed(x, results), self.wire.clock
-        )
+        in_order = [works[part] for part in range(len(x.parts))]
+        is_on_gpu = x.parts[-1].device.type != "cpu"
+        return Together(in_order, lambda results: self._summed(x, results), self.wire.clock, last_first=is_on_gpu)
 
     def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
         """Return `x` with the sum in it, from the results of the works of its parts."""
         return x
+
+    def header_of(self, sums: Flat) -> Tensor | None:
+        """Return the header of the newest sum, if it is on the CPU although `sums` are not."""
+        return None
 
     def kept(self, x: Flat) -> Callable[[], Flat]:
         """Return the argument `kept` of `start` for a vector that the sum is written into; never called here."""

@@ -20,7 +20,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
 from quorate.core.settings import settings_for, written_settings
-from quorate.core.vectors import Layout
+from quorate.core.vectors import Layout, layout_on_cpu
 from quorate.means import WITHOUT_CODEC, reducers
 from quorate.means.coded import Coded
 from quorate.means.hierarchical import Hierarchical
@@ -138,16 +138,37 @@ class Reduction:
 
     def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         """Return the reducer of vectors with this layout; `seed` is the run's."""
-        made = self._reducer(layout, wire, seed)
-        if self.settings.on_anomaly != "ignore":
-            from quorate.means.guarded import Guarded
+        device = layout.parts[-1].device
+        is_by_host = all(part.device == device for part in layout.parts) and device.type != "cpu"
+        is_by_host = is_by_host and not (wire.sums_on(device) and self._works_on_devices(layout, wire))
+        made = self._guarded(layout_on_cpu(layout) if is_by_host else layout, wire, seed)
+        if is_by_host:
+            from quorate.means.on_host import OnHost
 
-            made = Guarded(made, seed, skips=self.settings.on_anomaly == "skip")
+            made = OnHost(made, layout)
         if not self.settings.attack:
             return made
         from quorate.means.attacked import Attacked
 
         return Attacked(made, attack_from(self.settings.attack), seed)
+
+    def _works_on_devices(self, layout: Layout, wire: Wire) -> bool:
+        """Whether vectors on GPUs are summed or encoded there; all other ways exchange messages of the hosts."""
+        if self.rule is not None or self.settings.on_anomaly != "ignore":
+            return False
+        if not isinstance(self.codec, Codec):
+            return self.codec is not None or self.settings.reduce == AUTO
+        shapes = shapes_in(layout).values()
+        has_length = None not in [self.codec.wire_bytes(shape) for shape in shapes]
+        return has_length and self.way(shapes, wire.size) in ("sum", GATHER)
+
+    def _guarded(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
+        made = self._reducer(layout, wire, seed)
+        if self.settings.on_anomaly != "ignore":
+            from quorate.means.guarded import Guarded
+
+            made = Guarded(made, seed, skips=self.settings.on_anomaly == "skip")
+        return made
 
     def _reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
         if self.rule is not None:

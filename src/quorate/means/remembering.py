@@ -41,20 +41,32 @@ class Remembering(Reducer):
     def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
         """Write the sums of the parts in `own` into `into`, from the results of their first exchanges; may wait."""
 
+    def _launched_together(self, parts: Mapping[int, Tensor]) -> dict[int, Work[Any]]:
+        """Launch the first exchanges of several parts on a GPU, which is waited for at most once."""
+        return {part: self._launched(part, x) for part, x in parts.items()}
+
+    @property
+    def _goes_together(self) -> bool:
+        """Whether parts in `own` on a GPU are launched together at the end, as the host has to wait for their codes."""
+        return False
+
     def _begin(self) -> None:
         self.commit()
 
     def _first(self, part: int, x: Tensor) -> Work[Any]:
-        return self._launched(part, x) if part in self._own_parts else self.wire.all_reduce(x)
+        return self._launched_together({part: x})[part] if part in self._own_parts else self.wire.all_reduce(x)
 
     def part_ready(self, part: int, x: Tensor) -> None:
         if not self._under_way:
             self._begin()
-        self._under_way[part] = self._first(part, x)
+        if not (part in self._own_parts and x.device.type != "cpu" and self._goes_together):
+            self._under_way[part] = self._first(part, x)
 
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         if not self._under_way:
             self._begin()
+        late = {part: x.parts[part] for part in sorted(self._own_parts) if part not in self._under_way}
+        self._under_way |= self._launched_together(late)
         work = super().start(x, kept)
         self._is_over = True
         return work
@@ -77,6 +89,11 @@ class Remembering(Reducer):
         own = sorted(self._own_parts)
         self._finish({part: x.parts[part] for part in own}, {part: results[part] for part in own})
         return x
+
+
+def is_finite_on_device(x: Tensor) -> Tensor:
+    """Return whether every number is finite as a tensor on the device of `x`, which is not waited for."""
+    return x.isfinite().all()
 
 
 def is_finite(x: Tensor) -> bool:

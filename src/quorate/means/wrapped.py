@@ -42,6 +42,9 @@ class Wrapped(Reducer):
     def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
         return self._inner.start(x, kept)
 
+    def header_of(self, sums: Flat) -> Tensor | None:
+        return self._inner.header_of(sums)
+
     def abandon(self, x: Flat) -> Work[list[Any]]:
         return self._inner.abandon(x)
 

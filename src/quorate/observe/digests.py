@@ -54,12 +54,20 @@ def digest_of(parts: Sequence[Tensor]) -> int:
 
     Of large tensors it is that of a sample of words, so that it takes a millisecond.
     """
-    total = 0
-    for place, part in enumerate(parts, 1):
+    sampled = []
+    for part in parts:
         x = local(part).detach().reshape(-1)
         stride = max(1, x.numel() // _SAMPLE)
-        total += place * digest(x[::stride] if stride > 1 else x)
-    return total % 2**64
+        sampled.append(x[::stride] if stride > 1 else x)
+    return sum(place * bits for place, bits in enumerate(digests(sampled), 1)) % 2**64
+
+
+def digests(parts: Sequence[Tensor]) -> list[int]:
+    """Return the `digest` of each tensor; a GPU is waited for once."""
+    sums = [bits_of(x) for x in parts]
+    if len({x.device for x in sums}) == 1 and sums[0].device.type != "cpu":
+        return [int(x) for x in torch.stack(sums).tolist()]
+    return [int(x) for x in sums]
 
 
 class Digests:
@@ -121,7 +129,7 @@ class Digests:
 
     def text(self) -> bytes:
         """Return the digests of the parameters as they are."""
-        return json.dumps([digest(x) for x in self._named()[1]]).encode()
+        return json.dumps(digests(self._named()[1])).encode()
 
     def _compare(self, number: int, when: str, reason: str | None = None, *, tells: bool = False) -> None:
         wire, board = self._wire, self._wire.board

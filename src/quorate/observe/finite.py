@@ -29,10 +29,20 @@ def check_policy(policy: str) -> None:
 
 def is_finite(parts: Sequence[Tensor]) -> bool:
     """Return whether all numbers are finite. Cost: one pass, which adds up; a non-finite sum takes a second one."""
+    if any(part.device.type != "cpu" for part in parts):
+        return _is_finite_on_device(parts)
     total = sum(float(abs(part.sum())) if part.is_complex() else float(part.sum()) for part in parts)
     if math.isfinite(total):
         return True
     return all(bool(torch.isfinite(part).all()) for part in parts)
+
+
+def _is_finite_on_device(parts: Sequence[Tensor]) -> bool:
+    """Return `is_finite` of tensors on GPUs; each device is waited for once."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for part in parts:
+        by_device.setdefault(part.device, []).append(part.isfinite().all())
+    return all(bool(torch.stack(flags).all()) for flags in by_device.values())
 
 
 def seems_finite(parts: Sequence[Tensor]) -> bool:

@@ -22,7 +22,14 @@ ROUNDS, SPAN = 32, 4
 
 def square_of(parts: Sequence[Tensor]) -> float:
     """Return the squared Euclidean norm of all parts together. Cost: one pass."""
-    return sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
+    return sum(norm**2 for norm in _numbers([torch.linalg.vector_norm(part) for part in parts]))
+
+
+def _numbers(norms: Sequence[Tensor]) -> list[float]:
+    """Return the values of norms; a GPU is waited for once."""
+    if any(x.device.type != "cpu" for x in norms):
+        return [float(x) for x in torch.stack([x.float() for x in norms]).tolist()]
+    return [float(x) for x in norms]
 
 
 def next_span(number: int) -> int:
@@ -73,9 +80,9 @@ class NoiseWatch:
         if self.is_due:
             self._norms += map(torch.linalg.vector_norm, parts)  # a GPU is synchronized after all were sent
 
-    def take(self, weight: float) -> tuple[float, float]:
+    def take(self, weight: float) -> tuple[float | Tensor, float]:
         """Return `weight` times the squared norm of the gradient, and `weight`, for the header; (0, 0) without a
-        gradient.
+        gradient. The former is a tensor on the gradient's GPU, which is not waited for.
 
         A contribution is the gradient times its weight over the number of workers.
         """
@@ -83,12 +90,18 @@ class NoiseWatch:
         if not self._norms:
             return 0.0, 0.0
         norms, self._norms = self._norms, []
-        return (sum(float(x) ** 2 for x in norms) * self._size**2 / weight, weight) if weight > 0 else (0.0, 0.0)
+        if weight <= 0:
+            return 0.0, 0.0
+        factor = self._size**2 / weight
+        if norms[0].device.type != "cpu":
+            return torch.stack([x.float() for x in norms]).square().sum() * factor, weight
+        return sum(float(x) ** 2 for x in norms) * factor, weight
 
-    def saw(self, square: float, measured: float, weight: float, gradients: int, mean: Sequence[Tensor]) -> None:
-        """Take the sums of the numbers of `take`, the sum of weights, and the mean of `gradients` gradients."""
+    def saw(self, square: float, measured: float, weight: float, gradients: int, mean: float, step: int) -> None:
+        """Take the sums of the numbers of `take`, the sum of weights, and the squared norm of the mean of `gradients`
+        gradients, which `step` has agreed on."""
         if self._losses.is_first and self.counts(measured, weight, gradients):
-            self._note(Squares(gradients=gradients, own=square / weight, mean=square_of(mean)))
+            self._note(Squares(gradients=gradients, own=square / weight, mean=mean), step)
 
     # -- rounds
 
@@ -111,13 +124,14 @@ class NoiseWatch:
             mean = square_of(sums) * (self.divisor / weight) ** 2
             squares = Squares(gradients=gradients, own=square / weight, mean=mean)
             lost = squares.noise * (1 / smoothing - 1)  # out of each contribution; an n-th of it out of the mean
-            self._note(Squares(gradients=gradients, own=squares.own + lost, mean=squares.mean + lost / gradients))
+            squares = Squares(gradients=gradients, own=squares.own + lost, mean=squares.mean + lost / gradients)
+            self._note(squares, self.timer.steps + 1)
 
     def counts(self, measured: float, weight: float, gradients: int) -> bool:
         """Return whether all contributions to a sum were measured, and two gradients or more."""
         return self._is_on and gradients > 1 and weight > 0 and math.isclose(measured, weight, rel_tol=1e-4)
 
-    def _note(self, squares: Squares) -> None:
+    def _note(self, squares: Squares, step: int) -> None:
         if not math.isfinite(squares.own + squares.mean):
             return
         if self._asked.is_wanted:
@@ -128,7 +142,7 @@ class NoiseWatch:
         smoothed = self._smoothing.add(squares)
         recorder.write(
             Noise(
-                step=self.timer.steps + 1,
+                step=step,
                 time=self.timer.clock.now(),
                 optimizer=self.timer.name,
                 gradients=squares.gradients,

@@ -9,9 +9,20 @@ or to reduce and scatter, takes half of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from quorate.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the bytes of one axis of a mesh go from worker to worker of a host."""
+
+    latency: float
+    """Seconds."""
+    bandwidth: float
+    """Bytes per second of a worker, each way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +46,19 @@ class Cluster:
     """Whether parameters and gradients are exchanged while workers compute."""
     sends_pieces: bool = False
     """Whether each of T workers of a tensor axis sends a T-th of activations to the next stage, which gathers them."""
+
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    """By axis (replicas, stages, shards, tensor), where its bytes go another way than those of other axes: by shared
+    memory, the sockets of messages, or a process group of torch."""
+
+    def of_axis(self, axis: str) -> Cluster:
+        """Return the cluster as exchanges along `axis` see it."""
+        way = self.ways.get(axis)
+        if way is None:
+            return self
+        if not self.per_host:  # all workers reach each other alike
+            return replace(self, latency=way.latency, bandwidth=way.bandwidth)
+        return replace(self, inside_latency=way.latency, inside_bandwidth=way.bandwidth)
 
     def __post_init__(self) -> None:
         """Raise `ConfigurationError` for impossible figures."""

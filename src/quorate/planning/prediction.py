@@ -133,7 +133,7 @@ def _send(stages: Sequence[Stage], layout: Layout, cluster: Cluster, examples: f
     if layout.stages == 1:
         return 0.0
     output = max(stage.output for stage in stages[:-1]) * examples
-    return cluster.send(output, layout.shards * layout.tensor, layout.tensor)
+    return cluster.of_axis("stages").send(output, layout.shards * layout.tensor, layout.tensor)
 
 
 def _sharded(
@@ -142,6 +142,7 @@ def _sharded(
     """Return the seconds of waiting for gathers (except those of ZeRO 3, which passes include) and sums over shards."""
     if layout.shards == 1:
         return 0.0
+    cluster = cluster.of_axis("shards")
     gather = cluster.gather(model.gathered_each * numbers, layout.shards, layout.tensor)
     reduce = cluster.gather(model.bytes_each * numbers, layout.shards, layout.tensor)
     hides = cluster.hides(layout.shards, layout.tensor)
@@ -156,6 +157,7 @@ def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, ba
     """Return the seconds for which replicas wait for each other's pieces, in the mean of many steps."""
     if layout.replicas == 1:
         return 0.0
+    cluster = cluster.of_axis("replicas")
     nbytes, stride = model.bytes_each * numbers / layout.shards, layout.stages * layout.shards * layout.tensor
     if layout.strategy == "d-psgd":
         seconds = NEIGHBOURS * cluster.send(nbytes, stride)
@@ -244,9 +246,11 @@ def with_sums(passes: Passes, stages: Sequence[Stage], cluster: Cluster, example
     if tensor == 1:
         return passes
 
+    along = cluster.of_axis("tensor")
+
     def seconds(sums: tuple[int, float]) -> float:
         count, nbytes = sums
-        return count * cluster.all_reduce(nbytes * examples / count, tensor, 1) if count else 0.0
+        return count * along.all_reduce(nbytes * examples / count, tensor, 1) if count else 0.0
 
     forward = [seconds(stage.sums) for stage in stages]
     again = [seconds(stage.sums_again) for stage in stages]
@@ -263,7 +267,7 @@ def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model:
     """
     if layout.zero != 3:
         return passes
-    seconds = []
+    seconds, cluster = [], cluster.of_axis("shards")
     for number, stage in enumerate(stages):
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
         share = gathers(layout) / (2 * layout.microbatches)

@@ -76,6 +76,11 @@ class RoundWatch:
         if self._timer.recorder is not None and self._tolerates_death:
             self._timer.recorder.flush()
 
+    @property
+    def looks(self) -> bool:
+        """Whether gradients are checked."""
+        return self._finite.looks
+
     def are_finite(self, grads: Sequence[Tensor]) -> bool:
         """Return whether `grads` may enter this worker's momentum: they are finite, or nothing watches that."""
         return not self._finite.looks or self._finite.sees(grads)

@@ -6,6 +6,7 @@ In rounds of fragments (see `rounds.fragments`) it contributes one vector for ea
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -20,7 +21,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Standing
 from quorate.core.local_tensor import local
-from quorate.core.means import Mean, Measured, WorkerMeasures
+from quorate.core.means import Mean
 from quorate.core.vectors import (
     Flat,
     Layout,
@@ -40,6 +41,7 @@ from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
+from quorate.quorums.measures import measured_in, measures_of, with_checksums
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
@@ -121,6 +123,8 @@ class WorkerRounds:
         self.waits_for_all = agreed.quorum == agreed.callers
         """Whether every round waits for all workers, so that all begin each step after the same round."""
         self._has_called, self._mean_holders, self._mean = False, 0, cast("Flat | None", None)
+        self._read = deque[tuple[Any, Flat | None]]()
+        """Sums that a GPU may still read, each with the event after which it has."""
         self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
         self._whole = WholeReplica(replica_wire, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
@@ -231,10 +235,15 @@ class WorkerRounds:
         flat = None if momentum is None else self._flat_momentum_for(momentum, vector.layout, grads)
         if flat is not None:
             pack(grads, vector, scale=1.0 if scale is None else 1 / float(scale))
+        products: list[float] | None = None
+        if momentum is not None and flat is None and scale is None and _are_on_device(present(grads)):
+            products, are_finite = self._products(momentum, grads)
+        elif momentum is None and self._whole.is_here:
+            are_finite = True
+        else:
+            are_finite = self.watch.are_finite(present(grads) if flat is None else flat.numbers_of(vector))
         can_step, is_finite = self._whole.all_are(
-            not float(attributes["found_inf"]) if "found_inf" in attributes else True,
-            (momentum is None and self._whole.is_here)
-            or self.watch.are_finite(present(grads) if flat is None else flat.numbers_of(vector)),
+            not float(attributes["found_inf"]) if "found_inf" in attributes else True, are_finite
         )
         if not can_step or all(grad is None for grad in grads):
             return None
@@ -242,7 +251,7 @@ class WorkerRounds:
             return self._stepped(flat, weight, vector)
         if momentum is not None and is_finite:
             unscaled = grads if scale is None else scaled(grads, 1 / float(scale))
-            return self._ahead(momentum, unscaled, weight, vector)
+            return self._ahead(momentum, unscaled, weight, vector, products)
         share = weight / self._divisor
         pack(grads, vector, scale=share if scale is None else share / float(scale))
         header_in(vector).copy_(header_of(weight, [grad is not None for grad in grads], vector.layout))
@@ -261,12 +270,31 @@ class WorkerRounds:
     def _norm(self, vector: Flat) -> float:
         return self._whole.norm(vector.segments(), self._replica.trained)
 
-    def _ahead(self, momentum: WorkerMomentum, grads: list[Tensor | None], weight: float, vector: Flat) -> Flat:
+    def _products(self, momentum: WorkerMomentum, grads: Sequence[Tensor | None]) -> tuple[list[float] | None, bool]:
+        """Return the values of `WorkerMomentum.products`, and whether all gradients are finite; a GPU is waited for
+        once. None: gradients are clipped, which changes the products."""
+        products = [] if self._clip_norm is not None else momentum.products(self._replica.trained, grads)
+        flags = [x.isfinite().all() for x in present(grads)] if self.watch.looks else []
+        if not (products or flags):
+            return None, True
+        is_bad = [torch.stack(flags).all().logical_not().to(flags[0].device, torch.float32)] if flags else []
+        values: list[float] = torch.stack([x.to(torch.float32) for x in (*products, *is_bad)]).tolist()
+        are_finite = not (flags and values.pop())
+        return values if self._clip_norm is None else None, are_finite
+
+    def _ahead(
+        self,
+        momentum: WorkerMomentum,
+        grads: list[Tensor | None],
+        weight: float,
+        vector: Flat,
+        products: Sequence[float] | None = None,
+    ) -> Flat:
         """Write into `vector` what `WorkerMomentum.ahead` makes of this worker's gradient, and return it."""
         if self._clip_norm is not None:
             norm = self._whole.norm(grads, self._replica.trained)
             grads = scaled(grads, self._clip_norm / (norm + 1e-6)) if norm > self._clip_norm else grads
-        vectors, energies = momentum.ahead(self._replica.trained, grads, weight)
+        vectors, energies = momentum.ahead(self._replica.trained, grads, weight, products)
         pack(vectors, vector, scale=1 / self._divisor)
         header_in(vector).copy_(header_of(weight, [energy * weight for energy in energies], vector.layout))
         return vector
@@ -352,7 +380,9 @@ class WorkerRounds:
         smoothing = 1.0 if momentum is None else momentum.smoothing
         self.watch.measure_noise(round, round.sum, smoothing)
         measured = measured_in(round, sum_norm**2, smoothing) if self._measures else None
-        mean = scale_into(round.sum, factor, self._mean_buffer())
+        while self._read and self._read[0][0].query():
+            self._read.popleft()
+        mean = scale_into(round.sum, factor, self._mean_buffer(), lambda event: self._read.append((event, round.sum)))
         if self._votes:
             for part in coded_segments(mean.layout):
                 elected_(mean.parts[part])
@@ -425,6 +455,10 @@ class WorkerRounds:
         self.watch.rows.jumped(header["rows"])
 
 
+def _are_on_device(x: Sequence[Tensor]) -> bool:
+    return len({(tensor.device, tensor.dtype) for tensor in x}) == 1 and x[0].device.type != "cpu"
+
+
 def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
     """Return `grads` without None."""
     return [x for x in grads if x is not None]
@@ -433,29 +467,6 @@ def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
 def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
     """Return each of `grads` times `factor`; None stays None."""
     return [None if x is None else x * factor for x in grads]
-
-
-def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
-    """Return the measures of a contribution of this norm: see `core.means.WorkerMeasures`."""
-    waited = timer.waited_before if has_called else None
-    return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
-
-
-def with_checksums(values: list[float | None] | None, checksums: Sequence[Any]) -> Any:
-    """Return the payload of a contribution: the measured values, and the checksums of `LocalChanges`, if any."""
-    return {"signed": checksums, "measured": values} if checksums else values
-
-
-def _values_in(payload: Any) -> Sequence[Any]:
-    values: Sequence[Any] = payload["measured"] if isinstance(payload, dict) else payload
-    return values
-
-
-def measured_in(round: Round, square: float, smoothing: float) -> Measured:
-    """Return the measures that workers have sent with `round`, whose sum has the squared norm `square`."""
-    gradients = sum(count for pairs in round.contributors.values() for _, count in pairs)
-    measures = [(rank, WorkerMeasures(*_values_in(x))) for rank, own in round.measures.items() for x in own]
-    return Measured(round.number, round.quorum, gradients, measures, square, smoothing)
 
 
 def on_cpu(fragments: Sequence[Layout]) -> Fragments:

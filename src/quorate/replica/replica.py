@@ -18,6 +18,7 @@ from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.buckets.flat import layout_of
+from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
@@ -259,14 +260,21 @@ class Replica:
                         local(x).copy_(numbers)
 
     def take_edits(self, shown: Flat, into: Flat, scale: float = 1.0) -> bool:
-        is_edited = False
+        is_edited, flags = False, list[Tensor]()
+        with torch.no_grad(), waiting_once() as move:
+            device = local(self.trained[0]).device if self.trained else torch.device("cpu")
+            if device.type != "cpu":
+                shown = Flat([move(part, device) for part in shown.parts], shown.layout)
         with torch.no_grad():
             for p, was, target in zip(map(local, self.trained), shown.segments(), into.segments(), strict=False):
                 before = was.to(p.dtype)
-                if not torch.equal(p, before):
+                if p.device.type != "cpu" and target.device == p.device:
+                    flags.append((p != before).any())
+                    target.add_((p - before).to(target.dtype), alpha=scale)
+                elif not torch.equal(p, before):
                     target.add_(p - before, alpha=scale)
                     is_edited = True
-        return is_edited
+        return is_edited or (bool(flags) and bool(torch.stack(flags).any()))
 
     def parameters_of(self, mean: Flat, *, only: Sequence[int] | None = None) -> Flat:
         parameters = Flat.zeros(self.layout)

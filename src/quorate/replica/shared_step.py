@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.core.device_copies import to_device
 from quorate.core.local_tensor import local
 from quorate.core.vectors import Flat
 from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled, numbers_of
@@ -124,6 +125,16 @@ def _take_in_squares(
         for p in group["params"]
     }
     numbers = mean.segments()
+    first = numbers[targets[0][0]]
+    if first.device.type != "cpu" and momentum.sums is list:
+        fades_of = [decay_of[parameters[place]] for place, _ in targets]
+        _take_in_on_device(
+            [local(state[parameters[place]][key]) for place, key in targets],
+            [numbers[place] for place, _ in targets],
+            torch.tensor([shared.energies[place] for place, _ in targets]),
+            torch.tensor([(1 - fades) / fades for fades in fades_of]),
+        )
+        return
     with torch.no_grad():
         lengths = numbers_of([torch.linalg.vector_norm(numbers[place]) for place, _ in targets])
         squares = momentum.sums([length**2 for length in lengths])
@@ -135,6 +146,17 @@ def _take_in_squares(
                 x = x.to(square.dtype)
                 factor = max(LEAST, shared.energies[place] / total)
                 square.addcmul_(x, x.conj(), value=(1 - fades) / fades * (factor - 1))
+
+
+def _take_in_on_device(squares: Sequence[Tensor], numbers: Sequence[Tensor], energies: Tensor, weights: Tensor) -> None:
+    """Do as the loop of `_take_in_squares`, for tensors of one GPU, which is not waited for."""
+    with torch.no_grad():
+        totals = torch.stack(torch._foreach_norm(list(numbers))).float().square()
+        ratios = to_device(energies, totals) / totals.where(totals > 0, 1.0)
+        values = to_device(weights, totals) * (ratios.clamp(min=LEAST) - 1)
+        for square, x, value in zip(squares, numbers, values.where(totals > 0, 0.0).unbind(), strict=True):
+            x = x.to(square.dtype)
+            square.add_(x * x.conj() * value)
 
 
 def _put_step(state: dict[str, Any], count: float) -> None:

@@ -50,6 +50,7 @@ TINY = 1e-30
 """The energy of a gradient if it is unknown: above 0, as the parameter is used."""
 _OPTIONS = ("momentum", "weight_decay", "dampening", "maximize", "betas", "decoupled_weight_decay")
 """Options of a parameter group that enter its momentum."""
+_WITH_ENERGIES = ("adam", "nadam", "rmsprop")
 BLOCK = 1 << 16
 """Numbers of the vector and of the momentum in a block: 256 KiB of each in float32."""
 
@@ -152,21 +153,38 @@ class WorkerMomentum:
         return (1 - old * beta) ** 2 + (1 - beta) ** 2 * (old * beta) ** 2 / (1 - beta**2)
 
     def ahead(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], weight: float = 1.0
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+        weight: float = 1.0,
+        numbers: Sequence[float] | None = None,
     ) -> tuple[list[Tensor | None], list[float]]:
         """Return contributions in place of `gradients`, which count `weight` and do not change; and their energies.
 
-        The energy of a gradient is its expected square sum in synchronous training.
+        The energy of a gradient is its expected square sum in synchronous training. `numbers` are the values of
+        `products`, if they are known.
         """
         group_of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
         pairs = [(p, local(g)) for p, g in zip(parameters, gradients, strict=True) if g is not None]
         with torch.no_grad():
             decayed = [self._with_decay(p, g, group_of[p]) for p, g in pairs]
-            energies = dict(zip((p for p, _ in pairs), self._energies([p for p, _ in pairs], decayed), strict=True))
+            own = [p for p, _ in pairs]
+            if numbers is None:
+                numbers = numbers_of(self._products(own, decayed))
+            energies = dict(zip(own, self._energies(own, numbers), strict=True))
             contributions = {
                 p: self._contribution(p, g, group_of[p], weight) for (p, _), g in zip(pairs, decayed, strict=True)
             }
         return [contributions.get(p) for p in parameters], [energies.get(p, 0.0) for p in parameters]
+
+    def products(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        """Return the sums on which energies depend; a GPU is not waited for."""
+        if self.kind not in _WITH_ENERGIES:
+            return []
+        group_of = {p: group for group in self.optimizer.param_groups for p in group["params"]}
+        pairs = [(p, local(g)) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+        with torch.no_grad():
+            return self._products([p for p, _ in pairs], [self._with_decay(p, g, group_of[p]) for p, g in pairs])
 
     def _with_decay(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         """Return `gradient`, dense, with L2 decay of this worker's parameter."""
@@ -215,19 +233,23 @@ class WorkerMomentum:
         own.count += 1
         return contribution
 
-    def _energies(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[float]:
+    def _products(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+        sums: list[Tensor] = []
+        for p, g in zip(parameters, gradients, strict=True) if self.kind in _WITH_ENERGIES else ():
+            own = self.own.get(p)
+            sums += [_dot(g, g), *((_dot(g, own.m), _dot(own.m, own.m)) if own is not None else ())]
+        return sums
+
+    def _energies(self, parameters: Sequence[Tensor], products: Sequence[float]) -> list[float]:
         """Return the energies. The signal in a gradient follows from its cosine with the momentum before it, where
         noise has cancelled out. With x the share of signal, and c that of the noise in the momentum:
 
         cos^2 = x^2 / (x + c (1 - x)).
         """
-        if self.kind not in ("adam", "nadam", "rmsprop") or not gradients:
-            return [TINY] * len(gradients)
+        if self.kind not in _WITH_ENERGIES or not parameters:
+            return [TINY] * len(parameters)
         before = [self.own.get(p) for p in parameters]
-        sums: list[Tensor] = []
-        for g, own in zip(gradients, before, strict=True):
-            sums += [_dot(g, g), *((_dot(g, own.m), _dot(own.m, own.m)) if own is not None else ())]
-        numbers = iter(self.sums(numbers_of(sums)))
+        numbers = iter(self.sums(products))
         return [
             self._energy(own, next(numbers), *((next(numbers), next(numbers)) if own is not None else ()))
             for own in before

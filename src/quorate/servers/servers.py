@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Wire, Work
+from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, bare_layout, digest_of, empty_vector, pack
@@ -409,8 +410,9 @@ class ServedReads:
                 self._codes[part].begin_at(self._wire.rank, numbers)
             elif self._codes:
                 numbers = self._codes[part].read(self._wire.rank, numbers, answer.version)
-            for target, tensor in zip(cut.of(x), numbers, strict=True):
-                target.copy_(tensor)
+            with waiting_once() as move:
+                for target, tensor in zip(cut.of(x), numbers, strict=True):
+                    move(tensor, target)
             if is_last and self._terms.elastic is None:
                 optimizer, trained = self._replica.optimizer, self._replica.trained
                 parameters, kept = [trained[place] for place in cut.places], [x.clone() for x in part_read.kept]

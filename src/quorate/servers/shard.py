@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from quorate.core.device_copies import waiting_once
 from quorate.core.vectors import Flat, Layout
 from quorate.replica.optimizer_state import (
     beside_parameters,
@@ -144,7 +145,8 @@ class Shard:
     def placed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return tensors that are laid out as by `Cut.of`, moved to the devices of the parameters."""
         devices = [self._layout.parts[piece.part].device for piece in self.cut.pieces]
-        return [x.to(device) for x, device in zip(tensors, devices, strict=True)]
+        with waiting_once() as move:
+            return [move(x, device) for x, device in zip(tensors, devices, strict=True)]
 
     def write(self, edit: Sequence[Tensor]) -> None:
         """Set parameters to the values in `edit`, where they are not NaN."""

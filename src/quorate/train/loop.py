@@ -199,13 +199,15 @@ class Loop(StepObserver):
         if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
             worker.changes.step_begins()
         worker.loss = None
-        bad, worker.means.headers.bad = worker.means.headers.bad, []
+        headers = worker.means.headers
+        bad, headers.bad, is_late, headers.is_bad_late = headers.bad, [], headers.is_bad_late, False
         if self._may_differ and (worker.step >= self.relayout.due or not self.replica.is_laid_out):
             self.relayout.look(in_backward=False)
         worker.leaves_out = self._looks_at_own and leaves_out_own(worker)
         if worker.means.ready.has_graph:
             worker.means.ready.drop_graphs()
-        if not (bad and worker.finite.leaves_out(bad, worker.updates + 1, is_scaled=self.replica.is_scaled)):
+        number = worker.updates + (0 if is_late else 1)
+        if not (bad and worker.finite.leaves_out(bad, number, is_scaled=self.replica.is_scaled)):
             with_hooks(worker)
         self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None

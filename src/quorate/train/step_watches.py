@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.participants import trained
+from quorate.core.device_copies import HostCopy
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.precision import widest
@@ -93,9 +94,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
     gradients = [x for x in numbers if x is not None]
     if not gradients:
         return False
-    sums = [x.sum().abs().cpu().double().reshape(1) for x in gradients if x.device.type != "cpu"]
-    on_cpu = [x for x in gradients if x.device.type == "cpu" and x.layout == torch.strided]
-    is_bad = not finite.sees([*on_cpu, *sums])
+    is_bad = not finite.sees([x for x in gradients if x.layout == torch.strided])
     if not worker.means.headers.most_of_pieces(float(is_bad)):
         return False
     if is_bad:
@@ -209,6 +208,8 @@ class Edits(StepObserver):
         self.optimizer, self._worker = worker.name, worker
         self._sampled = SampledParameters(())
         self._seen: tuple[int, Tensor] | None = None
+        self._late: HostCopy | None = None
+        """Whether parameters on a GPU had been edited before the newest step."""
 
     def step_ended(self) -> None:
         rounds, parameters = self._worker.rounds, self._worker.replica.trained
@@ -225,7 +226,14 @@ class Edits(StepObserver):
         if seen is None or seen[0] != worker.rounds.version or self._sampled.parameters is not worker.replica.trained:
             return
         numbers = self._sampled.numbers()
-        if not (torch.equal(seen[1], numbers) or torch.equal(seen[1].nan_to_num(), numbers.nan_to_num())):
+        before = seen[1]
+        if numbers.device.type != "cpu":  # which is asked for the answer in the next step
+            late, self._late = self._late, HostCopy((before.nan_to_num() != numbers.nan_to_num()).any())
+            is_edited = late is not None and bool(late.value())
+        else:
+            is_same = torch.equal(before, numbers) or torch.equal(before.nan_to_num(), numbers.nan_to_num())
+            is_edited = not is_same
+        if is_edited:
             raise ConfigurationError(
                 "the script has written into the parameters between two steps, and under this strategy workers reach "
                 "their steps at different rounds, so their replicas would diverge. Write into them in a hook of "

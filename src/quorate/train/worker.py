@@ -427,7 +427,7 @@ def begin_rounds(
     )
     may_be_late = measures or agreed.quorum < agreed.callers
     if momentum != "auto" or may_be_late:
-        notice = replica.keep_momentum(momentum, wire.size, of_tensors.sums)
+        notice = replica.keep_momentum(momentum, wire.size, list if of_tensors.is_here else of_tensors.sums)
         if notice is not None and wire.rank == 0:
             tell(f"quorate: {notice}\n")
     is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)

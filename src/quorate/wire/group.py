@@ -107,6 +107,9 @@ class GroupWire(CollectivesByMessages):
         units = None if self.units is None else [self.units[member] for member in members]
         return GroupWire(self.parent, [self.ranks[member] for member in members], units)
 
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        return self.parent.on_host(x, into)
+
     def _tag(self, tag: str) -> str:
         return f"group/{','.join(map(str, self.ranks))}/{tag}"
 

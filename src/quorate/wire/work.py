@@ -27,10 +27,36 @@ SENT = Done(None)
 """A message that was given, or never will be."""
 
 
+def followed(work: Work[T]) -> T:
+    """Return the result of a collective of tensors on a GPU, for which the GPU's stream waits, and not this thread.
+
+    The result of any other work is waited for. A worker's death is noticed by the next wait of this thread.
+    """
+    follow: Callable[[], T] | None = getattr(work, "follow", None)
+    return work.wait() if follow is None else follow()
+
+
+class Followed(Generic[T]):
+    """A work whose wait is `followed`."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+
+    def done(self) -> bool:
+        return self._work.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        return followed(self._work)
+
+
 class Together(Generic[T]):
     """Several works as one: the thread that waits calls `combine` on their results, once."""
 
-    def __init__(self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock) -> None:
+    def __init__(
+        self, works: Sequence[Work[Any]], combine: Callable[[list[Any]], T], clock: Clock, *, last_first: bool = False
+    ) -> None:
+        """`last_first`: the last work is waited for before the others, which a GPU has then completed as well."""
+        self._first = works[-1] if last_first and works else None
         self._works, self._results = list(works), list[Any]()
         self._combine: Callable[[list[Any]], T] | None = combine
         self._clock = clock
@@ -46,6 +72,9 @@ class Together(Generic[T]):
         combine = self._combine
         if combine is not None:
             deadline = None if timeout is None else self._clock.now() + timeout
+            if self._first is not None:
+                self._first.wait(timeout)
+                self._first = None
             for index in range(len(self._results), len(self._works)):
                 left = None if deadline is None else max(0.0, deadline - self._clock.now())
                 self._results.append(self._works[index].wait(left))
@@ -53,3 +82,9 @@ class Together(Generic[T]):
             self._combine = None
             self._works, self._results = [], []
         return self._result
+
+    def follow(self) -> T:
+        """See `followed`."""
+        self._first = None
+        self._works[len(self._results) :] = map(Followed, self._works[len(self._results) :])
+        return self.wait()

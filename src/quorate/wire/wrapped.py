@@ -114,6 +114,15 @@ class Wrapped(Wire):
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         return self._call("receive", lambda: self.inner.receive(source, tag, needs), None, source)
 
+    def sums_on(self, device: torch.device) -> bool:
+        return self.inner.sums_on(device)
+
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        return self.inner.on_host(x, into)
+
+    def tell_of_host(self, device: torch.device) -> None:
+        self.inner.tell_of_host(device)
+
     def carries(self, x: Tensor) -> bool:
         return self.inner.carries(x)
 

@@ -1,6 +1,7 @@
-// A device beside the CPU, of ordinary memory, on which everything is computed by the CPU's own kernels. Like a GPU it
-// refuses operations on tensors of two devices, has generators of its own, and runs its backward passes in a thread of
-// autograd. It is there so that code for GPUs can be tested where there is none.
+// Eight devices beside the CPU, of ordinary memory, on which everything is computed by the CPU's own kernels. Like GPUs
+// they refuse operations on tensors of two devices, have generators of their own, and run their backward passes in
+// threads of autograd. They are there so that code for GPUs can be tested where there is none. A program can watch where
+// a GPU would be waited for, where numbers go from device to device, and which device is a thread's current one.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -21,21 +22,85 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
 
 namespace {
 
 constexpr auto HERE = c10::DeviceType::PrivateUse1;
-const c10::Device SIM(HERE, 0);
+constexpr c10::DeviceIndex COUNT = 8;
+thread_local c10::DeviceIndex current = 0;
+
+c10::Device here() { return c10::Device(HERE, current); }
+
+// Makes another device current as long as it lives.
+struct At {
+  c10::DeviceIndex before = current;
+  explicit At(std::optional<at::Device> device) {
+    if (device && device->has_index()) current = device->index();
+  }
+  ~At() { current = before; }
+};
+
+// Called with a kind of event, its name, the thread's current device, and the device that the event is on.
+using Watch = void (*)(const char* kind, const char* name, int current, int index);
+std::atomic<Watch> watch{nullptr};
+thread_local int are_apart = 0;  // the device's own copies, in place of kernels, are no events
+
+void tell(const char* kind, const char* name, int index) {
+  Watch told = watch.load();
+  if (told == nullptr || are_apart) return;
+  ++are_apart;
+  told(kind, name, current, index);
+  --are_apart;
+}
 
 void release(void* p) { std::free(p); }
+
+// Memory of the host that a GPU could read and write by itself.
+std::mutex pinned_lock;
+std::map<const char*, size_t> pinned_blocks;
+
+void release_pinned(void* p) {
+  {
+    std::lock_guard<std::mutex> locked(pinned_lock);
+    pinned_blocks.erase(static_cast<const char*>(p));
+  }
+  std::free(p);
+}
+
+bool is_in_pinned(const void* p) {
+  std::lock_guard<std::mutex> locked(pinned_lock);
+  auto after = pinned_blocks.upper_bound(static_cast<const char*>(p));
+  if (after == pinned_blocks.begin()) return false;
+  --after;
+  return static_cast<const char*>(p) < after->first + after->second;
+}
+
+struct Pinned final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    void* p = std::malloc(std::max<size_t>(bytes, 1));
+    tell("pin", "memory of torch", current);
+    std::lock_guard<std::mutex> locked(pinned_lock);
+    pinned_blocks[static_cast<const char*>(p)] = std::max<size_t>(bytes, 1);
+    return {p, p, &release_pinned, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_pinned; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+};
+Pinned pinned_memory;
 
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* p = bytes == 0 ? nullptr : std::malloc(bytes);
     if (p != nullptr) std::memset(p, 0xAB, bytes);  // so that what was not written is seen
-    return {p, p, &release, SIM};
+    return {p, p, &release, here()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
@@ -45,30 +110,42 @@ REGISTER_ALLOCATOR(HERE, &memory)
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return HERE; }
-  c10::Device exchangeDevice(c10::Device) const override { return SIM; }
-  c10::Device getDevice() const override { return SIM; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, SIM); }
-  c10::Stream getNewStream(c10::Device, int) const override { return c10::Stream(c10::Stream::DEFAULT, SIM); }
-  c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, SIM); }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    c10::Device before = here();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return here(); }
+  void setDevice(c10::Device device) const override {
+    if (device.has_index()) current = device.index();
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getNewStream(c10::Device device, int) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return COUNT; }
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void synchronizeStream(const c10::Stream& stream) const override {
+    tell("wait", "synchronize of a stream", stream.device_index());
+  }
+  void synchronizeEvent(void*) const override { tell("wait", "synchronize of an event", current); }
+  void synchronizeDevice(const c10::DeviceIndex index) const override { tell("wait", "synchronize", index); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 // Random numbers: the CPU's generator under another device's name.
 struct Draws final : at::CPUGeneratorImpl {
-  explicit Draws(uint64_t seed = c10::detail::getNonDeterministicRandom()) : at::CPUGeneratorImpl(seed) {
-    device_ = SIM;
+  explicit Draws(c10::DeviceIndex index) : at::CPUGeneratorImpl(c10::detail::getNonDeterministicRandom()) {
+    device_ = c10::Device(HERE, index);
     key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
   }
 };
@@ -77,19 +154,31 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
-  c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
-  void setCurrentDevice(c10::DeviceIndex) const override {}
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
-  at::Device getDeviceFromPtr(void*) const override { return SIM; }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    static at::Generator found = at::make_generator<Draws>(c10::detail::getNonDeterministicRandom());
-    return found;
+  c10::DeviceIndex deviceCount() const override { return COUNT; }
+  c10::DeviceIndex getCurrentDevice() const override { return current; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    c10::DeviceIndex before = current;
+    if (index >= 0) current = index;
+    return before;
   }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<Draws>(); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
+  void setCurrentDevice(c10::DeviceIndex index) const override { current = index; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory; }
+  bool isPinnedPtr(const void* data) const override { return is_in_pinned(data); }
+  at::Device getDeviceFromPtr(void*) const override { return here(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    static std::vector<at::Generator> all = [] {
+      std::vector<at::Generator> made;
+      for (c10::DeviceIndex i = 0; i < COUNT; ++i) made.push_back(at::make_generator<Draws>(i));
+      return made;
+    }();
+    return all[index < 0 ? current : index];
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return at::make_generator<Draws>(index < 0 ? current : index);
+  }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    At device(storage.device());
     auto data = memory.allocate(bytes);
     if (storage.nbytes() && bytes) std::memcpy(data.get(), storage.data(), std::min(bytes, storage.nbytes()));
     storage.set_data_ptr_noswap(std::move(data));
@@ -111,15 +200,17 @@ void check_dtype(c10::ScalarType dtype) {
 }
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   check_dtype(c10::dtype_or_default(dtype));
+  At at_device(device);
   return at::detail::empty_generic(size, &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                    c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+                         std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
   check_dtype(c10::dtype_or_default(dtype));
+  At at_device(device);
   return at::detail::empty_strided_generic(size, stride, &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            c10::dtype_or_default(dtype));
 }
@@ -131,7 +222,22 @@ at::Tensor seen(const at::Tensor& x) {
   return at::from_blob(x.data_ptr(), x.sizes(), x.strides(), options);
 }
 
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+void tell_of_copy(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (to.numel() == 0) return;
+  int index = from.is_cpu() ? to.get_device() : from.get_device();
+  if (to.is_cpu()) {
+    tell("copy", "to the host", index);
+    if (!non_blocking || !is_in_pinned(to.data_ptr())) tell("wait", "copy to the host", index);
+  } else if (from.is_cpu()) {
+    tell("copy", "from the host", index);
+    if (!non_blocking) tell("wait", "copy from the host", index);  // of pageable memory too, as torch copies it
+  } else if (from.device() != to.device()) {
+    tell("copy", "between devices", index);
+  }
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  tell_of_copy(from, to, non_blocking);
   at::Tensor source = from.is_cpu() ? from : seen(from);
   if (to.is_cpu()) {
     const_cast<at::Tensor&>(to).copy_(source);
@@ -146,7 +252,10 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, false);
 }
 
-at::Scalar local_scalar_dense(const at::Tensor& x) { return at::native::_local_scalar_dense_cpu(seen(x)); }
+at::Scalar local_scalar_dense(const at::Tensor& x) {
+  tell("wait", "_local_scalar_dense", x.get_device());
+  return at::native::_local_scalar_dense_cpu(seen(x));
+}
 
 at::Tensor& set_storage(at::Tensor& x, at::Storage source) {
   int64_t count = static_cast<int64_t>(source.nbytes() / x.element_size());
@@ -166,24 +275,32 @@ const at::Tensor& resize(const at::Tensor& x, at::IntArrayRef size, std::optiona
   return x;
 }
 
+// Inside, copies take the place of kernels of the device.
+struct Apart {
+  Apart() { ++are_apart; }
+  ~Apart() { --are_apart; }
+};
+
 // Convolutions have operators of their own for other devices.
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
+  Apart apart;
   std::optional<at::Tensor> along;
   if (bias && bias->defined()) along = seen(*bias);
   return at::convolution(seen(x), seen(weight), along, stride, padding, dilation, transposed, output_padding, groups)
-      .to(SIM);
+      .to(x.device());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight, at::IntArrayRef stride,
     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
     std::array<bool, 3> asked) {
+  Apart apart;
   int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   auto found = at::convolution_backward(seen(gradient), seen(x), seen(weight), {channels}, stride, padding, dilation,
                                         transposed, output_padding, groups, asked);
-  auto moved = [](const at::Tensor& one) { return one.defined() ? one.to(SIM) : one; };
+  auto moved = [&](const at::Tensor& one) { return one.defined() ? one.to(x.device()) : one; };
   return {moved(std::get<0>(found)), moved(std::get<1>(found)), moved(std::get<2>(found))};
 }
 
@@ -192,20 +309,31 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
     const at::Tensor& x, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
     const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& variance, bool training, double momentum,
     double eps) {
+  Apart apart;
   auto along = [](const std::optional<at::Tensor>& one) -> std::optional<at::Tensor> {
     return one && one->defined() ? std::optional<at::Tensor>(seen(*one)) : std::nullopt;
   };
   auto found = at::native_batch_norm(seen(x), along(weight), along(bias), along(mean), along(variance), training,
                                      momentum, eps);
-  return {std::get<0>(found).to(SIM), std::get<1>(found).to(SIM), std::get<2>(found).to(SIM)};
+  auto device = x.device();
+  return {std::get<0>(found).to(device), std::get<1>(found).to(device), std::get<2>(found).to(device)};
 }
 
-bool is_pinned(const at::Tensor&, std::optional<at::Device>) { return false; }
+bool is_pinned(const at::Tensor& x, std::optional<at::Device>) { return x.is_cpu() && is_in_pinned(x.data_ptr()); }
 
-void check(const std::string& name, const at::Tensor& x, bool& any_here, bool& any_there) {
+// Operators of GPUs that return numbers, or tensors of sizes that depend on numbers: the host waits for these.
+const std::set<std::string> WAITING = {
+    "aten::equal",       "aten::nonzero",      "aten::masked_select", "aten::_unique2",     "aten::unique_dim",
+    "aten::unique_consecutive", "aten::repeat_interleave", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig",
+    "aten::bincount",    "aten::_cholesky_solve_helper"};
+
+void check(const at::Tensor& x, int& any_here, bool& any_there) {
   if (!x.defined()) return;
   if (x.device().type() == HERE) {
-    any_here = true;
+    TORCH_CHECK(any_here < 0 || any_here == x.get_device() || x.dim() == 0,
+                "Expected all tensors to be on the same device, but found at least two devices, sim:", any_here,
+                " and sim:", x.get_device(), "!");
+    if (any_here < 0) any_here = x.get_device();
   } else if (x.is_cpu() && x.dim() > 0) {
     any_there = true;
   }
@@ -223,17 +351,21 @@ at::Generator on_cpu(const at::Generator& given) {
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto count = schema.arguments().size();
-  bool any_here = false, any_there = false;
+  int any_here = -1;
+  bool any_there = false, has_host_index = false;
   at::Generator given, used;
   auto begin = stack->size() - count;
   for (size_t i = 0; i < count; ++i) {
     auto& value = (*stack)[begin + i];
     if (value.isTensor()) {
-      check(schema.name(), value.toTensor(), any_here, any_there);
+      check(value.toTensor(), any_here, any_there);
     } else if (value.isTensorList()) {
-      for (const auto& x : value.toTensorVector()) check(schema.name(), x, any_here, any_there);
+      for (const auto& x : value.toTensorVector()) check(x, any_here, any_there);
     } else if (value.isOptionalTensorList()) {
-      continue;  // indices may be of the CPU
+      for (const auto& x : value.toOptionalTensorVector()) {  // indices may be of the CPU
+        if (!x || !x->defined()) continue;
+        has_host_index = has_host_index || (x->is_cpu() && x->dim() > 0);
+      }
     } else if (value.isGenerator()) {
       given = value.toGenerator();
       TORCH_CHECK(given.device().type() == HERE, "Expected a 'sim' device type for generator but found 'cpu'");
@@ -241,8 +373,14 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       value = c10::IValue(used);
     }
   }
-  TORCH_CHECK(!(any_here && any_there), "Expected all tensors to be on the same device, but found at least two devices, ",
-              "sim:0 and cpu! (", schema.name(), ")");
+  TORCH_CHECK(!(any_here >= 0 && any_there), "Expected all tensors to be on the same device, but found at least two ",
+              "devices, sim:", any_here, " and cpu! (", schema.name(), ")");
+  const auto& name = schema.name();
+  if (any_here >= 0 && any_here != current) tell("kernel", name.c_str(), any_here);
+  if (WAITING.count(name)) tell("wait", name.c_str(), std::max(any_here, 0));
+  if (has_host_index) tell("wait", "an index that is on the host", std::max(any_here, 0));
+  Apart apart;
+  At at_device(any_here < 0 ? std::nullopt : std::optional<at::Device>(c10::Device(HERE, any_here)));
   at::native::cpu_fallback(op, stack, false);
   if (used.defined()) {
     auto* own = static_cast<at::CPUGeneratorImpl*>(given.unsafeGetGeneratorImpl());
@@ -277,3 +415,19 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::m
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
 }  // namespace
+
+extern "C" {
+void sim_watch(Watch told) { watch.store(told); }
+int sim_current() { return current; }
+void sim_set(int index) { current = static_cast<c10::DeviceIndex>(index); }
+void sim_pin(void* p, size_t bytes) {
+  tell("pin", "memory of Quorate", current);
+  std::lock_guard<std::mutex> locked(pinned_lock);
+  pinned_blocks[static_cast<const char*>(p)] = bytes;
+}
+void sim_unpin(void* p) {
+  std::lock_guard<std::mutex> locked(pinned_lock);
+  pinned_blocks.erase(static_cast<const char*>(p));
+}
+void sim_event(const char* kind, const char* name, int index) { tell(kind, name, index < 0 ? current : index); }
+}

@@ -10,7 +10,6 @@ import ctypes
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
@@ -82,42 +81,6 @@ def stand_in() -> None:
     join.backend_here = lambda gpus="": f"cpu:gloo,sim:{BACKEND}"
     process_groups.MAKERS["sim"] = main_group
     dist.batch_isend_irecv = _batch
-    module: Any = torch.get_device_module("sim")
-    module.Stream, module.Event = Stream, Event
-    module.current_stream = lambda *_: Stream()
-    module.stream = nullcontext
-
-
-class Stream:
-    """The only stream of the device, on which all that was begun is done, as FSDP2 asks for several."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Take a priority."""
-
-    def wait_event(self, event: Any) -> None:
-        """It has happened."""
-
-    def wait_stream(self, stream: Any) -> None:
-        """It has nothing left to do."""
-
-    def record_event(self, event: Any = None) -> Event:
-        return event or Event()
-
-
-class Event:
-    """What has happened."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Take flags."""
-
-    def record(self, stream: Any = None) -> Event:
-        return self
-
-    def synchronize(self) -> None:
-        """It has happened."""
-
-    def wait(self, stream: Any = None) -> None:
-        """It has happened."""
 
 
 def _made(options: Any, _: Any) -> Any:
@@ -150,7 +113,14 @@ def main_group(store: Any, endpoint: Any, name: str) -> Any:
     """Return a group for the whole world, as wires make it for sums of tensors on the device."""
     rank, size = endpoint.rank, endpoint.size
     group = dist.ProcessGroup(store, rank, size)
-    gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=endpoint.timeout))
+    made: Any = dist.ProcessGroupGloo
+    options = made._Options()
+    options._timeout, options._threads = (
+        timedelta(seconds=endpoint.timeout),
+        1,
+    )  # which complete in order, as a GPU's do
+    options._devices = [made.create_device(hostname="127.0.0.1")]
+    gloo = made(store, rank, size, options)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     fake = FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())
     group._register_backend(torch.device("sim"), dist.ProcessGroup.BackendType.CUSTOM, fake)

@@ -51,6 +51,8 @@ def status(*words: str) -> int:
         ([*OF_SIZES, "--efficiency", "2", SIZES], "--efficiency 2: it must be a share above 0 and at most 1"),
         ([*OF_SIZES, "--per-host", "2", SIZES], "--per-host and --host-network must be given together"),
         ([*OF_SIZES, "--per-host", "2", "--host-network", "300GB", SIZES], "--host-network 5us:300GB: at least"),
+        ([*OF_SIZES, "--axis-network", "rows=1us:1GB", SIZES], "write AXIS=LATENCY:BANDWIDTH, such as tensor=30us"),
+        ([*OF_SIZES, "--axis-network", "tensor=1us", SIZES], "write AXIS=LATENCY:BANDWIDTH, such as tensor=30us"),
         ([*OF_SIZES, "--per-host", "3", "--host-network", "1us:1GB", SIZES], "4 workers are not on hosts of 3"),
         ([*OF_SIZES, "--cores", "0", SIZES], "--cores 0: a host needs at least one core"),
         ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy that is planned for "gossip"'),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.planning.cluster import Cluster
+from quorate.planning.cluster import Cluster, Way
 
 ALONE = Cluster(workers=4, memory=1e9, bandwidth=100.0, latency=1.0)
 """Each on a host of its own: 100 bytes a second, and a second for each message."""
@@ -68,3 +70,12 @@ def test_what_cannot_be(wrong: dict[str, float], sentence: str) -> None:
     values: dict[str, float] = {"workers": 4, "memory": 1, "bandwidth": 1, "latency": 0, **wrong}
     with pytest.raises(ConfigurationError, match=f"^{sentence}$"):
         Cluster(**values)  # type: ignore[arg-type]
+
+
+def test_an_axis_whose_bytes_go_another_way() -> None:
+    by_sockets = replace(ON_HOSTS, ways={"tensor": Way(0.2, 500.0)})
+    assert by_sockets.of_axis("tensor").all_reduce(400, 4, 1) == pytest.approx(6 * (0.2 + 100 / 500))
+    assert by_sockets.of_axis("shards") is by_sockets
+    between = by_sockets.of_axis("tensor").all_reduce(400, 2, 4)
+    assert between == ON_HOSTS.all_reduce(400, 2, 4), "the port of a host is the same for all"
+    assert replace(ALONE, ways={"stages": Way(2.0, 50.0)}).of_axis("stages").send(100, 1) == pytest.approx(2 + 2)

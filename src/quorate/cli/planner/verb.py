@@ -20,7 +20,7 @@ from quorate.report.wording import bytes_in_words, counted, listed
 
 if TYPE_CHECKING:
     from quorate.launch.warm.run_server import RunServer
-    from quorate.planning.cluster import Cluster
+    from quorate.planning.cluster import Cluster, Way
     from quorate.planning.model import Model
 
 _MOST_WORKERS = 1 << 16
@@ -53,6 +53,12 @@ class PlanOptions:
     per_host: int | None = option("Workers of each host, which share its port.", metavar=N)
     host_network: str | None = option(
         "With --per-host: latency and bandwidth between workers of a host.", metavar="LATENCY:BANDWIDTH"
+    )
+    ways: list[str] = option(
+        "Latency and bandwidth between workers of a host along AXIS, where its bytes go another way; may be repeated.",
+        "--axis-network",
+        default=[],
+        metavar="AXIS=LATENCY:BANDWIDTH",
     )
     cores: int | None = option(
         "How many workers of a host compute at the same time, if they share cores (default: all).", metavar=N
@@ -227,7 +233,26 @@ def _cluster(options: PlanOptions) -> Cluster:
         inside_bandwidth=inside[1],
         cores=options.cores or 0,
         overlaps=not options.no_overlap,
+        ways=dict(map(_way_from, options.ways)),
     )
+
+
+def _way_from(text: str) -> tuple[str, Way]:
+    """Return the axis and the way of its bytes in `tensor=30us:20GB`."""
+    from quorate.planning.cluster import Way
+    from quorate.planning.layouts import AXES
+
+    axis, _, network = text.partition("=")
+    latency, colon, bandwidth = network.partition(":")
+    if axis not in AXES or not colon:
+        raise ConfigurationError(
+            f'--axis-network "{text}": write AXIS=LATENCY:BANDWIDTH, such as tensor=30us:20GB, where AXIS is one of '
+            f"{listed(AXES)}"
+        )
+    way = Way(seconds_from(latency, text), bytes_per_second_from(bandwidth))
+    if not way.bandwidth > 0:
+        raise ConfigurationError(f'--axis-network "{text}": the bandwidth must be above 0')
+    return axis, way
 
 
 def _by_sizes(options: PlanOptions) -> Model:

@@ -22,7 +22,7 @@ from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
-from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, merged_deltas
+from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, lengths_of, merged_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, dot, merged
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
@@ -164,9 +164,11 @@ class Learner(StepsOfMates, WithPoint):
         contribution = worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own)
         *deltas, numbers = contribution.segments()
         cells, plain = [weight], worker.replica.tables if averaging == "radial" else own
-        for place, x, before in zip(own, deltas, among(self.common, own).parts, strict=True):
+        for x, before in zip(deltas, among(self.common, own).parts, strict=True):
             x.copy_(before.view_as(x).to(x.device) - x)
-            norm = 0.0 if place in plain else float(torch.linalg.vector_norm(x))
+        lengths = lengths_of(deltas)
+        for place, x, length in zip(own, deltas, lengths, strict=True):
+            norm = 0.0 if place in plain else length
             x.mul_(share / norm if norm else share)
             cells.append(norm * weight)
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))

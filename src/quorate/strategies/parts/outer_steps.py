@@ -368,12 +368,18 @@ class Measured:
 
 def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
     """Return the inner product. Sums of pieces are added in double precision, so that their order hardly matters."""
-    total = 0.0
+    total, every = 0.0, list[Tensor]()
     for x, y in zip(xs, ys, strict=True):
         kind = torch.float64 if torch.float64 in (_real(x).dtype, _real(y).dtype) else torch.float32
         pieces = zip(_real(x).reshape(-1).split(PIECE), _real(y).reshape(-1).split(PIECE), strict=True)
         sums = [torch.dot(x_piece.to(kind), y_piece.to(kind)) for x_piece, y_piece in pieces]
-        total += float(torch.stack(sums).cpu().double().sum())
+        if sums and sums[0].device.type != "cpu":
+            every += sums
+        else:
+            total += float(torch.stack(sums).double().sum())
+    if every:  # a GPU is waited for once
+        kind = torch.float64 if any(x.dtype == torch.float64 for x in every) else torch.float32
+        total += float(torch.stack([x.to(kind) for x in every]).cpu().double().sum())
     return total
 
 

@@ -51,7 +51,8 @@ def why_host(board: Board, size: int) -> str:
 
 def on_gpu(gpu: torch.device | None) -> AbstractContextManager[object]:
     """Return a context in which `gpu` is the current one of this thread; None: which one is does not change."""
-    return nullcontext() if gpu is None else torch.cuda.device(gpu)
+    inside = None if gpu is None else getattr(torch.get_device_module(gpu), "device", None)
+    return nullcontext() if inside is None else inside(gpu)
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,9 @@ class MeshWire(GroupWire):
         name = f"{self.name}{ranks}"
         return MeshWire(TorchGroup(order.endpoint, group, name, ranks, in_stream=True), self.parent, ranks)
 
+    def sums_on(self, device: torch.device) -> bool:
+        return device.type != "cpu"
+
     def carries(self, x: Tensor) -> bool:
         return x.numel() > 0 and self._reaches(x)
 
@@ -199,7 +202,7 @@ class MeshWork(Generic[T]):
         self, torch_group: TorchGroup, work: Any, operation: str, count: int, moved: Tensor, end: Callable[[], T]
     ) -> None:
         self._order, self._work, self._operation, self._count = torch_group.order, work, operation, count
-        self._in_stream, self._is_on_gpu = torch_group.in_stream and moved.is_cuda, moved.is_cuda
+        self._in_stream, self._is_on_gpu = torch_group.in_stream and moved.device.type != "cpu", moved.is_cuda
         self._moved: Tensor | None = moved
         self._end = end
         self._result: T
@@ -207,6 +210,11 @@ class MeshWork(Generic[T]):
     def done(self) -> bool:
         order = self._order
         return self._moved is None or bool(self._work.is_completed()) or order.endpoint.is_in_vain(order.others)
+
+    def follow(self) -> T:
+        """See `wire.work.followed`."""
+        self._in_stream = True
+        return self.wait()
 
     def wait(self, timeout: float | None = None) -> T:
         if self._moved is not None:

@@ -11,9 +11,11 @@ import functools
 import os
 import signal
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from quorate.core.contracts import Common, Message, Wire, Work, Write
+from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Header
 from quorate.core.members import Members
@@ -41,7 +44,16 @@ from quorate.wire.real.process_groups import MAKERS, summable
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
-from quorate.wire.real.works import GroupWork, LookWork, MessagesWork, ReceiveWork, SendWork, SumWork, TaskWork
+from quorate.wire.real.works import (
+    CopyWork,
+    GroupWork,
+    LookWork,
+    MessagesWork,
+    ReceiveWork,
+    SendWork,
+    SumWork,
+    TaskWork,
+)
 from quorate.wire.store import BoardStore
 from quorate.wire.work import SENT
 
@@ -77,6 +89,8 @@ class RealWire(CollectivesByMessages):
         self._launches = deque[GroupWork]()
         """The collectives of process groups that are not launched yet, in order."""
         self._busy = threading.Lock()
+        self._newest_staged: tuple[list[tuple[int, int]], list[weakref.ref[Tensor]]] = [], []
+        """The tensors of the newest message of a GPU's, by identity and version, and their copies on the CPU."""
 
     @property
     def members(self) -> Members:
@@ -104,9 +118,12 @@ class RealWire(CollectivesByMessages):
         return GroupWire(self, members)
 
     def use_device(self, device: torch.device) -> None:
-        if device.type == "cuda" and not self.endpoint.has_model:
+        if device.type == "cpu" or self.endpoint.has_model:
+            return
+        choose = getattr(torch.get_device_module(device), "set_device", None)
+        if choose is not None:  # else there is one device of this type
             self.endpoint.has_model = True
-            torch.cuda.set_device(device)
+            choose(device)
             self.endpoint.use_gpu(device)
 
     def reaches(self, group: Any, device: str) -> bool:
@@ -155,13 +172,14 @@ class RealWire(CollectivesByMessages):
         """Return `x` on the device of the exchange: its GPU, or the CPU."""
         if self._gpus != HOST or x.device.type == "cpu":
             return x.detach()
-        if not self.endpoint.has_told_of_host:
-            self.endpoint.has_told_of_host = True
-            self._tell_of_host(x.device)
+        self.tell_of_host(x.device)
         return self.empty(x.numel(), x.dtype).view(x.shape).copy_(x.detach())
 
-    def _tell_of_host(self, device: torch.device) -> None:
+    def tell_of_host(self, device: torch.device) -> None:
         """Say once in a run, on stderr, that tensors of GPUs are summed in the memory of the host, and why."""
+        if self.endpoint.has_told_of_host or self._gpus != HOST:
+            return
+        self.endpoint.has_told_of_host = True
         why = why_not_nccl(self.board, self.size, device)
         if self.rank == why.teller:
             tell(f"quorate: tensors on {device.type} devices are summed in the memory of the host: {why.words}\n")
@@ -269,6 +287,12 @@ class RealWire(CollectivesByMessages):
             self._stores.append(store)  # torch keeps its native part only, and NCCL asks it later
         return group
 
+    def sums_on(self, device: torch.device) -> bool:
+        return device.type != "cpu" and self._gpus != HOST
+
+    def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
+        return super().on_host(x, into) if x.device.type == "cpu" else CopyWork(self.endpoint, x, into)
+
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         if to != self.rank:
             return self._send(message, to, tag)
@@ -282,12 +306,25 @@ class RealWire(CollectivesByMessages):
         self._known(to)
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
+        if any(x.device.type != "cpu" for x in message.tensors):
+            message = self._staged(message)
         try:
             return SendWork(self.endpoint, mailbox.send(message, to, self._tags + tag, lane), to)
         except ConnectionError as error:
             if self.endpoint.followers:
                 return SENT  # it has died, as the board will show, and the others outlive it
             raise self.endpoint.connection_lost(f"send to rank {to}", str(error)) from error
+
+    def _staged(self, message: Message) -> Message:
+        """Return a message of a GPU's tensors with copies on the CPU: one wait, and one copy for all receivers."""
+        seen = [(id(x), x._version) for x in message.tensors]
+        before, copies = self._newest_staged
+        staged = [copy() for copy in copies] if seen == before else []
+        if not staged or None in staged:
+            with waiting_once() as move:
+                staged = [move(x.contiguous(), torch.device("cpu")) for x in message.tensors]
+            self._newest_staged = seen, [weakref.ref(copy) for copy in staged if copy is not None]
+        return replace(message, tensors=tuple(copy for copy in staged if copy is not None))
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         if source is not None:

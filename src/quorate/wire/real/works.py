@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Clock, Message, Wire, Work
+from quorate.core.device_copies import HostCopy
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.naming import named
 from quorate.wire.real.endpoint import Endpoint
@@ -79,8 +80,8 @@ class GroupWork:
         return self._is_over or is_completed or endpoint.is_in_vain(endpoint.others)
 
     def _ready(self, seconds: float) -> bool:
-        if self._moved.is_cuda:
-            return self._poll(seconds)
+        if self._moved.device.type != "cpu":
+            return is_over(self._work.is_completed, self._order.endpoint.clock, seconds) and self._has_ended()
         try:
             self._work.wait(timedelta(seconds=max(seconds, 0.001)))
         except RuntimeError:
@@ -96,15 +97,18 @@ class GroupWork:
         except RuntimeError as error:
             raise self._order.endpoint.connection_lost(self._operation, str(error).splitlines()[0]) from error
 
-    def _poll(self, seconds: float) -> bool:
-        clock = self._order.endpoint.clock
-        deadline = clock.now() + seconds
-        while not self._work.is_completed():
-            if clock.now() >= deadline:
-                return False
-            clock.sleep(0.0001)
+    def _has_ended(self) -> bool:
         self._end()
         return True
+
+    def follow(self) -> Tensor:
+        """See `wire.work.followed`."""
+        if self._is_over or self._moved.device.type == "cpu":
+            return self.wait()
+        while self._launch is not None:
+            self._launches[0]._begin(None)
+        self._end()
+        return self._moved_back()
 
     def wait(self, timeout: float | None = None) -> Tensor:
         if self._is_over:
@@ -120,10 +124,46 @@ class GroupWork:
                 timeout=timeout,
                 missing=lambda: order.missing(count),
             )
+        return self._moved_back()
+
+    def _moved_back(self) -> Tensor:
         self._is_over, self._work = True, None
         if self._moved is not self._x:
             self._x.detach().copy_(self._moved)
         return self._x
+
+
+class CopyWork:
+    """Numbers of a device on their way to the host, behind all that the device was given before.
+
+    Collectives may be among it. So a wait for the copy ends where a worker has died, or is over the limit.
+    """
+
+    def __init__(self, endpoint: Endpoint, x: Tensor, into: Tensor | None = None) -> None:
+        self._endpoint, self._copy = endpoint, HostCopy(x, into)
+
+    def done(self) -> bool:
+        return self._copy.is_there() or self._endpoint.is_in_vain(self._endpoint.others)
+
+    def wait(self, timeout: float | None = None) -> Tensor:
+        if not self._copy.is_there():
+            self._endpoint.until(
+                lambda seconds: is_over(self._copy.is_there, self._endpoint.clock, seconds),
+                waits_for="numbers of a GPU",
+                needed=self._endpoint.others,
+                timeout=timeout,
+            )
+        return self._copy.there
+
+
+def is_over(asks: Callable[[], bool], clock: Clock, seconds: float) -> bool:
+    """Ask until the answer is yes, for at most `seconds`; return the answer."""
+    deadline = clock.now() + seconds
+    while not asks():
+        if clock.now() >= deadline:
+            return False
+        clock.sleep(0.0001)
+    return True
 
 
 class SumWork:

@@ -48,6 +48,9 @@ class VirtualWire(Wire):
         self._channels = Channels() if channels is None else channels
         self._channels.wires[name] = self
 
+    def sums_on(self, device: torch.device) -> bool:
+        return device.type != "cpu"
+
     @property
     def members(self) -> Members:
         return self._stage.members

@@ -1,0 +1,129 @@
+"""Waits for a GPU: a step has a few of them, and no more of them with more parameters, parts or layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.counted_waits import Case, Counts, counted
+from tests.support.on_gpu import GPU, IS_REAL, needs_gpu
+from tests.support.second_device import watching
+
+pytestmark = [
+    pytest.mark.gpu,
+    needs_gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(IS_REAL, reason="waits are counted by the device that stands in"),
+]
+
+
+def coded(compress: str, **settings: Any) -> Case:
+    return Case(settings={"compress": compress, "dense_below": 0, **settings})
+
+
+GROUPS: dict[str, list[tuple[Case, int]]] = {
+    "all-reduce": [
+        (Case(), 1),
+        (Case(adamw=True), 1),
+        (Case(settings={"on_nonfinite": "skip"}), 1),
+        (Case(settings={"on_nonfinite": "ignore"}), 1),
+        (Case(settings={"on_death": "continue"}), 2),
+        (Case("local-sgd", {"sync_every": 1}), 2),
+    ],
+    "through the host": [
+        (Case(gpus="host"), 1),
+        (Case(gpus="host", settings={"on_death": "continue"}), 1),
+        (Case("quorum", gpus="host"), 2),
+        (Case("quorum", gpus="host", adamw=True), 2),
+    ],
+    "another index": [(Case(index=3), 1), (Case(index=3, adamw=True), 1)],
+    "another index through the host": [(Case(gpus="host", index=3), 1), (Case("quorum", gpus="host", index=3), 2)],
+    "rounds, neighbours and servers": [
+        (Case("eager-solo", gpus="host"), 2),
+        (Case("eager-solo", gpus="host", adamw=True), 2),
+        (Case("d-psgd", gpus="host"), 4),
+        (Case("sgp", gpus="host"), 5),
+        (Case("choco-sgd", gpus="host"), 4),
+        (Case("relay", gpus="host"), 4),
+        (Case("osgp", gpus="host"), 5),
+        (Case("d2", gpus="host"), 5),
+        (Case("ad-psgd", gpus="host"), 9),
+        (Case("group-averaging", gpus="host"), 5),
+        (Case("robust", gpus="host"), 1),
+        (Case("easgd", gpus="host"), 3),
+        (Case("parameter-server", gpus="host"), 9),
+        (Case("dana", gpus="host"), 9),
+    ],
+    "codecs that add": [(coded(name), 1) for name in ("half", "random-k", "mask")],
+    "power-sgd": [(coded("power-sgd:start=0,min_rate=1"), 2)],
+    "other codecs": [
+        (coded(name), 2)
+        for name in ("top-k", "qsgd", "sign", "one-bit", "dgc", "natural", "terngrad", "fp8", "demo", "chunked-top-k")
+    ],
+    "codes of their own length": [(coded(name), 1) for name in ("threshold", "atomo")],
+    "two phases": [(coded("qsgd", reduce="two-phase"), 1)],
+    "reducers": [(Case(settings={"reduce": name}), 1) for name in ("ring", "tree", "halving-doubling", "adasum")],
+    "rules": [(Case(settings={"reduce": f"{name}:f=0"}), 1) for name in ("median", "krum", "geometric-median")],
+    "on_anomaly": [(Case(settings={"on_anomaly": "skip"}), 1)],
+}
+"""By group, trainings and how often a step may wait for the GPU."""
+
+
+def told(counts: Counts) -> dict[str, int]:
+    return dict(counts.waits)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_waits_do_not_grow_with_a_model(group: str) -> None:
+    cases, waits_for_others = GROUPS[group], group.startswith("rounds")
+    for (case, most), (small, large) in zip(cases, counted([case for case, _ in cases]), strict=True):
+        if not waits_for_others:  # the order of whose messages decides how often a step reads some
+            assert small.waits.total() == large.waits.total(), (case, told(small), told(large))
+        assert large.waits.total() <= most * case.steps, (case, told(large))
+        assert not small.strange and not large.strange, case
+
+
+def test_no_wait_is_before_the_last_part_is_launched() -> None:
+    ((_, large),) = counted([Case()])
+    assert all("means/headers.py" in line or "wire/real/works.py" in line for line in large.waits), told(large)
+
+
+def test_what_is_a_wait() -> None:
+    x = torch.ones(3, device=GPU)
+    with watching() as events:
+        pinned = torch.empty(3, pin_memory=True)
+        pinned.copy_(x, non_blocking=True)
+        _ = x + 1
+        x[0] = 2.0
+    assert [event for event in events if event.kind == "wait"] == []
+    with watching() as events:
+        x.sum().item()
+        torch.equal(x, x)
+        x.cpu()
+        x.copy_(torch.ones(3))
+        x[x > 0]
+    assert [event.name for event in events if event.kind == "wait"] == [
+        "_local_scalar_dense",
+        "aten::equal",
+        "copy to the host",
+        "copy from the host",
+        "aten::nonzero",
+    ]
+
+
+def test_a_device_that_is_not_current_is_noticed() -> None:
+    x = torch.ones(3, device=f"{GPU.type}:2")
+    assert x.device.index == 2 and (x + 1).device.index == 2
+    with watching() as events:
+        torch.equal(x, x)
+    assert [(event.current, event.index) for event in events if event.kind == "kernel"] == [(0, 2)]
+    module: Any = torch.get_device_module(GPU.type)
+    with module.device(2), watching() as events:
+        torch.equal(x, x)
+        module.synchronize()
+    assert [event for event in events if event.kind == "kernel"] == []
+    assert [event.index for event in events if event.name == "synchronize"] == [2]
+    with pytest.raises(RuntimeError, match="two devices"):
+        _ = x + torch.ones(3, device=f"{GPU.type}:1")
