@@ -69,6 +69,11 @@ class AgreedState:
             if loop.strategy.replicas == "meet":
                 self._met[loop.worker.name] = loop.worker.step
 
+    @property
+    def watches_steps(self) -> bool:
+        """Whether a mean in a step may make replicas equal that differ."""
+        return any(map(_meets_in_means, loops_of(self._place)))
+
     def step_begins(self) -> None:
         """Note the means of this worker so far."""
         for loop in loops_of(self._place):

@@ -54,7 +54,7 @@ class FoundOptimizers:
     optimizers: list[tuple[weakref.ref[Optimizer], frozenset[int]]] = field(default_factory=list)
     """Each distributed optimizer, with the ids of the models that it trains."""
     begins: Callable[[], None] = lambda: None
-    """Called once the first optimizer is distributed."""
+    """Called when optimizers were distributed."""
     _seen: tuple[int, int] = (-1, 0)
 
     @property
@@ -97,9 +97,10 @@ class FoundOptimizers:
             models = self._models_of(optimizer)
             distribute(optimizer, models[0] if len(models) == 1 else ModuleList(models))
             self.optimizers.append((weakref.ref(optimizer), frozenset(map(id, models))))
-        if before == 0 and self.optimizers:
+        are_new = len(self.optimizers) > before
+        if are_new:
             self.begins()
-        return len(self.optimizers) > before
+        return are_new
 
     def of(self, module: Module) -> list[Any]:
         """Return the distributed optimizers that train `module`."""

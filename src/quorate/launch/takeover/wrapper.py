@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as OfTorch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.data.consumption import Consumed, consumed
 from quorate.data.context import data_context
 from quorate.launch.takeover.agreed import AgreedState
 from quorate.launch.takeover.comm_hooks import settings_of_hook
@@ -48,6 +49,7 @@ class TakenOver:
     optimizers: FoundOptimizers = field(default_factory=FoundOptimizers)
     evaluations: Evaluations | None = None
     agreed: AgreedState | None = None
+    consumed: Consumed = field(default_factory=Consumed)
     wire: Wire | None = None
     """A channel for copies of models as wrappers are made."""
 
@@ -56,6 +58,7 @@ class TakenOver:
         if self.evaluations is not None:
             return
         agreed = self.agreed = AgreedState(place)
+        self.consumed = consumed(place)
         modules = self.optimizers.alive
         self.evaluations = Evaluations(
             place, world, needs_buffers=lambda: has_running_statistics(modules()), agreed=agreed, modules=modules
@@ -152,20 +155,27 @@ class DistributedDataParallel(OfTorch):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the model."""
-        module = self.module  # Module looks an attribute up slowly
+        module: Any = self._modules["module"]  # Module looks an attribute up slowly
         if torch.is_grad_enabled():
-            self._begin(module, (*inputs, *kwargs.values()))
+            begin = self._begin_beside_graph if torch.compiler.is_dynamo_compiling() else self._begin
+            begin(module, (*inputs, *kwargs.values()))
         if self.device_ids:
             device = torch.device(self.device_type, self.device_ids[0])
             (inputs, *_), (kwargs, *_) = _to_kwargs(inputs, kwargs, device, False)
         return module(*inputs, **kwargs)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, module: Module, arguments: tuple[Any, ...]) -> None:
         """Begin a forward pass of `module` with gradients."""
-        if self._taken.evaluations is not None and current.place() is self._place:
-            begin_forward(self._taken, self._place, module, arguments)
-            self._paused = put_off(self._paused, self._taken, module, is_on=not self.require_backward_grad_sync)
+        taken, place = self._taken, self._place
+        if taken.evaluations is not None and current.place() is place:
+            begin_forward(taken, module, arguments)
+            if self.require_backward_grad_sync is (self._paused is not None):
+                self._paused = put_off(self._paused, taken, module, is_on=self._paused is None)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _begin_beside_graph(self, module: Module, arguments: tuple[Any, ...]) -> None:
+        """Do the same out of a graph that `torch.compile` makes; the decorator costs more than the rest."""
+        self._begin(module, arguments)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -180,6 +190,8 @@ class DistributedDataParallel(OfTorch):
     def _joined(self) -> Iterator[None]:
         yield
         pause(self._place)
+        if self._taken.evaluations is not None:
+            self._taken.evaluations.all_have_joined()
         if self._taken.agreed is not None and not any(
             loop.strategy.replicas == "differ" for loop in loops_of(self._place)
         ):
@@ -245,15 +257,15 @@ def _default_group() -> Any:
     return dist.group.WORLD if dist.is_initialized() else None
 
 
-def begin_forward(taken: TakenOver, place: Place, module: Module, arguments: Sequence[Any]) -> None:
+def begin_forward(taken: TakenOver, module: Module, arguments: Sequence[Any]) -> None:
     """Begin a forward pass of `module` with gradients; optimizers that are new are distributed."""
-    assert taken.evaluations is not None
-    if module.training:  # Lightning sets the modules inside to training again, and not the wrapper
-        taken.evaluations.left_by(module)
-    taken.evaluations.forwards += 1
-    taken.optimizers.distribute()
-    if taken.optimizers.modules[0]() is module:  # others are called in the same step
-        count_examples(place, arguments)
+    evaluations, optimizers = taken.evaluations, taken.optimizers
+    assert evaluations is not None
+    if evaluations.are_open and module.training:  # Lightning sets the modules inside to training, and not the wrapper
+        evaluations.left_by(module)
+    optimizers.distribute()
+    if optimizers.modules[0]() is module:  # others are called in the same step
+        count_examples(taken.consumed, arguments)
 
 
 Paused = AbstractContextManager[object] | None
