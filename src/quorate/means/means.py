@@ -113,6 +113,8 @@ class MeansOfAll:
         self.share = 0.0
         self.vectors = 0
         """The number of means of vectors that this worker has begun in its steps."""
+        self.weight_of_paused = 0.0
+        """The weight of each worker that has paused or ended, whose gradient counts as zeros, in gradients of all."""
         self._under_way: Work[Flat] | None = None
         """The newest mean in which this worker takes part without stepping."""
         self._weight = 1.0
@@ -230,7 +232,7 @@ class MeansOfAll:
             if header[BUFFERS]:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
-            mean = self._weighted(sums[0], header[WEIGHT])
+            mean = self._weighted(sums[0], self._weight_in(header))
             if header[MEASURED] > 0:
                 headers.measure(header, mean, self.reducer.counted)
             return mean
@@ -385,7 +387,10 @@ class MeansOfAll:
         if header[BUFFERS]:
             self._copy_buffers(header, sums)
         if header[VECTORS] > 0 and self.edits == "none":
-            self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
+            self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, self._weight_in(header)))))
+
+    def _weight_in(self, header: Sequence[float]) -> float:
+        return header[WEIGHT] + self.weight_of_paused * (header[ENDED] + header[PAUSED])
 
     def close(self) -> None:
         self.ready.close()

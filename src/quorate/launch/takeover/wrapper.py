@@ -33,7 +33,7 @@ from quorate.launch.worker.join import join
 from quorate.launch.worker.world import World
 from quorate.means.equal_replicas import copy_tensors
 from quorate.train.chosen import chosen_in
-from quorate.train.loop import loops_of
+from quorate.train.loop import Loop, loops_of
 from quorate.train.pauses import pause
 from quorate.train.undistributed import Undistributed
 from quorate.wire import current
@@ -187,9 +187,15 @@ class DistributedDataParallel(OfTorch):
             self.require_backward_grad_sync = before
 
     @contextmanager
-    def _joined(self) -> Iterator[None]:
+    def _joined(self, weight: float) -> Iterator[None]:
+        self._taken.optimizers.distribute()  # here by all workers, as some may have no data
+        of_gradients = [loop.worker.means for loop in loops_of(self._place) if _uses_gradients_of_all(loop)]
+        for means in of_gradients:
+            means.weight_of_paused = weight
         yield
         pause(self._place)
+        for means in of_gradients:
+            means.weight_of_paused = 0.0
         if self._taken.evaluations is not None:
             self._taken.evaluations.all_have_joined()
         if self._taken.agreed is not None and not any(
@@ -203,10 +209,14 @@ class DistributedDataParallel(OfTorch):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Any:
-        """Return a context for loops of unequal length: workers that are through take part with weight 0."""
+        """Return a context for loops of unequal length, in which workers that are through keep the others company.
+
+        Their gradients count as zeros, or not at all where it does not divide by the initial size or under strategies
+        that form other means.
+        """
         if throw_on_early_termination:
             raise ConfigurationError("join(throw_on_early_termination=True) is not supported under a strategy")
-        return self._joined() if enable else ExitStack()
+        return self._joined(float(divide_by_initial_world_size)) if enable else ExitStack()
 
     def join_hook(self, **kwargs: Any) -> Any:
         """Raise `ConfigurationError`: torch's `Join` of several objects."""
@@ -313,6 +323,12 @@ def settle(place: Place) -> None:
         optimizer.finish()
     if taken.agreed is not None:
         taken.agreed.ended()
+
+
+def _uses_gradients_of_all(loop: Loop) -> bool:
+    """Whether each step uses one mean of the gradients of all workers."""
+    worker = loop.worker
+    return loop.strategy.replicas == "equal" and worker.agrees_in_backward and not worker.has_rounds
 
 
 def has_running_statistics(modules: Sequence[Module]) -> bool:
