@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -30,20 +30,25 @@ def take_over_if_asked() -> None:
         return  # quorate.join() says it
     if asked_strategy(chosen) is None:
         return
+    after_import_of_torch(lambda: _take_over(chosen))
+
+
+def after_import_of_torch(call: Callable[[], None]) -> None:
+    """Make the `call` as soon as torch is imported, or now where it is."""
     if "torch" in sys.modules:
-        _take_over(chosen)
+        call()
     else:
-        sys.meta_path.insert(0, _AfterTorch(chosen))
+        sys.meta_path.insert(0, _AfterTorch(call))
 
 
 class _AfterTorch(MetaPathFinder):
-    """Takes over once torch is imported, in place of whoever finds it."""
+    """Makes a call once torch is imported, in place of whoever finds it."""
 
-    def __init__(self, chosen: Overrides) -> None:
-        self._chosen = chosen
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of torch, with a loader that takes over behind it; None for other modules."""
+        """Return the spec of torch, with a loader that makes the call behind it; None for other modules."""
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)
@@ -54,7 +59,7 @@ class _AfterTorch(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 plain(module)
-                _take_over(self._chosen)
+                self._call()
 
             loader.exec_module = exec_module
         return spec

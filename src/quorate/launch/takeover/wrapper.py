@@ -76,6 +76,24 @@ class TakenOver:
         module.register_load_state_dict_post_hook(_Forgets(self))
 
 
+class _Reducer:
+    """The part of torch's wrapper that libraries tell of a backward pass after or inside its forward pass."""
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        self._wrapper = ref(wrapper)
+
+    def prepare_for_backward(self, outputs: Any) -> None:
+        """Let the backward pass to come agree, or only add to `.grad`, as the wrapper says by now."""
+        if (wrapper := self._wrapper()) is not None:
+            wrapper.put_off()
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def _delay_all_reduce(self) -> None:
+        pass
+
+
 class DistributedDataParallel(OfTorch):
     """Looks like torch's class, and agrees as the strategy that was asked for says.
 
@@ -142,6 +160,7 @@ class DistributedDataParallel(OfTorch):
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, None
         self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.reducer: _Reducer | None = _Reducer(self)
         self._paused: AbstractContextManager[object] | None = None
         taken = self._taken = place.context(TakenOver)
         taken.begin(place, world)
@@ -170,7 +189,12 @@ class DistributedDataParallel(OfTorch):
         if taken.evaluations is not None and current.place() is place:
             begin_forward(taken, module, arguments)
             if self.require_backward_grad_sync is (self._paused is not None):
-                self._paused = put_off(self._paused, taken, module, is_on=self._paused is None)
+                self.put_off()
+
+    def put_off(self) -> None:
+        """Let backward passes to come only add to `.grad`, or agree again, as `require_backward_grad_sync` says."""
+        module: Any = self._modules["module"]
+        self._paused = put_off(self._paused, self._taken, module, is_on=not self.require_backward_grad_sync)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin_beside_graph(self, module: Module, arguments: tuple[Any, ...]) -> None:
@@ -251,7 +275,7 @@ class DistributedDataParallel(OfTorch):
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict(self.__dict__)
-        for name in ("process_group", "_place", "_paused"):
+        for name in ("process_group", "_place", "_paused", "reducer"):
             own[name] = None
         own["_taken"] = TakenOver()
         return own
