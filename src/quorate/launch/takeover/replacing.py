@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn import Module
 from torch.nn.parallel import distributed
+from torch.optim.swa_utils import AveragedModel
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.script_errors import OneSentence
@@ -42,6 +43,7 @@ def take_over(chosen: Overrides) -> None:
     _replace_start_of_processes()
     if not is_baseline:
         _replace_turns()
+        _replace_averages()
         replace_fully_shard()
     if "QUORATE_BOARD" not in os.environ:
         atexit.register(_check_used, asked_strategy(chosen) or "", os.getpid())
@@ -78,6 +80,20 @@ def _replace_turns() -> None:
         return plain(self, mode)
 
     Module.train = train  # type: ignore[method-assign]
+
+
+def _replace_averages() -> None:
+    """Let a moving average of a replica that differs from others be named."""
+    plain = AveragedModel.update_parameters
+
+    @functools.wraps(plain)
+    def update_parameters(self: Any, model: Module) -> None:
+        place = current.place()
+        if place is not None and (agreed := place.context(TakenOver).agreed) is not None:
+            agreed.averages()
+        plain(self, model)
+
+    AveragedModel.update_parameters = update_parameters  # type: ignore[method-assign]
 
 
 def _replace_end() -> None:
