@@ -137,7 +137,7 @@ def _replace_start_of_processes() -> None:
         if between is not None:
             raise ConfigurationError(
                 f"the script gives a {between} to the processes that it starts, and under a strategy each of them is "
-                "a worker with its own; use torch.distributed.all_gather_object"
+                'a worker with its own; use torch.distributed.all_gather_object, or strategy="ddp" in Lightning'
             )
         function(rank, *args)
         return None if join else _Joined()
