@@ -113,7 +113,8 @@ def test_a_mean_in_join_is_that_of_torch(divides_by_all: bool) -> None:
             for _ in range(world.rank):
                 step(model, optimizer, torch.full((1, 2), world.rank + 1.0))
         step(model, optimizer, torch.ones(1, 2))
-        return model.module.weight.detach().clone()
+        weight: Tensor = model.module.weight.detach().clone()
+        return weight
 
     torch.manual_seed(2)
     gradients = ((2.0 + 3.0) / (3 if divides_by_all else 2), 3.0 / (3 if divides_by_all else 1), 1.0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.script_errors import OneSentence
-from quorate.launch.takeover.starting import after_import_of_torch
+from quorate.launch.takeover.torch_import import after_import_of_torch
 from quorate.wire import current
 
 

@@ -160,7 +160,7 @@ class DistributedDataParallel(OfTorch):
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, None
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        self.reducer: _Reducer | None = _Reducer(self)
+        self.reducer: Any = _Reducer(self)
         self._paused: AbstractContextManager[object] | None = None
         taken = self._taken = place.context(TakenOver)
         taken.begin(place, world)
