@@ -167,6 +167,28 @@ REFUSED = {
         "torch.multiprocessing.spawn(print, nprocs=3)",
         "the script starts 3 processes by itself",
     ),
+    "a queue between processes": (
+        "m = torch.multiprocessing; m.spawn(print, args=(m.get_context('spawn').SimpleQueue(),), nprocs=2)",
+        "the script gives a SimpleQueue to the processes that it starts",
+    ),
+    "processes by hand": (
+        "import multiprocessing as m; p = m.get_context('fork').Process(target=dist.init_process_group)\n"
+        "p.start(); p.join(); raise SystemExit(p.exitcode + 1)",
+        "the script starts processes that train by itself (multiprocessing.Process)",
+    ),
+    "a group of more processes": (
+        "dist.destroy_process_group(); dist.init_process_group('gloo', rank=0, world_size=3)",
+        "the script makes a group of 3 processes (init_process_group), and 2 workers were started of it",
+    ),
+    "the model in the wrapper": (
+        "model.module(torch.ones(1, 2)).sum().backward(); optimizer.step()",
+        "whose own forward was never called, so that workers would not agree; call the wrapper",
+    ),
+    "an optimizer of all workers": (
+        "from torch.distributed.optim import ZeroRedundancyOptimizer as Z\n"
+        "zero = Z(model.parameters(), torch.optim.SGD, lr=0.1); step()",
+        "torch's ZeroRedundancyOptimizer keeps a piece of the state on each worker",
+    ),
     "a model in shards without replicas": (
         "from torch.distributed.fsdp import fully_shard; fully_shard(torch.nn.Linear(2, 1))",
         "fully_shard was called without a mesh, so that all workers hold one replica",

@@ -121,6 +121,8 @@ class MeansOfAll:
         self.share = 0.0
         self.vectors = 0
         """The number of means of vectors that this worker has begun in its steps."""
+        self.weight_of_paused = 0.0
+        """The weight of each worker that has paused or ended, whose gradient counts as zeros, in gradients of all."""
         self._under_way: Work[tuple[Flat, Tensor]] | None = None
         """The newest mean in which this worker takes part without stepping."""
         self._weight = 1.0
@@ -252,7 +254,8 @@ class MeansOfAll:
             if header[BUFFERS]:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
-            mean = self._scaled(sums[0], header[WEIGHT], header[WEIGHT])
+            weight = self._weight_in(header)
+            mean = self._scaled(sums[0], weight, weight)
             if header[MEASURED] > 0 and (not headers_summed or headers.waits_for_bad):
                 headers.measure(header, mean, self.reducer.counted)
             return mean
@@ -439,7 +442,10 @@ class MeansOfAll:
         if header[BUFFERS]:
             self._copy_buffers(header, sums)
         if header[VECTORS] > 0 and self.edits == "none":
-            self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, header[WEIGHT]))))
+            self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, self._weight_in(header)))))
+
+    def _weight_in(self, header: Sequence[float]) -> float:
+        return header[WEIGHT] + self.weight_of_paused * (header[ENDED] + header[PAUSED])
 
     def close(self) -> None:
         self.ready.close()

@@ -154,7 +154,7 @@ class Agreeing(Protocol):
 
 
 def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Optimizer]) -> Callable[[], Any]:
-    """Return `closure` with its loss averaged over all workers, so that all take the same decisions from it.
+    """Return `closure` with its loss, if any, averaged over all workers, so that all take the same decisions from it.
 
     Workers that are away have no loss. Then an optimizer that needs no closure gets this worker's own loss, by which it
     decides nothing; for another one the closure raises `ConfigurationError`.
@@ -163,6 +163,8 @@ def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Opti
     def agreed() -> Any:
         with torch.enable_grad():
             loss = closure()
+        if loss is None:  # Lightning gives a closure that does nothing, in manual optimization
+            return None
         if means.some_away:
             if needs_closure(plain):
                 raise ConfigurationError(

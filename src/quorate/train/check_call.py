@@ -39,9 +39,28 @@ def library_of(optimizer: object) -> str | None:
     return next((name for module in modules if (name := _LIBRARIES.get(module))), None)
 
 
+_OF_ALL_WORKERS = {
+    "ZeroRedundancyOptimizer": "keeps a piece of the state on each worker: use the optimizer that is inside, or "
+    "quorate.parallelize(model, zero=1) for pieces",
+    "PostLocalSGDOptimizer": "averages parameters itself: use the optimizer that is inside, with --strategy "
+    "post-local-sgd or hierarchical-local-sgd",
+}
+"""torch's optimizers that exchange messages, which a strategy does."""
+
+
+def _check_own_exchange(optimizer: object) -> None:
+    kind = next((x for x in type(optimizer).__mro__ if x.__module__.startswith("torch.distributed.optim")), None)
+    if kind is not None and kind.__name__ in _OF_ALL_WORKERS:
+        raise ConfigurationError(f"torch's {kind.__name__} {_OF_ALL_WORKERS[kind.__name__]}")
+
+
 def check_optimizer(optimizer: object) -> None:
-    """Raise `ConfigurationError` for an object that is no optimizer of torch, or that a library has put around one."""
+    """Raise `ConfigurationError` for an object that is no optimizer of torch, or one that others are put around.
+
+    Those are optimizers of libraries, and torch's that exchange messages by themselves.
+    """
     kind, library = type(optimizer), library_of(optimizer)
+    _check_own_exchange(optimizer)
     if library is not None and isinstance(optimizer, Optimizer):
         raise ConfigurationError(
             f"{kind.__name__} is what {library} puts around an optimizer; give quorate.distribute the "

@@ -128,3 +128,16 @@ def test_a_sentence_says_what_a_last_save_lacks(last: str, capsys: pytest.Captur
     train("eager-solo", {}, 7, look)
     sentence = "quorate: rank 0: state_dict() was called after the last step, and lacks what was pending then"
     assert capsys.readouterr().err.count(sentence) == (last == "a save")
+
+
+@pytest.mark.parametrize(("strategy", "sentences"), [("local-sgd", 1), ("d-psgd", 1), ("all-reduce", 0)])
+def test_a_moving_average_of_a_replica_that_differs_is_named(
+    strategy: str, sentences: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look(world: World) -> Looks:
+        agreed = current.here().context(TakenOver).agreed
+        assert agreed is not None
+        return lambda number, model: agreed.averages() if world.rank == 1 else None
+
+    train(strategy, {}, 4, look)
+    assert capsys.readouterr().err.count("averages this worker's own replica") == sentences

@@ -34,6 +34,10 @@ _LACKS = (
 _EACH_STEP = (
     "state_dict() is called by one line in each step, as for a moving average, and is this worker's own replica there"
 )
+_AVERAGES_OWN = (
+    "AveragedModel.update_parameters() was called while replicas differ, and averages this worker's own replica; under "
+    "all-reduce it averages the model of all"
+)
 
 
 class AgreedState:
@@ -68,6 +72,11 @@ class AgreedState:
         for loop in differing:
             if loop.strategy.replicas == "meet":
                 self._met[loop.worker.name] = loop.worker.step
+
+    @property
+    def watches_steps(self) -> bool:
+        """Whether a mean in a step may make replicas equal that differ."""
+        return any(map(_meets_in_means, loops_of(self._place)))
 
     def step_begins(self) -> None:
         """Note the means of this worker so far."""
@@ -122,6 +131,11 @@ class AgreedState:
             self._say(_AGREED, f"{_AGREED}{self._step} of {step}")
         else:
             self._say(_OWN, _OWN)
+
+    def averages(self) -> None:
+        """Say that a moving average is of this worker's own replica, where replicas differ."""
+        if any(_may_differ(loop) and not self._is_equal(loop) for loop in loops_of(self._place)):
+            self._say(_AVERAGES_OWN, _AVERAGES_OWN)
 
     def ended(self) -> None:
         """Say what the last state lacks that the script has asked for, now that the training has ended."""

@@ -5,7 +5,7 @@ Where replicas differ between steps, or may be at different rounds, an `eval()` 
 a worker that has called `eval()` asks the others, whose attendants answer while they train, where they are:
 
 - all have called it at the same place of the script: together;
-- another one has begun a later step without it, has ended, or makes no step for `PATIENCE` seconds: alone;
+- another one has begun a later backward pass without it, has ended, or begins none for `PATIENCE` seconds: alone;
 - all that have not called it wait in a collective which this worker has not entered yet (`if rank == 0: evaluate()`,
   then `dist.barrier()`): alone.
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from quorate.launch.worker.world import World
 
 PATIENCE = 30.0
-"""Seconds without a step of another worker after which an evaluation does not wait for it."""
+"""Seconds without a backward pass of another worker after which an evaluation does not wait for it."""
 _LOOK_EVERY = 0.05
 _WAITED_LOOKS = 10
 """Looks, one after the other, that find all others in collectives, after which these are waits for this worker."""
@@ -54,7 +54,11 @@ _TOGETHER, _ALONE = b"together", b"alone"
 class Whereabouts:
     """How far a worker is in its script."""
 
-    forwards: int
+    progress: tuple[int, int]
+    """How many blocks of `join()` it has left, and how many backward passes it has begun since then.
+
+    Those in `no_sync()` are left out. All workers of a script for DDP make the others, and each in the same order.
+    """
     visits: int
     """How often it has called `eval()` at the place that is asked for."""
     collectives: int = 0
@@ -86,28 +90,35 @@ class Evaluations(StepObserver):
         self._agreed, self._modules = agreed, modules
         self.is_together = False
         """Whether all workers evaluate now."""
-        self.forwards = 0
-        """The number of forward passes with gradients."""
+        self._progress = 0, 0
+        """See `Whereabouts`."""
+        self.are_open = False
+        """Whether a model may be in evaluation."""
         self._visits = Counter[int]()
         self._alone: set[int] = set()
         self._evaluated: weakref.WeakSet[Module] = weakref.WeakSet()
         """The models that are in evaluation."""
         self._inside: AbstractContextManager[object] | None = None
-        self._has_said = False
+        self._has_begun = self._has_said = False
         self._thread = threading.get_ident()
         if world.size > 1:  # answers until the training has ended, as calls before leaving are made in reverse order
             world.serve(_WHERE, self._where)
 
     def begin(self) -> None:
-        """Watch steps, and leave an evaluation before the end of the training; an optimizer was distributed."""
-        observers(self._place).add(self)
-        self._place.leaving.append(self.leave)
+        """Watch steps, and leave an evaluation before the end of the training; optimizers were distributed."""
+        if not self._has_begun:
+            self._has_begun = True
+            observers(self._place).add(self)
+            self._place.leaving.append(self.leave)
+        self.due = 0 if self.are_open else self._due_in_training
 
     def enter(self, module: Module) -> None:
         """`module.eval()` was called, which was in training before."""
         if all(loop.is_finished for loop in loops_of(self._place)):
             return
         self._evaluated.add(module)
+        self.are_open = True
+        self.due = 0
         if self._inside is None and self._pauses:
             is_together = self._meet()
             inside: AbstractContextManager[object] = self._world.evaluate() if is_together else self._apart()
@@ -125,11 +136,21 @@ class Evaluations(StepObserver):
         """Continue the training."""
         inside, self._inside = self._inside, None
         self._evaluated.clear()
+        self.are_open = False
+        self.due = self._due_in_training
         if self.is_together:
             self.is_together = False
             self._agreed.keep(self._modules())
         if inside is not None:
             inside.__exit__(None, None, None)
+
+    def all_have_joined(self) -> None:
+        """All workers have left a block of `join()`, in which they made unequal numbers of backward passes."""
+        self._progress = self._progress[0] + 1, 0
+
+    def backward_begins(self) -> None:
+        if not all(loop.worker.means.ready.paused for loop in loops_of(self._place)):
+            self._progress = self._progress[0], self._progress[1] + 1
 
     def step_ended(self) -> None:
         self._agreed.step_ended(self._modules())
@@ -150,6 +171,11 @@ class Evaluations(StepObserver):
             )
 
     @property
+    def _due_in_training(self) -> int:
+        """The first step to watch where no model is in evaluation: none, if replicas are equal after each one."""
+        return 0 if self._agreed.watches_steps else sys.maxsize
+
+    @property
     def _pauses(self) -> bool:
         """Whether an evaluation differs from the training's state: see `Strategy.replicas`."""
         loops = [loop for loop in loops_of(self._place) if not loop.is_finished]
@@ -161,7 +187,7 @@ class Evaluations(StepObserver):
 
     def _where(self, site: int) -> dict[str, Any]:
         return {
-            "forwards": self.forwards,
+            "progress": self._progress,
             "visits": self._visits[site],
             "collectives": collectives(),
             "is_waiting": is_in_collective(sys._current_frames().get(self._thread)),
@@ -184,12 +210,12 @@ class Evaluations(StepObserver):
     def _decision(self, site: int, others: list[int]) -> bytes:
         board, clock = self._world.wire.board, self._world.wire.clock
         key = f"evaluation/{site:08x}/{self._visits[site]}"
-        newest: dict[int, int] = {}
+        newest: dict[int, tuple[int, int]] = {}
         since, waited_looks = clock.now(), 0
         with waiting(self._place) as serve:
             while (decision := board.get(key)) is None:
                 before, seen = dict(newest), {rank: self._ask(rank, site) for rank in others}
-                newest = {rank: where.forwards for rank, where in seen.items()}
+                newest = {rank: where.progress for rank, where in seen.items()}
                 missing = [where for where in seen.values() if where.visits < self._visits[site]]
                 waited_looks = waited_looks + 1 if all(map(self._waits_for_this_worker, missing)) else 0
                 if not missing:
@@ -206,7 +232,7 @@ class Evaluations(StepObserver):
         return decision
 
     def _does_not_come(self, where: Whereabouts) -> bool:
-        return where.has_ended or where.forwards > self.forwards
+        return where.has_ended or where.progress > self._progress
 
     def _waits_for_this_worker(self, where: Whereabouts) -> bool:
         return where.is_waiting and where.collectives > collectives()
@@ -215,11 +241,12 @@ class Evaluations(StepObserver):
         try:
             answer = self._world.ask(rank, _WHERE, site, timeout=_ANSWER_WITHIN).wait()
         except (PeerFailed, RequestFailed):
-            return Whereabouts(0, 0, has_ended=True)
+            return Whereabouts((0, 0), 0, has_ended=True)
         except WireTimeout:
             is_over = self._world.wire.board.get(ended(rank)) is not None
-            return Whereabouts(0, 0, has_ended=is_over)
-        return Whereabouts(**answer)
+            return Whereabouts((0, 0), 0, has_ended=is_over)
+        blocks, passes = answer.pop("progress")
+        return Whereabouts((blocks, passes), **answer)
 
     def _apart(self) -> AbstractContextManager[object]:
         """Return a context in which no round waits for this worker.

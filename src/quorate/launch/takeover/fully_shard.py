@@ -204,5 +204,5 @@ class _Synchronizes:
         """A forward pass begins."""
         if torch.is_grad_enabled() and self._taken.evaluations is not None:
             arguments = (*inputs, *named.values())
-            begin_forward(self._taken, current.here(), module, arguments)
+            begin_forward(self._taken, module, arguments)
             self._paused = put_off(self._paused, self._taken, module, is_on=not self._is_on)

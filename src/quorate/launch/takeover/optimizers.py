@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from quorate.core.errors import ConfigurationError
-from quorate.train.check_call import library_of
+from quorate.train.check_call import check_optimizer, library_of
 from quorate.train.distribute import distribute
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.wire import current
@@ -45,6 +45,10 @@ def count_optimizers() -> None:
     Optimizer.__init__ = counted  # type: ignore[method-assign]
 
 
+def _nothing() -> None:
+    """Do nothing: a function with a name, which a pickled wrapper has."""
+
+
 @dataclass
 class FoundOptimizers:
     """The optimizers of one worker, with the models in wrappers whose parameters they have."""
@@ -53,8 +57,8 @@ class FoundOptimizers:
     """The models in wrappers, in the order in which these were made."""
     optimizers: list[tuple[weakref.ref[Optimizer], frozenset[int]]] = field(default_factory=list)
     """Each distributed optimizer, with the ids of the models that it trains."""
-    begins: Callable[[], None] = lambda: None
-    """Called once the first optimizer is distributed."""
+    begins: Callable[[], None] = _nothing
+    """Called when optimizers were distributed."""
     _seen: tuple[int, int] = (-1, 0)
 
     @property
@@ -72,6 +76,12 @@ class FoundOptimizers:
                 closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
                 if callable(closure) and self.distribute():
                     return (args[0], partial(_step_inside, optimizer, closure)), {}
+                if self._seen[0] < 0:
+                    raise ConfigurationError(
+                        f"{type(optimizer).__name__} steps on gradients of a model in DistributedDataParallel, whose "
+                        "own forward was never called, so that workers would not agree; call the wrapper, "
+                        "model(...), not model.module(...)"
+                    )
                 raise ConfigurationError(
                     f"{type(optimizer).__name__} was made between a forward pass and its step, so that workers have "
                     "not agreed on its gradient; make it before the forward pass"
@@ -93,13 +103,16 @@ class FoundOptimizers:
         gc.collect()  # a scheduler keeps its optimizer in a circle
         new = [x for x in gc.get_objects() if issubclass(type(x), Optimizer) and not self._is_known(x)]
         order = self._order()
+        for optimizer in filter(self._models_of, new):
+            check_optimizer(optimizer)  # before others, as it may have made one for this worker's part of the model
         for optimizer in sorted(filter(self._models_of, new), key=lambda x: (_first(x, order), type(x).__name__)):
             models = self._models_of(optimizer)
             distribute(optimizer, models[0] if len(models) == 1 else ModuleList(models))
             self.optimizers.append((weakref.ref(optimizer), frozenset(map(id, models))))
-        if before == 0 and self.optimizers:
+        are_new = len(self.optimizers) > before
+        if are_new:
             self.begins()
-        return len(self.optimizers) > before
+        return are_new
 
     def of(self, module: Module) -> list[Any]:
         """Return the distributed optimizers that train `module`."""

@@ -8,6 +8,7 @@ from weakref import ref
 import torch
 from torch.nn.parallel import DistributedDataParallel as OfTorch
 
+from quorate.data.consumption import consumed
 from quorate.launch.takeover.examples import count_examples
 from quorate.launch.takeover.optimizers import FoundOptimizers
 from quorate.launch.worker.join import join
@@ -37,7 +38,7 @@ class RecordedDistributedDataParallel(OfTorch):
     def _look(self, arguments: tuple[Any, ...]) -> None:
         self._optimizers.distribute()
         if self._optimizers.modules[0]() is self.module:
-            count_examples(current.here(), arguments)
+            count_examples(consumed(current.here()), arguments)
 
 
 RecordedDistributedDataParallel.__name__ = OfTorch.__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,15 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn import Module
 from torch.nn.parallel import distributed
+from torch.optim.swa_utils import AveragedModel
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.script_errors import OneSentence
 from quorate.core.telling import flush, tell
 from quorate.launch.run.overrides import Overrides, asked_strategy, unused
 from quorate.launch.takeover.fully_shard import replace_fully_shard
 from quorate.launch.takeover.optimizers import count_optimizers
+from quorate.launch.takeover.other_processes import refuse_other_groups
 from quorate.launch.takeover.recorded import RecordedDistributedDataParallel
 from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, settle, turn_inside
 from quorate.launch.worker.baselines import baselines
@@ -39,6 +43,7 @@ def take_over(chosen: Overrides) -> None:
     _replace_start_of_processes()
     if not is_baseline:
         _replace_turns()
+        _replace_averages()
         replace_fully_shard()
     if "QUORATE_BOARD" not in os.environ:
         atexit.register(_check_used, asked_strategy(chosen) or "", os.getpid())
@@ -77,6 +82,20 @@ def _replace_turns() -> None:
     Module.train = train  # type: ignore[method-assign]
 
 
+def _replace_averages() -> None:
+    """Let a moving average of a replica that differs from others be named."""
+    plain = AveragedModel.update_parameters
+
+    @functools.wraps(plain)
+    def update_parameters(self: Any, model: Module) -> None:
+        place = current.place()
+        if place is not None and (agreed := place.context(TakenOver).agreed) is not None:
+            agreed.averages()
+        plain(self, model)
+
+    AveragedModel.update_parameters = update_parameters  # type: ignore[method-assign]
+
+
 def _replace_end() -> None:
     """Let the training end, with the agreed model on all workers, where the script destroys its process group."""
     plain = dist.destroy_process_group
@@ -93,18 +112,37 @@ def _replace_end() -> None:
         module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
+class _Joined:
+    """The processes that a script has started, of which this worker was one."""
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Return True: all have ended."""
+        return True
+
+
 def _replace_start_of_processes() -> None:
     """Let a function that a script starts as many processes of as there are workers run in each worker, as its rank."""
 
-    def start(function: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **named: Any) -> None:
+    def start(function: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **named: Any) -> Any:
         rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        if nprocs != size or not join:
+        if current.place() is None:
+            sys.excepthook = OneSentence(names_line=True)
+        if nprocs != size:
+            advice = f"start it with -n {nprocs}" if nprocs > 0 else f"let it start {size}"
             raise ConfigurationError(
                 f"the script starts {nprocs} processes by itself (torch.multiprocessing.spawn), and {size} workers "
-                f"were started of it; start {nprocs}, and let it join them"
+                f"were started of it; {advice}"
+            )
+        between = next((type(x).__name__ for x in args if type(x).__module__.startswith("multiprocessing.")), None)
+        if between is not None:
+            raise ConfigurationError(
+                f"the script gives a {between} to the processes that it starts, and under a strategy each of them is "
+                'a worker with its own; use torch.distributed.all_gather_object, or strategy="ddp" in Lightning'
             )
         function(rank, *args)
+        return None if join else _Joined()
 
+    refuse_other_groups()
     for module in (torch.multiprocessing, torch.multiprocessing.spawn):
         for name in ("spawn", "start_processes"):
             if callable(getattr(module, name, None)) and not isinstance(getattr(module, name), type(os)):

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides, asked_strategy, overrides_here
+from quorate.launch.takeover.torch_import import after_import_of_torch
 from quorate.launch.worker.other_launchers import launched_rank
 
 _MEETS_WITHIN = 60.0
@@ -30,34 +25,7 @@ def take_over_if_asked() -> None:
         return  # quorate.join() says it
     if asked_strategy(chosen) is None:
         return
-    if "torch" in sys.modules:
-        _take_over(chosen)
-    else:
-        sys.meta_path.insert(0, _AfterTorch(chosen))
-
-
-class _AfterTorch(MetaPathFinder):
-    """Takes over once torch is imported, in place of whoever finds it."""
-
-    def __init__(self, chosen: Overrides) -> None:
-        self._chosen = chosen
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of torch, with a loader that takes over behind it; None for other modules."""
-        if fullname != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            plain = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                plain(module)
-                _take_over(self._chosen)
-
-            loader.exec_module = exec_module
-        return spec
+    after_import_of_torch(lambda: _take_over(chosen))
 
 
 def _take_over(chosen: Overrides) -> None:

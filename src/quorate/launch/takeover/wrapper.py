@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as OfTorch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.data.consumption import Consumed, consumed
 from quorate.data.context import data_context
 from quorate.launch.takeover.agreed import AgreedState
 from quorate.launch.takeover.comm_hooks import settings_of_hook
@@ -32,7 +33,7 @@ from quorate.launch.worker.join import join
 from quorate.launch.worker.world import World
 from quorate.means.equal_replicas import copy_tensors
 from quorate.train.chosen import chosen_in
-from quorate.train.loop import loops_of
+from quorate.train.loop import Loop, loops_of
 from quorate.train.pauses import pause
 from quorate.train.undistributed import Undistributed
 from quorate.wire import current
@@ -48,6 +49,7 @@ class TakenOver:
     optimizers: FoundOptimizers = field(default_factory=FoundOptimizers)
     evaluations: Evaluations | None = None
     agreed: AgreedState | None = None
+    consumed: Consumed = field(default_factory=Consumed)
     wire: Wire | None = None
     """A channel for copies of models as wrappers are made."""
 
@@ -56,6 +58,7 @@ class TakenOver:
         if self.evaluations is not None:
             return
         agreed = self.agreed = AgreedState(place)
+        self.consumed = consumed(place)
         modules = self.optimizers.alive
         self.evaluations = Evaluations(
             place, world, needs_buffers=lambda: has_running_statistics(modules()), agreed=agreed, modules=modules
@@ -71,6 +74,24 @@ class TakenOver:
         self.optimizers.modules.append(ref(module))
         module.register_state_dict_post_hook(_StateHook(place, self))
         module.register_load_state_dict_post_hook(_Forgets(self))
+
+
+class _Reducer:
+    """The part of torch's wrapper that libraries tell of a backward pass after or inside its forward pass."""
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        self._wrapper = ref(wrapper)
+
+    def prepare_for_backward(self, outputs: Any) -> None:
+        """Let the backward pass to come agree, or only add to `.grad`, as the wrapper says by now."""
+        if (wrapper := self._wrapper()) is not None:
+            wrapper.put_off()
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def _delay_all_reduce(self) -> None:
+        pass
 
 
 class DistributedDataParallel(OfTorch):
@@ -139,6 +160,7 @@ class DistributedDataParallel(OfTorch):
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, None
         self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.reducer: Any = _Reducer(self)
         self._paused: AbstractContextManager[object] | None = None
         taken = self._taken = place.context(TakenOver)
         taken.begin(place, world)
@@ -152,20 +174,32 @@ class DistributedDataParallel(OfTorch):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the model."""
-        module = self.module  # Module looks an attribute up slowly
+        module: Any = self._modules["module"]  # Module looks an attribute up slowly
         if torch.is_grad_enabled():
-            self._begin(module, (*inputs, *kwargs.values()))
+            begin = self._begin_beside_graph if torch.compiler.is_dynamo_compiling() else self._begin
+            begin(module, (*inputs, *kwargs.values()))
         if self.device_ids:
             device = torch.device(self.device_type, self.device_ids[0])
             (inputs, *_), (kwargs, *_) = _to_kwargs(inputs, kwargs, device, False)
         return module(*inputs, **kwargs)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _begin(self, module: Module, arguments: tuple[Any, ...]) -> None:
         """Begin a forward pass of `module` with gradients."""
-        if self._taken.evaluations is not None and current.place() is self._place:
-            begin_forward(self._taken, self._place, module, arguments)
-            self._paused = put_off(self._paused, self._taken, module, is_on=not self.require_backward_grad_sync)
+        taken, place = self._taken, self._place
+        if taken.evaluations is not None and current.place() is place:
+            begin_forward(taken, module, arguments)
+            if self.require_backward_grad_sync is (self._paused is not None):
+                self.put_off()
+
+    def put_off(self) -> None:
+        """Let backward passes to come only add to `.grad`, or agree again, as `require_backward_grad_sync` says."""
+        module: Any = self._modules["module"]
+        self._paused = put_off(self._paused, self._taken, module, is_on=not self.require_backward_grad_sync)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _begin_beside_graph(self, module: Module, arguments: tuple[Any, ...]) -> None:
+        """Do the same out of a graph that `torch.compile` makes; the decorator costs more than the rest."""
+        self._begin(module, arguments)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -177,9 +211,17 @@ class DistributedDataParallel(OfTorch):
             self.require_backward_grad_sync = before
 
     @contextmanager
-    def _joined(self) -> Iterator[None]:
+    def _joined(self, weight: float) -> Iterator[None]:
+        self._taken.optimizers.distribute()  # here by all workers, as some may have no data
+        of_gradients = [loop.worker.means for loop in loops_of(self._place) if _uses_gradients_of_all(loop)]
+        for means in of_gradients:
+            means.weight_of_paused = weight
         yield
         pause(self._place)
+        for means in of_gradients:
+            means.weight_of_paused = 0.0
+        if self._taken.evaluations is not None:
+            self._taken.evaluations.all_have_joined()
         if self._taken.agreed is not None and not any(
             loop.strategy.replicas == "differ" for loop in loops_of(self._place)
         ):
@@ -191,10 +233,14 @@ class DistributedDataParallel(OfTorch):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Any:
-        """Return a context for loops of unequal length: workers that are through take part with weight 0."""
+        """Return a context for loops of unequal length, in which workers that are through keep the others company.
+
+        Their gradients count as zeros, or not at all where it does not divide by the initial size or under strategies
+        that form other means.
+        """
         if throw_on_early_termination:
             raise ConfigurationError("join(throw_on_early_termination=True) is not supported under a strategy")
-        return self._joined() if enable else ExitStack()
+        return self._joined(float(divide_by_initial_world_size)) if enable else ExitStack()
 
     def join_hook(self, **kwargs: Any) -> Any:
         """Raise `ConfigurationError`: torch's `Join` of several objects."""
@@ -229,7 +275,7 @@ class DistributedDataParallel(OfTorch):
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict(self.__dict__)
-        for name in ("process_group", "_place", "_paused"):
+        for name in ("process_group", "_place", "_paused", "reducer"):
             own[name] = None
         own["_taken"] = TakenOver()
         return own
@@ -245,15 +291,15 @@ def _default_group() -> Any:
     return dist.group.WORLD if dist.is_initialized() else None
 
 
-def begin_forward(taken: TakenOver, place: Place, module: Module, arguments: Sequence[Any]) -> None:
+def begin_forward(taken: TakenOver, module: Module, arguments: Sequence[Any]) -> None:
     """Begin a forward pass of `module` with gradients; optimizers that are new are distributed."""
-    assert taken.evaluations is not None
-    if module.training:  # Lightning sets the modules inside to training again, and not the wrapper
-        taken.evaluations.left_by(module)
-    taken.evaluations.forwards += 1
-    taken.optimizers.distribute()
-    if taken.optimizers.modules[0]() is module:  # others are called in the same step
-        count_examples(place, arguments)
+    evaluations, optimizers = taken.evaluations, taken.optimizers
+    assert evaluations is not None
+    if evaluations.are_open and module.training:  # Lightning sets the modules inside to training, and not the wrapper
+        evaluations.left_by(module)
+    optimizers.distribute()
+    if optimizers.modules[0]() is module:  # others are called in the same step
+        count_examples(taken.consumed, arguments)
 
 
 Paused = AbstractContextManager[object] | None
@@ -301,6 +347,12 @@ def settle(place: Place) -> None:
         optimizer.finish()
     if taken.agreed is not None:
         taken.agreed.ended()
+
+
+def _uses_gradients_of_all(loop: Loop) -> bool:
+    """Whether each step uses one mean of the gradients of all workers."""
+    worker = loop.worker
+    return loop.strategy.replicas == "equal" and worker.agrees_in_backward and not worker.has_rounds
 
 
 def has_running_statistics(modules: Sequence[Module]) -> bool:
