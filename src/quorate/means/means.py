@@ -141,9 +141,9 @@ class MeansOfAll:
         elif isinstance(before, Reducer):
             self.reducer.follows(before)
 
-    def gradient_begins(self, weight: float) -> None:
-        """Begin a backward pass whose gradient counts `weight`."""
-        self._weight, self.ready.scale = weight, weight / self._divisor
+    def gradient_begins(self, weight: float, unit: float | None = None) -> None:
+        """Begin a backward pass whose gradient counts `weight`; `.grad` is the mean times `weight`, over `unit`."""
+        self._weight, self.ready.scale = weight, (weight if unit is None else unit) / self._divisor
         self._weighs(weight)
         self.ready.begin()
 
