@@ -19,7 +19,18 @@ from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, sca
 from quorate.means.dense import Dense
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.forward_buffers import BufferCopies
-from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers, edits_in
+from quorate.means.headers import (
+    BUFFERS,
+    COUNTS,
+    ENDED,
+    MEASURED,
+    PAUSED,
+    VECTORS,
+    WEIGHT,
+    Announced,
+    Headers,
+    edits_in,
+)
 from quorate.means.reducer import Reducer
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
@@ -231,6 +242,8 @@ class MeansOfAll:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
             mean = self._weighted(sums[0], header[WEIGHT])
+            if header[WEIGHT] > self.reducer.counted:  # examples or terms, and no workers
+                self._timer.contributors = round(max(header[COUNTS : headers.changed.start], default=0.0))
             if header[MEASURED] > 0:
                 headers.measure(header, mean, self.reducer.counted)
             return mean

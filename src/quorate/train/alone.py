@@ -114,9 +114,7 @@ class Compared:
         """Check the count, and say once that it counts nothing here."""
         checked_count(count)
         if _COUNTS not in self.__dict__ and here().wire.rank == 0:
-            tell(
-                "quorate: optimizer.weight() counts nothing under a baseline, which counts all workers alike\n"
-            )
+            tell("quorate: optimizer.weight() counts nothing under a baseline, which counts all workers alike\n")
         self.__dict__[_COUNTS] = full
 
     def accumulate(self) -> AbstractContextManager[None]:

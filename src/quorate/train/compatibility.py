@@ -297,8 +297,7 @@ RULES = (
     Rule("weight", lambda c, s, r: c.axes and c.axes.stages > 1 and c.weight == COUNTED,
          "optimizer.weight() cannot be combined with stages, whose loss is a mean of micro-batches; leave it out"),
     Rule("weight", lambda c, s, r: c.redundancy.is_there and c.weight == COUNTED,
-         "optimizer.weight() cannot be combined with {label}, under which workers compute the same batches and compare "
-         "or decode gradients as they are; leave it out"),
+         "optimizer.weight() cannot be combined with {label}, whose code needs gradients of one weight; leave it out"),
     Rule("buffers", lambda c, s, r: s.client_terms and s.client_terms.is_hidden and s.buffers != "none" and c.buffer,
          "noise and secure of {label} protect the parameters, and not the buffers of the model (as {c.buffer}), "
          'which buffers="{c.strategy.buffers}" exchanges as they are. Set buffers="none", and each worker keeps its '

@@ -63,15 +63,18 @@ def end_counted(counts: LossCounts, worker: StrategyWorker) -> None:
     counts.pass_ended()
     if counts.holds_parts:
         ready.holds_parts = counts.holds_parts = False
-    if not ready.fired or ready.paused:
+    if ready.paused:
         return
-    counts.check_given()
     if not agrees_on_means(worker):
         counts.settle()
+    elif ready.fired:
+        counts.check_given()
 
 
 def settle_counted(counts: LossCounts, worker: StrategyWorker) -> None:
     """Let `.grad` and the weight of the worker be those of a whole step, which begins."""
+    if worker.closure is not None:
+        return  # the gradient comes inside
     counts.check_given()
     if not agrees_on_means(worker):
         counts.settle()

@@ -221,7 +221,8 @@ class Loop(StepObserver):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:
-            worker.closure = agreed_closure(closure, worker.means, self.replica.plain)
+            weight = None if self.counts is None else lambda: worker.weight
+            worker.closure = agreed_closure(closure, worker.means, self.replica.plain, weight)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._agree_without_backward()
         if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
@@ -403,7 +404,7 @@ class Loop(StepObserver):
         if not is_whole and (worker.differs or not worker.has_rounds):
             self._level(always=worker.differs)
         self.agree_on_buffers()
-        worker.finished = True
+        worker.finished, self.counts = True, None
         self.leaving.finished()
         worker.digests.look_at_end(worker.updates)
         if worker.wire.size > 1:

@@ -117,15 +117,17 @@ class LossCounts:
             self.total = 0.0
         self._newest = count
         if count is not None and self._joined is None:
-            if count and self.total and self.unit != count:
+            if count and (self.total or not self.unit) and self.unit != count:
                 self._scale(self.unit / count)
             self.unit = count or self.unit
             self.total += count if is_new else 0.0
         elif count is not None and self._joined is not None:
             of_all = self._joined(count) if is_new else 0.0
+            if of_all and not self.unit:
+                self._scale(0.0)
             self.unit = self.unit if self.total or not of_all else of_all
             self.total += of_all
-            self.loss_factor = self._shares * count / self.unit
+            self.loss_factor = self._shares * count / self.unit if count else 0.0
         if self.is_scaled:
             return 1.0
         return max(self.total, _SILENT) if self._averages_replicas else self.total
@@ -157,11 +159,13 @@ class LossCounts:
             )
 
     def agreed(self) -> None:
-        """Note that `.grad` is the mean of all workers."""
-        self.unit = self.total or 1.0
+        """Note that `.grad` is the mean of all workers; none of it is this worker's if it had no term."""
+        self.unit = self.total
 
     def settle(self) -> None:
         """Let `.grad` be the mean of this step so far; or, where it is scaled, that times its share of a full batch."""
+        if self._newest is None:
+            return
         unit = self.full if self.is_scaled else self.total
         if unit and self.unit != unit:
             self._scale(self.unit / unit)
