@@ -8,8 +8,8 @@ the weight W = sum(n_k). Before a pass of n terms `.grad` is multiplied by u / n
 Workers that share a replica in shards form sums inside the backward pass. There u stays as it is during a step, and the
 loss of each worker is multiplied by S n / u, for S workers, before the pass.
 
-Cost: a pass over the gradients for each backward pass after the first of a step, where counts differ; in shards a
-message of one number to each worker of the replica, for each backward pass.
+Cost: a pass over the gradients for each backward pass after the first of a step, where counts differ. In shards each
+backward pass sends one number to each worker of the replica.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class LossCounts:
         """The count of a full batch of this replica, whose gradient counts 1. Raises `ConfigurationError`."""
         if self._full is None:
             raise ConfigurationError(
-                "under this strategy a gradient counts as a share of a full batch, as no mean of all gradients is "
-                "formed in a step; say how many terms a full batch has, as in optimizer.weight(tokens, full=4096)"
+                "under this strategy a gradient counts as a share of a full batch. Say how many terms a full batch has, "
+                "as in optimizer.weight(tokens, full=4096)"
             )
         return self._full * self._shares
 
