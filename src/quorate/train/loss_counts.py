@@ -97,7 +97,7 @@ class LossCounts:
         """The count of a full batch of this replica, whose gradient counts 1. Raises `ConfigurationError`."""
         if self._full is None:
             raise ConfigurationError(
-                "under this strategy a gradient counts as a share of a full batch. Say how many terms a full batch has, "
+                "under this strategy a gradient counts as a share of a full batch. Say how many terms that has, "
                 "as in optimizer.weight(tokens, full=4096)"
             )
         return self._full * self._shares
