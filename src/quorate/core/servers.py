@@ -107,11 +107,20 @@ class Servers(Protocol):
         None if there is none, or it is left out because it is not finite.
         """
 
-    def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
+    def push(
+        self,
+        gradient: Flat | None,
+        *,
+        count: int = 1,
+        weight: float = 1.0,
+        reads: bool = True,
+        edit: Flat | None = None,
+    ) -> None:
         """Push the mean of `count` gradients; do not write to the vectors any more.
 
         Args:
             gradient: The mean; None, with a `count` of 0: no gradient, and others need not wait for it.
+            weight: The mean weight of these gradients; 1 is that of a full batch.
             reads: Whether parameters are read behind it, which `pull` returns.
             edit: The numbers that the script has written into the parameters since they were read; NaN elsewhere.
         """

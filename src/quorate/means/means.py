@@ -20,7 +20,18 @@ from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, sca
 from quorate.means.dense import Dense
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.forward_buffers import BufferCopies
-from quorate.means.headers import BUFFERS, ENDED, MEASURED, PAUSED, VECTORS, WEIGHT, Announced, Headers, edits_in
+from quorate.means.headers import (
+    BUFFERS,
+    COUNTS,
+    ENDED,
+    MEASURED,
+    PAUSED,
+    VECTORS,
+    WEIGHT,
+    Announced,
+    Headers,
+    edits_in,
+)
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
 from quorate.observe.exclusions import ExclusionWatch
@@ -151,9 +162,9 @@ class MeansOfAll:
         elif isinstance(before, Reducer):
             self.reducer.follows(before)
 
-    def gradient_begins(self, weight: float) -> None:
-        """Begin a backward pass whose gradient counts `weight`."""
-        self._weight, self.ready.scale = weight, weight / self._divisor
+    def gradient_begins(self, weight: float, unit: float | None = None) -> None:
+        """Begin a backward pass whose gradient counts `weight`; `.grad` is the mean times `weight`, over `unit`."""
+        self._weight, self.ready.scale = weight, (weight if unit is None else unit) / self._divisor
         self._weighs(weight)
         self.ready.begin()
 
@@ -256,6 +267,8 @@ class MeansOfAll:
             headers.compare(header)
             weight = self._weight_in(header)
             mean = self._scaled(sums[0], weight, weight)
+            if header[WEIGHT] > self.reducer.counted:  # examples or terms, and no workers
+                self._timer.contributors = round(max(header[COUNTS : headers.changed.start], default=0.0))
             if header[MEASURED] > 0 and (not headers_summed or headers.waits_for_bad):
                 headers.measure(header, mean, self.reducer.counted)
             return mean

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from quorate.core.durations import FORWARD_SHARE as FORWARD_SHARE
 from quorate.observe.step_observer import NEVER, Events, Observers, observers
@@ -42,6 +43,7 @@ def observed_backward(watching: Observers) -> Iterator[Callable[[Any], None]]:
         yield lambda losses: None
         return
     begins, forward, ended = watching.of_backward
+    watching.loss_factor = 1.0
     for observer in begins:
         if observer.due < NEVER:
             observer.backward_begins()
@@ -67,6 +69,19 @@ def _forward_ended(watching: Events, losses: Any) -> None:
             observer.forward_ended(losses)
 
 
+def _scaled(
+    plain: Callable[..., None], factor: float, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any
+) -> None:
+    """Run a backward pass from `factor` times the gradients that it would start from."""
+    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    starts = [grad_tensors] * len(roots) if grad_tensors is None or isinstance(grad_tensors, Tensor) else grad_tensors
+    grads = [
+        start * factor if start is not None else torch.full_like(root, factor) if root.numel() == 1 else None
+        for root, start in zip(roots, starts, strict=True)
+    ]
+    plain(roots, grads, *args, **kwargs)
+
+
 def _wrap() -> None:
     with _lock:
         plain = torch.autograd.backward
@@ -82,7 +97,10 @@ def _wrap() -> None:
                 return
             with observed_backward(watching) as forward_ended:
                 forward_ended(args[0] if args else kwargs.get("tensors"))
-                plain(*args, **kwargs)
+                if watching.loss_factor == 1.0:
+                    plain(*args, **kwargs)
+                else:
+                    _scaled(plain, watching.loss_factor, *args, **kwargs)
 
         backward._quorate_wraps = plain  # type: ignore[attr-defined]
         torch.autograd.backward = backward

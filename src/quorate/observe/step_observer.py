@@ -102,6 +102,8 @@ class Observers:
         self.of_backward: tuple[Events, Events, Events] = ((), (), ())
         """Observers of the beginning of a backward pass, of its losses and of its end."""
         self.spending = Spending()
+        self.loss_factor = 1.0
+        """The factor of the gradient from which the current backward pass starts."""
         self.is_paused = False
         """Whether backward passes are no part of the training, and no observer is called."""
 

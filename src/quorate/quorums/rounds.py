@@ -81,6 +81,8 @@ class InRounds:
     """Returns the number of steps that the worker has made."""
     share: Callable[[float | None], float]
     """Returns the weight of a contribution, 1 for a step of full batches; None stands for the weight of its step."""
+    is_counted: Callable[[], bool]
+    """Returns whether contributions count by the terms of their losses."""
     apply: Callable[[Mean], None]
     """Applies the mean of a round that was formed while the worker did not step."""
     copies: Copies
@@ -364,7 +366,8 @@ class WorkerRounds:
             return None
         momentum, options = self._replica.momentum, round.options
         world = round.alive if self._counts_ended else round.live
-        divisor = world if self._agreed.divide_by == "world" else round.weight
+        is_of_all = self.waits_for_all and self._worker.is_counted()
+        divisor = world if self._agreed.divide_by == "world" and not is_of_all else round.weight
         if momentum is not None:
             share = round.weight / divisor
             divisor = divisor if momentum.kind == "sgd" else round.weight

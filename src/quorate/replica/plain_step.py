@@ -153,9 +153,15 @@ class Agreeing(Protocol):
         """Return the mean of the `value` of every worker; all call it at the same place."""
 
 
-def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Optimizer]) -> Callable[[], Any]:
+def agreed_closure(
+    closure: Callable[[], Any],
+    means: Agreeing,
+    plain: type[Optimizer],
+    weight: Callable[[], float] | None = None,
+) -> Callable[[], Any]:
     """Return `closure` with its loss, if any, averaged over all workers, so that all take the same decisions from it.
 
+    `weight` returns the weight of this worker's loss; None: all weigh the same.
     Workers that are away have no loss. Then an optimizer that needs no closure gets this worker's own loss, by which it
     decides nothing; for another one the closure raises `ConfigurationError`.
     """
@@ -172,7 +178,13 @@ def agreed_closure(closure: Callable[[], Any], means: Agreeing, plain: type[Opti
                     "in world.evaluate(); let all make as many steps"
                 )
             return loss
-        mean = means.of_number(torch.as_tensor(loss).detach().cpu().to(torch.float64).reshape(1))
+        mean = torch.as_tensor(loss).detach().cpu().to(torch.float64).reshape(1)
+        if weight is None:
+            mean = means.of_number(mean)
+        else:
+            count = torch.tensor([weight()], dtype=torch.float64)
+            total, count = means.of_number(torch.cat([mean * count if count else count, count])).split(1)
+            mean = total / count
         return mean[0].to(loss.device, loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 
     return agreed

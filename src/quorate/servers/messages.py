@@ -75,6 +75,7 @@ class PushMessage(Keyed):
     has_gradient: bool
     has_edit: bool
     unused: Sequence[Sequence[int]] = ()  # by part, the parameters without a gradient
+    weight: float = 1.0  # the mean weight of these steps
 
 
 @dataclass(frozen=True, slots=True)

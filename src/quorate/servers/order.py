@@ -324,7 +324,7 @@ def weighed(pushes: Sequence[Push], terms: ServerTerms, version: int, everyone: 
     """Return the weighted gradients of a step, and its learning rate factor; `everyone` is the number of workers."""
     ages = [version - push.version for push in pushes]
     scales = [1 / max(1, age) if terms.staleness_scaling == "inverse" else 1.0 for age in ages]
-    counts = [push.count * scale for push, scale in zip(pushes, scales, strict=True)]
+    counts = [push.count * push.weight * scale for push, scale in zip(pushes, scales, strict=True)]
     total = sum(counts)
     taken = tuple(
         Taken(push.source, push.number, count / total, age)
@@ -353,6 +353,8 @@ class Push:
     version: int
     count: int = 1
     reads: bool = True
+    weight: float = 1.0
+    """The mean weight of these steps."""
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,8 @@ class ServerTask:
                 self._pushed[source, number] = _Pushed(message, self._decoded(source, message, tensors))
                 self._succession.has_read(message.has_read)
                 if is_current:  # else it has been decided
-                    self._decide(self._order.pushed(Push(source, number, version, count, message.reads)))
+                    push = Push(source, number, version, count, message.reads, message.weight)
+                    self._decide(self._order.pushed(push))
             case Again():
                 self._note_deaths(message.dead)
                 self._decide(self._order.asks_again(source, message.number))

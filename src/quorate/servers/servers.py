@@ -102,7 +102,15 @@ class ServedParameters:
             pack(grads if self._momentum is None else self._momentum.of(grads), gradient)
             return gradient
 
-    def push(self, gradient: Flat | None, *, count: int = 1, reads: bool = True, edit: Flat | None = None) -> None:
+    def push(
+        self,
+        gradient: Flat | None,
+        *,
+        count: int = 1,
+        weight: float = 1.0,
+        reads: bool = True,
+        edit: Flat | None = None,
+    ) -> None:
         self._begin()
         if self._number == 1:
             self._forget_states()
@@ -115,7 +123,7 @@ class ServedParameters:
         cuts = self._link.cuts
         numbers = None if gradient is None else [self._encoded(part, gradient) for part in range(len(cuts))]
         unused = [[number for number, place in enumerate(cut.places) if place not in used] for cut in cuts]
-        self._push(numbers, edit, unused, options, count=count, reads=reads)
+        self._push(numbers, edit, unused, options, count=count, weight=weight, reads=reads)
 
     def exchange(self) -> Flat:
         self._begin()
@@ -275,10 +283,12 @@ class ServedParameters:
         *,
         count: int,
         reads: bool,
+        weight: float = 1.0,
     ) -> None:
         era, version, index, has_gradient = self._link.era, self._reads.version, self._reads.index, numbers is not None
         message = PushMessage(
-            era, self._draws, reads, count, options, self._number, version, index, has_gradient, edit is not None
+            *(era, self._draws, reads, count, options, self._number, version, index, has_gradient, edit is not None),
+            weight=weight,
         )
         self._link.push(message, numbers, edit, unused)
         if reads:

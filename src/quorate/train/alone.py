@@ -7,17 +7,61 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
+from quorate.core.telling import tell
+from quorate.observe.backward import observe_backward
+from quorate.observe.step_observer import Phase, StepObserver
 from quorate.replica.plain_step import plain_step
 from quorate.sharding.host_step import HostStep
 from quorate.train.distributed_optimizer import DistributedOptimizer
+from quorate.train.loss_counts import LossCounts, checked_count
+from quorate.wire.current import here
 
 WORKER = "_quorate_worker"
+_COUNTS = "_quorate_counts"
 _HOST = "_quorate_host"
 
 
-class Alone:
+class _Passes(StepObserver):
+    """The backward passes of a single worker, which may be added up in a step."""
+
+    phase = Phase.TRAIN
+
+    def __init__(self, counts: LossCounts) -> None:
+        self._counts = counts
+
+    def backward_begins(self) -> None:
+        self._counts.of_step()
+        self._counts.put_aside()
+
+    def backward_ended(self) -> None:
+        self._counts.pass_ended()
+        self._counts.settle()
+
+
+class _CountedAlone:
+    """The counts of losses of an optimizer in a world of one."""
+
+    def weight(self, count: float | Tensor, *, full: float | None = None) -> None:
+        """Let the next backward pass count as a mean over `count` terms: see `DistributedOptimizer.weight`."""
+        own: dict[str, Any] = self.__dict__
+        if _COUNTS not in own:
+            optimizer: Any = self
+            counts = own[_COUNTS] = LossCounts(lambda: [p for group in optimizer.param_groups for p in group["params"]])
+            observe_backward(here()).add(_Passes(counts))
+            optimizer.register_step_post_hook(lambda *_: counts.restart())
+        own[_COUNTS].note(count, full)
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        """Clear gradients, and their counts, as in torch."""
+        super().zero_grad(*arguments, **named)  # type: ignore[misc]
+        if _COUNTS in self.__dict__:
+            self.__dict__[_COUNTS].restart()
+
+
+class Alone(_CountedAlone):
     """A distributed optimizer in a world of one: nobody has to agree, so the plain class does everything."""
 
     def accumulate(self) -> AbstractContextManager[None]:
@@ -31,7 +75,7 @@ class Alone:
         return (plain_again, (type(self).__mro__[2], self.__getstate__()))
 
 
-class AloneOnHost:
+class AloneOnHost(_CountedAlone):
     """The optimizer of a single worker, with its steps on the host."""
 
     _step_supports_amp_scaling = True
@@ -65,6 +109,13 @@ def steps_on_host(optimizer: Optimizer, host: HostStep) -> None:
 
 class Compared:
     """An optimizer whose model other code keeps equal everywhere (a baseline)."""
+
+    def weight(self, count: float | Tensor, *, full: float | None = None) -> None:
+        """Check the count, and say once that it counts nothing here."""
+        checked_count(count)
+        if _COUNTS not in self.__dict__ and here().wire.rank == 0:
+            tell("quorate: optimizer.weight() counts nothing under a baseline, which counts all workers alike\n")
+        self.__dict__[_COUNTS] = full
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Return a context in which backward passes only add to `.grad`."""

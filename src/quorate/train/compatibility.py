@@ -36,6 +36,8 @@ class _Unconcerned:
 
 UNCONCERNED: Any = _Unconcerned
 UNCONCERNED.settings = _Unconcerned
+COUNTED = "counted"
+"""`Combination.weight` where the script calls `optimizer.weight()`."""
 _GRADIENTS_OF_ALL = ("all", "gradients")
 _RULED = (("rounds", "gradients"), ("all", "ways"))
 """Whom a step meets, and what codecs may compress (see `Strategy`): where a rule may take the place of a mean."""
@@ -99,6 +101,11 @@ class Combination:
         """How the workers compute the same batches."""
         redundancy_among = self.strategy.redundancy if self.workers else None
         return Redundancy() if redundancy_among is None else redundancy_among(self.workers)
+
+    @property
+    def weighs(self) -> str:
+        """How the script gives weights."""
+        return "optimizer.weight()" if self.weight == COUNTED else f'weight="{self.weight}"'
 
     @property
     def averages_gradients(self) -> bool:
@@ -276,18 +283,21 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
-    Rule("weight", lambda c, s, r: c.weight != "equal" and s.meets in _COUNTS_INSTEAD,
+    Rule("weight", lambda c, s, r: c.weight not in ("equal", COUNTED) and s.meets in _COUNTS_INSTEAD,
          'weight="{c.weight}" weighs the means of all workers, and {label} forms no means: {instead}'),
     Rule("weight", lambda c, s, r: c.weight != "equal" and r.is_adaptive,
-         'weight="{c.weight}" weighs means, and {reduce} forms none: every gradient counts as it is; leave '
-         'weight="equal"'),
+         '{c.weighs} weighs means, and {reduce} forms none: every gradient counts as it is; leave weight="equal"'),
     Rule("weight", lambda c, s, r: c.weight != "equal" and r.codes_sums,
-         'weight="{c.weight}" cannot be combined with {reduce} beside {compress} with a setting in numbers of the '
+         '{c.weighs} cannot be combined with {reduce} beside {compress} with a setting in numbers of the '
          "gradient: sums of unequal weights have no unit that a worker knows. Leave reduce out, or leave "
          'weight="equal"'),
-    Rule("weight", lambda c, s, r: c.axes and c.weight != "equal",
+    Rule("weight", lambda c, s, r: c.axes and c.weight not in ("equal", COUNTED),
          'weight="{c.weight}" cannot be combined with a model in shards: its gradients are plain means over the '
-         'workers of a replica; leave weight="equal"'),
+         'workers of a replica; leave weight="equal", and call optimizer.weight() before each backward pass'),
+    Rule("weight", lambda c, s, r: c.axes and c.axes.stages > 1 and c.weight == COUNTED,
+         "optimizer.weight() cannot be combined with stages, whose loss is a mean of micro-batches; leave it out"),
+    Rule("weight", lambda c, s, r: c.redundancy.is_there and c.weight == COUNTED,
+         "optimizer.weight() cannot be combined with {label}, whose code needs gradients of one weight; leave it out"),
     Rule("buffers", lambda c, s, r: s.client_terms and s.client_terms.is_hidden and s.buffers != "none" and c.buffer,
          "noise and secure of {label} protect the parameters, and not the buffers of the model (as {c.buffer}), "
          'which buffers="{c.strategy.buffers}" exchanges as they are. Set buffers="none", and each worker keeps its '

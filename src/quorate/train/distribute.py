@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Literal, NoReturn, Unpack, cast
 
+from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -40,7 +42,7 @@ from quorate.strategies import strategies
 from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
 from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
-from quorate.train.compatibility import UNCONCERNED, Combination, check
+from quorate.train.compatibility import COUNTED, UNCONCERNED, Combination, check
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import measure_gains
 from quorate.train.leaving import leaving_of
@@ -93,6 +95,18 @@ class Distributes:
         """Return a context in which backward passes only add to `.grad`; the first one outside averages the sum."""
         loop: Loop = _kept(self, _LOOP)
         return loop.accumulate()
+
+    def weight(self, count: float | Tensor, *, full: float | None = None) -> None:
+        """Let the next backward pass count as a mean over `count` terms: see `DistributedOptimizer.weight`."""
+        loop: Loop = _kept(self, _LOOP)
+        loop.count(count, full)
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        """Clear gradients, and their counts, as in torch."""
+        super().zero_grad(*arguments, **named)  # type: ignore[misc]
+        loop: Loop | None = self.__dict__.get(_LOOP)
+        if loop is not None and loop.counts is not None:
+            loop.counts.restart()
 
     def finish(self) -> None:
         """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
@@ -281,6 +295,7 @@ def distribute(
                 optimizer.__dict__["step"] = patched
             raise
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
+        loop.may_count = partial(check, dataclasses.replace(combination, weight=COUNTED), "weight")
         follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.optim import Optimizer
 
     # The object is of a subclass of the user's own class, which no annotation says for every class. `Any` among the
@@ -36,6 +37,33 @@ class DistributedOptimizer(_Plain):
             >>> with optimizer.accumulate():
             ...     model(inputs).sum().backward()
             >>> model(inputs).sum().backward()
+            >>> optimizer.step()
+        """
+
+    @abstractmethod
+    def weight(self, count: float | Tensor, *, full: float | None = None) -> None:
+        """Say over how many terms (tokens, labels, pixels) the loss of the next backward pass is a mean.
+
+        The gradient of a step is then the mean over the terms of all its backward passes, on all workers: that of one
+        batch of all. Backward passes without a call before them belong to the batch of the pass before. Call it on all
+        workers, before each batch; with 0 for a batch without any term, whose gradient is dropped.
+
+        Where no mean of all gradients is formed in a step, a gradient counts `count / full`: in rounds of less than
+        all, under gossip, and on servers. Under local steps, a replica counts by its terms since the mean before.
+
+        Args:
+            count: The number of terms of this worker's batch, a finite number of at least 0.
+            full: The number of terms of a full batch of one worker, the same in each call.
+
+        Raises:
+            ConfigurationError: `count` or `full` is no such number, `full` is missing and needed, or the strategy or
+                reducer takes no weights.
+
+        Example:
+            >>> optimizer = quorate.distribute(optimizer, model)
+            >>> losses = torch.nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+            >>> optimizer.weight(len(losses))
+            >>> losses.mean().backward()
             >>> optimizer.step()
         """
 

@@ -36,9 +36,18 @@ from quorate.replica.plain_step import (
 )
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
+from quorate.train.counted_steps import (
+    NOT_COUNTED,
+    agrees_on_means,
+    begin_counted,
+    counting,
+    end_counted,
+    settle_counted,
+)
 from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
 from quorate.train.leaving import leaving_of
+from quorate.train.loss_counts import LossCounts
 from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.pieces import check_in_shards
@@ -85,10 +94,14 @@ class Loop(StepObserver):
         """Whether the strategy has agreed in the newest backward pass."""
         self._has_stepped_inside = False
         """Whether a hook of the script has called `step` inside the current backward pass."""
+        self.counts: LossCounts | None = None
+        """The counts of losses, once the script has given one."""
         self.rests = False
         """Whether it has paused, and training has not gone on: it takes part in no exchange."""
         self.beside: Beside | None = None
         """The rounds of this worker's other optimizers, where this one has rounds as well."""
+        self.may_count: Callable[[], None] = lambda: None
+        """Raises `ConfigurationError` where steps cannot have weights."""
         self.came_with: Flat | None = None
         """The replica before the pause, while all workers are paused at the mean."""
         begin(self.worker)
@@ -119,14 +132,16 @@ class Loop(StepObserver):
         if not self.replica.is_laid_out:
             self.relayout.look(in_backward=True)
         self._gradient_begins()
+        if self.counts is not None:
+            begin_counted(self.counts, self.worker, self._observers)
         if self.worker.neighbours.answers is not None:
             self.worker.neighbours.resume()
 
     def _gradient_begins(self) -> None:
-        worker = self.worker
+        worker, counts = self.worker, self.counts
         worker.weight = worker.next_weight
         if not worker.has_rounds:  # contributions to rounds are made of `.grad`
-            worker.means.gradient_begins(worker.weight)
+            worker.means.gradient_begins(worker.weight, None if counts is None else counts.unit)
 
     def forward_ended(self, losses: Any) -> None:
         """Note the losses, and hold the worker back if it is to be late."""
@@ -137,6 +152,10 @@ class Loop(StepObserver):
     def backward_ended(self) -> None:
         """Agree on the gradient at the end of the outermost backward pass (see `observe.backward`)."""
         ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
+        if self.counts is not None:
+            end_counted(self.counts, self.worker)
+        elif self._observers.loss_factor != 1.0 and ready.fired:
+            raise ConfigurationError(NOT_COUNTED)
         if not ready.fired or ready.paused or not self.worker.agrees_in_backward:
             return
         if has_stepped:  # steps inside have agreed; the next step agrees on the remaining gradients
@@ -147,12 +166,21 @@ class Loop(StepObserver):
 
     def _agree_on_gradient(self) -> None:
         self.strategy.backward(self.worker)
+        if self.counts is not None and agrees_on_means(self.worker):
+            self.counts.agreed()
         if self.worker.changes.samples_step:
             self.worker.changes.gradient_agreed()
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Backward passes inside only add to `.grad`; the first one outside agrees on the sum."""
         return accumulating(self.worker)
+
+    def count(self, count: object, full: object) -> None:
+        """Take the count of the next backward pass: see `DistributedOptimizer.weight`."""
+        if self.counts is None:
+            self.may_count()
+            self.counts = counting(self.worker)
+        self.counts.note(count, full)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -193,7 +221,8 @@ class Loop(StepObserver):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:
-            worker.closure = agreed_closure(closure, worker.means, self.replica.plain)
+            weight = None if self.counts is None else lambda: worker.weight
+            worker.closure = agreed_closure(closure, worker.means, self.replica.plain, weight)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._agree_without_backward()
         if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
@@ -203,6 +232,8 @@ class Loop(StepObserver):
         bad, headers.bad, is_late, headers.is_bad_late = headers.bad, [], headers.is_bad_late, False
         if self._may_differ and (worker.step >= self.relayout.due or not self.replica.is_laid_out):
             self.relayout.look(in_backward=False)
+        if self.counts is not None:
+            settle_counted(self.counts, worker)
         worker.leaves_out = self._looks_at_own and leaves_out_own(worker)
         if worker.means.ready.has_graph:
             worker.means.ready.drop_graphs()
@@ -210,6 +241,8 @@ class Loop(StepObserver):
         if not (bad and worker.finite.leaves_out(bad, number, is_scaled=self.replica.is_scaled)):
             with_hooks(worker)
         self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS
+        if self.counts is not None:
+            self.counts.restart()
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
         self._observers.step_ended(worker.name, worker.step)
         if self.common is not None:
@@ -373,7 +406,7 @@ class Loop(StepObserver):
         if not is_whole and (worker.differs or not worker.has_rounds):
             self._level(always=worker.differs)
         self.agree_on_buffers()
-        worker.finished = True
+        worker.finished, self.counts = True, None
         self.leaving.finished()
         worker.digests.look_at_end(worker.updates)
         if worker.wire.size > 1:

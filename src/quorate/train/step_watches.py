@@ -25,6 +25,7 @@ from quorate.observe.digests import digest_of
 from quorate.observe.ends import EndWatch, ends_of
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.stopping import stop_of
+from quorate.train.step_weight import StepWeight
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
 
@@ -42,7 +43,7 @@ def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
         watches.append(BufferWatch(worker))
     if worker.edits.looks:
         watches.append(worker.edits)
-    if worker.step_weight.varies:
+    if isinstance(worker.step_weight, StepWeight) and worker.step_weight.varies:
         watches.append(worker.step_weight)
     if worker.has_rounds or worker.differs:
         watches.append(worker.schedules)

@@ -55,6 +55,7 @@ from quorate.servers.servers import OnServers, ServedParameters
 from quorate.sharding.mesh import Coordinates, copies_of
 from quorate.strategies.parts.gossip import PushSum
 from quorate.train.edits_at_pauses import EditsAtPauses
+from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import by_rule, coding_of, edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of
@@ -87,7 +88,7 @@ class StrategyWorker:
         self.closure: Callable[[], Any] | None = None  # of the current step
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
-        self.step_weight = StepWeight(place, name, watched.weight)
+        self.step_weight: StepWeight | LossCounts = StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
@@ -289,6 +290,7 @@ class StrategyWorker:
         asks = InRounds(
             step=lambda: self.step,
             share=self._share,
+            is_counted=lambda: isinstance(self.step_weight, LossCounts),
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )

@@ -111,7 +111,9 @@ class Pushing:
     gradients: int = kept("drop", default=0)
     """The number of these steps that had a gradient."""
     sum: Flat | None = kept("drop", default=None)
-    """The sum of the gradients since then."""
+    """The sum of the gradients since then, by their weights."""
+    weight: float = kept("drop", default=0.0)
+    """The sum of these weights."""
     edit: Flat | None = kept("drop", default=None)
     """The numbers that the script has written into the parameters since then; NaN where it has not."""
     scratch: Flat | None = kept("drop", default=None)
@@ -125,18 +127,20 @@ class Pushing:
     def take_in(self, worker: Worker) -> None:
         """Take in a step: its gradient, and edits of the parameters by the script."""
         self._take_edits(worker)
-        gradient = worker.servers.gradient()
+        gradient = worker.servers.gradient() if worker.weight else None
         if gradient is not None:
-            self.gradients += 1
+            self.gradients, self.weight = self.gradients + 1, self.weight + worker.weight
+            gradient = gradient if worker.weight == 1.0 else gradient.mul_(worker.weight)
             self.sum = gradient if self.sum is None else self.sum.add_(gradient)
         self.steps, self.unpushed = self.steps + 1, self.unpushed + 1
 
     def push(self, worker: Worker, *, reads: bool) -> None:
         """Give all that was taken in."""
-        if self.sum is not None and self.gradients > 1:
-            self.sum.mul_(1 / self.gradients)
-        worker.servers.push(self.sum, count=self.gradients, reads=reads, edit=self.edit)
-        self.unpushed, self.gradients, self.sum, self.edit = 0, 0, None, None
+        if self.sum is not None and self.weight != 1.0:
+            self.sum.mul_(1 / self.weight)
+        mean_weight = self.weight / max(1, self.gradients)
+        worker.servers.push(self.sum, count=self.gradients, weight=mean_weight, reads=reads, edit=self.edit)
+        self.unpushed, self.gradients, self.weight, self.sum, self.edit = 0, 0, 0.0, None, None
         self.reads += reads
 
     def ask(self, worker: Worker) -> None:
