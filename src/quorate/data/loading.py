@@ -41,6 +41,7 @@ from quorate.data.clients import clients_from
 from quorate.data.context import data_context
 from quorate.data.files.dataset import OwnFiles
 from quorate.data.growth import growing
+from quorate.data.indexed import IndexedLoader
 from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
 from quorate.data.orders import BucketedBatches, SampledOrder, SeededOrder, lengths_of, ranks_of
@@ -199,7 +200,7 @@ def loader(
         raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
     grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
     rests = own_share.kind in (DYNAMIC, BY_ROUND)
-    batches = Loader(
+    batches = IndexedLoader(
         cast("Dataset[Any]", dataset),
         batch_size,
         own_share,
