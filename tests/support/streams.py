@@ -85,6 +85,8 @@ class Training:
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     epochs: int = 1
+    dies: tuple[int, int] | None = None
+    """A worker, and the number of steps after which it dies, with another batch in hand."""
 
     def run(
         self, size: int, *, stop: int | None = None, before: list[Any] | None = None, seed: int = 0
@@ -120,3 +122,40 @@ class Training:
 
         workers = VirtualWorld(size, seed=seed).run(joined(live))
         return [seen for seen, _ in workers], [position for _, position in workers]
+
+    def run_with_a_death(self, size: int, *, joins_at: float | None = None) -> list[list[tuple[int, int]]]:
+        """Return what each worker has computed, of which `dies` has died; with `joins_at`, another one joins then."""
+        assert self.dies is not None, "a worker dies"
+        victim, steps_left = self.dies
+        computed: dict[int, list[tuple[int, int]]] = {}
+
+        def live(world: quorate.World) -> None:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(3, 1)
+            plain = torch.optim.SGD(model.parameters(), lr=1e-4)
+            optimizer = quorate.distribute(plain, model, self.strategy, on_death="continue", **self.settings)
+            loader = quorate.loader(self.stream(), **{"batch_size": 2, **self.options})
+            seen = computed.setdefault(world.rank, [])
+            steps = 0
+            for _ in range(loader.epoch, self.epochs):
+                for inputs, numbers in loader:
+                    world.wire.clock.sleep(0.01 * (1 + world.rank))
+                    if (world.rank, steps) == (victim, steps_left):
+                        world.wire.crash()
+                    model(inputs).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    seen += [(loader.epoch, number) for number in numbers.tolist()]
+                    steps += 1
+            optimizer.finish()
+
+        def begin(wire: Any) -> None:
+            if wire.is_newcomer:
+                wire.clock.sleep(joins_at or 0.0)
+            joined(live)(wire)
+
+        outcomes = VirtualWorld(size, joiners=0 if joins_at is None else 1, timeout=60.0).outcomes(begin)
+        for outcome in outcomes:
+            if outcome.error is not None and not outcome.is_crashed:
+                raise outcome.error
+        return [computed.get(rank, []) for rank in range(len(outcomes))]

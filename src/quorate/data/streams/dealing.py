@@ -111,7 +111,8 @@ class Dealer:
         """Return that batch; None where the stream has ended before."""
         key = (lane, number)
         if not self._keeps_all:
-            if number < self._done.get(lane, 0):
+            is_other = self._wanted is not None and self._wanted[0] != lane
+            if is_other or number < self._done.get(lane, 0):
                 self._restart()
             self._wanted = key
         least = self._lanes.lanes * self._lanes.batch_size * (number + 1) if self._is_equal and self._drop_last else 0

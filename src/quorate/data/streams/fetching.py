@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -79,11 +79,11 @@ class PartSource:
     def batch(self, key: Key) -> tuple[Label, list[Any]]:
         """Return a batch and its label."""
         batch: Batch | None = next(self._batches, None)
-        at = {"process": self._process, "processes": self._processes}
+        label = Label(key=key, process=self._process, processes=self._processes)
         if batch is None:
             after = self._reading.place if self._reading.has_opened else None
-            return Label(key=key, after=after, has_ended=True, **at), []
-        return Label(key=key, after=batch.after, examples=len(batch.items), **at), batch.items
+            return replace(label, after=after, has_ended=True), []
+        return replace(label, after=batch.after, examples=len(batch.items)), batch.items
 
 
 class Fetching(Dataset[Any]):

@@ -135,6 +135,8 @@ class StreamLoader(Loader):
             return False
         if begun.is_by_item or self._shared.read == ONE or self._shared.is_equal or self.share.size == 1:
             return True
+        if self._workers and survivors(self._place) is not None:
+            return True  # processes of a DataLoader cannot ask what a dead worker has left
         return len(parts) < self.share.size or len(parts) == 1
 
     def _source(self, this: StreamPass, process: int, processes: int) -> Source:
@@ -148,7 +150,7 @@ class StreamLoader(Loader):
         is_fresh = this.began == Begun()
         if shared.read == ONE and self._wire is not None:
             if self._served is None:
-                remote = RemoteSource(self._wire, 0, this.number, this.epoch, is_fresh=is_fresh)
+                remote = RemoteSource(self._wire, 0, this.number, this.epoch, this.open_keys, is_fresh=is_fresh)
                 self._keys.ask = remote.ask
                 return remote
             return _Here(self._served, this.number, this.epoch, is_fresh)
@@ -173,7 +175,7 @@ class StreamLoader(Loader):
         trains = is_training(self._place)
         yield from self._given(self._without_ends(batches, this), this)
         if trains:
-            self._steps_before += max(this.count / self.share.size, 0.0)
+            self._steps_before += (this.newest + 1) / self.share.size
             self._ended = [*self._ended, this][-_KEPT_PASSES:]
 
     def _without_ends(self, batches: Iterator[tuple[Label, Any]], this: StreamPass) -> Iterator[tuple[Label, Any]]:

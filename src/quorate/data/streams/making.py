@@ -74,7 +74,8 @@ def kind_of_share(place: Place, context: DataContext, share: str | None, read: s
             'share="dynamic" lets workers claim what they read next, which processes of a DataLoader cannot; use '
             "num_workers=0"
         )
-    if chosen == STATIC and place.wire.is_newcomer and (context.replaced_rank or 0) >= place.wire.size:
+    replaced_rank = place.wire.rank if context.replaced_rank is None else context.replaced_rank
+    if chosen == STATIC and replaced_rank >= place.wire.size:
         raise ConfigurationError('a static share has no part for a further worker; use share="dynamic" on all workers')
     return chosen
 

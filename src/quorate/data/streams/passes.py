@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from quorate.core.contracts import Wire
+from quorate.core.telling import tell
 from quorate.data.assignment import DYNAMIC, DynamicShare, Share
 from quorate.data.loader import Pass
 from quorate.data.position import union
@@ -46,6 +47,10 @@ class Deaths:
     def takes(self, name: str) -> bool:
         """Return whether this worker continues `name`, as the first to ask."""
         return self.wire.board.swap(f"{self.key}/taken/{name}", None, b"%d" % self.wire.rank)
+
+    def say(self, epoch: int, dead: int, count: int, unit: str) -> None:
+        """Tell that this worker continues what a dead one has left."""
+        tell(f"quorate: rank {self.wire.rank} reads up to {count} {unit} of epoch {epoch} in place of rank {dead}\n")
 
     @property
     def dead(self) -> Sequence[int]:
@@ -116,7 +121,9 @@ class StreamPass(Pass):
             for dead in self._deaths.dead:
                 lane = dead % self._share.size
                 if self._deaths.takes(f"lane {lane}"):
-                    for number in range(self._deaths.reached(f"lane {lane}"), self.count):
+                    begin = self._deaths.reached(f"lane {lane}")
+                    self._deaths.say(self.epoch, dead, max(0, self.count - begin), "batches")
+                    for number in range(begin, self.count):
                         yield lane, number
 
     def _until_end(self, lane: int, begin: int) -> Iterator[Key]:
@@ -125,6 +132,10 @@ class StreamPass(Pass):
                 return
             yield lane, number
 
+    def open_keys(self) -> list[Key]:
+        """Return the batches in hand."""
+        return [label.key for label in self._in_hand]
+
     def own_parts(self, process: int, processes: int) -> Iterator[int]:
         """Yield the parts that one process of this worker reads alone."""
         if not isinstance(self._share, DynamicShare):
@@ -132,7 +143,9 @@ class StreamPass(Pass):
             for dead in self._deaths.dead if processes == 1 else ():
                 lane = dead % self._share.size
                 if self._deaths.takes(f"parts of {lane}"):
-                    yield from (part for part in self._parts_of(lane) if not self.mark_of(part).is_finished)
+                    left = [part for part in self._parts_of(lane) if not self.mark_of(part).is_finished]
+                    self._deaths.say(self.epoch, dead, len(left), "shards")
+                    yield from left
             return
         while (index := self._share.claim(self.number)) < len(self.parts):
             yield self.parts[index]
@@ -160,7 +173,8 @@ class StreamPass(Pass):
     def give(self, steps: int | None, label: Label) -> int:
         self.pause(steps)
         self._in_hand.append(label)
-        self.newest = label.key[1] if self._share.kind == DYNAMIC else label.key[1] * self._share.size
+        is_common = self._share.kind == DYNAMIC and self.by_item
+        self.newest = label.key[1] if is_common else label.key[1] * self._share.size
         self.seen += 1
         self._steps = steps
         return label.examples

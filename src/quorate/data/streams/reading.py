@@ -79,7 +79,7 @@ class PartReading:
         self._knows_place = knows_place
         self._items = mark.items
         set_epoch = getattr(stream, "set_epoch", None)
-        if callable(set_epoch) and mark.state is None:
+        if callable(set_epoch):
             set_epoch(epoch)
         self._iterator = self._opened(mark)
         self._block: list[Any] = []  # in the order of return, reversed
@@ -96,10 +96,11 @@ class PartReading:
     def _opened(self, mark: Mark) -> Iterator[Any]:
         if mark.state is not None and "stream" in mark.state:
             self._stream.load_state_dict(copy.deepcopy(mark.state["stream"]))
-        iterator = iter(self._stream)
+        iterator: Any = iter(self._stream)
         if mark.state is not None and "iterator" in mark.state:
-            iterator.load_state_dict(copy.deepcopy(mark.state["iterator"]))  # type: ignore[attr-defined]
-        return iterator
+            iterator.load_state_dict(copy.deepcopy(mark.state["iterator"]))
+        opened: Iterator[Any] = iterator
+        return opened
 
     def _skip(self, count: int) -> None:
         skipped = sum(1 for _ in islice(self._iterator, count))
@@ -148,7 +149,8 @@ class PartReading:
         return Mark(items=self._items, restored=0 if state is None else read, state=state)
 
     def _state(self) -> Any:
-        for name, owner in (("iterator", self._iterator), ("stream", self._stream)):
+        owners: dict[str, Any] = {"iterator": self._iterator, "stream": self._stream}
+        for name, owner in owners.items():
             if self._knows_place and is_stateful(owner):
                 return {name: copy.deepcopy(owner.state_dict())}
         return None
