@@ -1,4 +1,4 @@
-"""Each example of a stream is computed once, under every family of strategies: in one run, and in two of other sizes."""
+"""Each example of a stream is computed once, under every family of strategies, in one run and after resumes."""
 
 from __future__ import annotations
 

@@ -46,14 +46,15 @@ class ItemSource:
     """The batches of a stream whose items several workers share."""
 
     def __init__(self, dealer: Dealer) -> None:
-        self._dealer, self._first = dealer, None
+        self._dealer, self._has_said = dealer, False
 
     def batch(self, key: Key) -> tuple[Label, list[Any]]:
         """Return a batch and its label."""
         batch = self._dealer.batch(*key)
         if batch is None:
             return Label(key=key, has_ended=True, count=self._dealer.count), []
-        first = tuple(digests(self._dealer.first)) if key[1] == 0 else ()
+        first = () if self._has_said else tuple(digests(self._dealer.first))
+        self._has_said = True
         return Label(key=key, after=batch.after, examples=len(batch.items), first=first), batch.items
 
 

@@ -184,16 +184,16 @@ class StreamLoader(Loader):
                 this.end(label)
                 continue
             if label.first and not self._has_compared:
-                self._compare(label.first)
+                self._compare(label.first, this.epoch)
             yield label, batch
 
-    def _compare(self, first: tuple[Item, ...]) -> None:
+    def _compare(self, first: tuple[Item, ...], epoch: int) -> None:
         """Raise `ConfigurationError` where the stream begins with other items than on the first worker that read."""
         self._has_compared = True
         wire = self._place.wire
         if wire.size == 1 or wire.is_newcomer:
             return
-        key = f"stream/{self._number}/first"
+        key = f"stream/{self._number}/first of {epoch}"
         own = json.dumps([[item.exact, item.floats] for item in first]).encode()
         if wire.board.swap(key, None, own):
             return
