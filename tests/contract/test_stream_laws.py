@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.architecture.tree import ROOT
 from tests.support.ordinary_loops import FAMILIES
 from tests.support.streams import Numbers, Placed, Sharded, Training
 
@@ -64,3 +65,41 @@ def test_resumed_twice(strategy: str, kind: str) -> None:
 def test_a_rerun_has_the_same_order(strategy: str, kind: str) -> None:
     training = Training(strategy=strategy, epochs=2, **KINDS[kind])
     assert training.run(3, seed=1)[0] == training.run(3, seed=1)[0]
+
+
+@pytest.mark.covering(("strategy", "kind"), product(("all-reduce", "eager-majority", "local-sgd"), KINDS))
+def test_survivors_compute_what_a_dead_worker_has_left(strategy: str, kind: str) -> None:
+    training = Training(strategy=strategy, epochs=2, dies=(1, 3), **KINDS[kind])
+    assert counted(training.run_with_a_death(3)) == each_once(2)
+
+
+CLAIMED = [kind for kind in KINDS if kind != "equal shares"]
+
+
+@pytest.mark.covering(("strategy", "kind"), product(("all-reduce", "eager-majority", "local-sgd"), CLAIMED))
+def test_a_newcomer_claims_what_nobody_has_computed(strategy: str, kind: str) -> None:
+    training = Training(strategy=strategy, epochs=2, dies=(1, 3), **KINDS[kind])
+    workers = training.run_with_a_death(3, joins_at=0.06)
+    assert counted(workers) == each_once(2)
+    assert workers[3], "the newcomer has computed some"
+
+
+def test_the_picture_of_the_guide() -> None:
+    """One line for each world: the worker that computed each example of the first epoch."""
+
+    def line(name: str, workers: list[list[tuple[int, int]]]) -> str:
+        owner = {number: str(rank) for rank, seen in enumerate(workers) for epoch, number in seen if epoch == 0}
+        return f"{name:<22}{''.join(owner.get(number, ' ') for number in range(36))}"
+
+    training = Training(strategy="all-reduce", stream=lambda: Numbers(36))
+    death = Training(strategy="all-reduce", stream=lambda: Numbers(36), dies=(1, 3))
+    worlds = {
+        "1 worker": training.run(1)[0],
+        "2 workers": training.run(2)[0],
+        "3 workers": training.run(3)[0],
+        "3, and rank 1 dies": death.run_with_a_death(3),
+        "and rank 3 joins": death.run_with_a_death(3, joins_at=0.06),
+    }
+    assert all(sorted(number for seen in each for _, number in seen) == list(range(36)) for each in worlds.values())
+    picture = "\n".join(line(name, workers) for name, workers in worlds.items())
+    assert picture in (ROOT / "docs/howto/streams.md").read_text(), f"the guide shows another picture:\n{picture}"
