@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils.data import IterableDataset
 
 import quorate
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.consumption import consumed
 from quorate.data.position import Dealt
@@ -25,8 +27,10 @@ from tests.support.streams import Numbers, Placed, Sharded
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[WorkerPlace]:
-    quorate.join()
-    yield current.here()
+    clock = SimpleNamespace(now=lambda: 0.0)
+    nobody: frozenset[int] = frozenset()
+    wire = SimpleNamespace(rank=0, size=1, clock=clock, is_newcomer=False, dead=nobody, joined=nobody, board=None)
+    yield current.enter(cast(Wire, wire), thread_only=True)
     current.forget(thread_only=True)
 
 
@@ -42,7 +46,7 @@ def numbers_of(loader: Any) -> list[int]:
         ({"shuffle": False, "shuffle_buffer": 4}, "contradict each other"),
         ({"shuffle_buffer": 1}, "shuffle_buffer must be a whole number"),
         ({"sampler": [0]}, "sampler= needs a dataset with a length"),
-        ({"read": "all"}, "each, one and own"),
+        ({"read": "all"}, "Known: each, one, own"),
         ({"read": "own", "share": "dynamic"}, "leaves the division to the stream"),
         ({"read": "one", "num_workers": 1}, "use num_workers=0"),
         ({"share": "dynamic", "num_workers": 1}, "use num_workers=0"),
