@@ -39,7 +39,8 @@ class Label:
 class Source(Protocol):
     """Reads batches in one process."""
 
-    def batch(self, key: Key) -> tuple[Label, list[Any]]: ...
+    def batch(self, key: Key) -> tuple[Label, list[Any]]:
+        """Return a batch and its label."""
 
 
 class ItemSource:

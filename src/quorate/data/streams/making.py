@@ -38,7 +38,7 @@ def check_stream(stream: Any, shuffle: bool | None, shuffle_buffer: int | None, 
     if shuffle and shuffle_buffer is None:
         raise ConfigurationError(
             "a stream has no index to draw from, so shuffle=True needs shuffle_buffer=, the number of examples that "
-            "are mixed at a time; or let the stream shuffle itself, with the same seed on all workers"
+            "are mixed at a time"
         )
     if shuffle is False and shuffle_buffer is not None:
         raise ConfigurationError("shuffle=False and shuffle_buffer= contradict each other; leave one of them out")

@@ -100,10 +100,12 @@ def _mark_from(plain: Sequence[Any]) -> Mark:
 
 
 def place_as_list(place: DealtPlace | None) -> list[Any] | None:
+    """Return a place as numbers, beside the state of the stream."""
     return None if place is None else [list(place.counts), place.at.part, *_mark_as_list(place.at.mark)]
 
 
 def place_from(plain: Sequence[Any] | None) -> DealtPlace | None:
+    """Return the place that `place_as_list` has described."""
     if plain is None:
         return None
     counts, part, *mark = plain
