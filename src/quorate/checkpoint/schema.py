@@ -21,6 +21,7 @@ from quorate.checkpoint.encoding import FLAT, PIECES
 from quorate.checkpoint.pieces import leaves
 from quorate.core.errors import CheckpointError
 from quorate.data.position import Position
+from quorate.data.streams.position import StreamPosition
 
 MOST_WORKERS = 1_000_000
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
@@ -203,7 +204,7 @@ class OwnKept(TypedDict):
 
 
 def _position(state: dict[str, Any]) -> dict[str, Any]:
-    position = Position.read(state)
+    position = StreamPosition.from_plain(state) if "shuffle_buffer" in state else Position.read(state)
     if max(position.epoch, abs(position.seed)) >= 2**63:
         raise ValueError("a number is too large")
     return state

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from quorate.core.errors import ConfigurationError
 from quorate.data.assignment import Share
+
+
+class Collating(Protocol):
+    """A dataset that forms batches itself."""
+
+    def collate(self, labelled: Any) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +45,11 @@ class Loading:
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise ConfigurationError(f"generator must be a torch.Generator, not a {type(self.generator).__name__}")
 
-    def over(self, dataset: Dataset[Any], batches: Any, labelled: Labelled | None) -> DataLoader[Any]:
+    def over(self, dataset: Dataset[Any], batches: Any, labelled: Collating | None) -> DataLoader[Any]:
         """Return a DataLoader over these index lists. Raises `ConfigurationError` for options it does not take."""
         try:
             options = {**vars(self), "collate_fn": labelled.collate if labelled else self.collate_fn}
-            return DataLoader(labelled or dataset, batch_sampler=batches, **options)
+            return DataLoader(cast("Dataset[Any]", labelled or dataset), batch_sampler=batches, **options)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"torch's DataLoader refuses these arguments: {error}") from None
 
@@ -59,7 +65,8 @@ def check_dataset(dataset: object) -> None:
     kind = type(dataset).__name__
     if isinstance(dataset, type):
         raise ConfigurationError(f"loader takes a dataset, not the class {dataset.__name__}; create an instance of it")
-    if isinstance(dataset, DataLoader) or isinstance(getattr(dataset, "torch_loader", None), DataLoader):
+    is_loader = isinstance(dataset, DataLoader) and not hasattr(dataset, "load_state_dict")
+    if is_loader or isinstance(getattr(dataset, "torch_loader", None), DataLoader):
         raise ConfigurationError("loader takes a dataset and creates the loader itself; give the DataLoader's .dataset")
     if isinstance(dataset, str | bytes):
         raise ConfigurationError(f"loader takes a dataset, not a {kind}; open the file first")
@@ -69,11 +76,8 @@ def number_of_examples(dataset: Any) -> int:
     """Return the length of `dataset`. Raises `ConfigurationError` where it is unknown or zero."""
     kind = type(dataset).__name__
     has_index = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and has_index):
-        raise ConfigurationError(
-            f"loader needs a dataset with a length and an index, and {kind} is iterable only. Split its stream by "
-            "world.rank and world.size and use torch's DataLoader, or load it into a map-style dataset"
-        )
+    if not (hasattr(dataset, "__len__") and has_index):
+        raise ConfigurationError(f"loader needs a dataset with a length and an index, or a stream, and not a {kind}")
     try:
         examples = len(dataset)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:

@@ -1,117 +1,97 @@
-"""A DataLoader over one worker's share of the data, which counts its epochs itself."""
+"""One worker's batches, pass by pass, and how far it has computed them."""
 
 from __future__ import annotations
 
-from collections import deque
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader
 
 from quorate.core.clients import ClientRound, Turn
-from quorate.core.errors import ConfigurationError
-from quorate.data.arguments import Labelled, Loading, check_batch_size, check_count
+from quorate.data.arguments import check_count
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
-from quorate.data.growth import Growing, growth
-from quorate.data.on_device import on_device
-from quorate.data.orders import EpochOrder
-from quorate.data.position import Begun, Position, begun_as_json, begun_from, deal_again, left_of, numbers_in, union
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
 
 
-class PassBatches:
-    """A batch sampler: the index lists of the newest pass."""
+class Pass(ABC):
+    """The batches of one pass over the data. A returned batch is *in hand* until a step has ended."""
 
-    def __init__(
-        self, share: Share, examples: int, batch_size: int, ask: Callable[[list[int]], None] | None = None
-    ) -> None:
-        """`ask` is called with each list one list ahead, where examples take time to arrive."""
-        self._share, self._of, self._ask = share, (examples, batch_size), ask
-        self.latest: Iteration | None = None
+    epoch: int
+    number: int
+    """Its number among the passes of its loader, the same on all workers."""
+    newest = 0
+    """The number, among all workers' batches of the epoch, of the last returned batch."""
 
-    def resize(self, share: Share, examples: int, batch_size: int) -> None:
-        """Set the size of lists from the next pass on."""
-        self._share, self._of = share, (examples, batch_size)
+    @abstractmethod
+    def give(self, steps: int | None, label: Any) -> int:
+        """Return the number of examples of a batch that is returned to the worker after so many `steps`. `label` is the
+        one that it was fetched with."""
 
-    def __len__(self) -> int:
-        return self._share.number_of_batches(*self._of)
+    @abstractmethod
+    def pause(self, steps: int | None) -> None:
+        """Note that the worker has made `steps`; batches in hand before the last of them were computed in it. None: the
+        number is unknown, and all batches in hand count."""
 
-    def __iter__(self) -> Iterator[list[int]]:
-        assert self.latest is not None, "a loader begins a pass before it iterates"
-        return self.latest.fetch() if self._ask is None else _asked_ahead(self.latest.fetch(), self._ask)
+    @property
+    @abstractmethod
+    def began(self) -> Any:
+        """The progress in its epoch at its beginning."""
+
+    @property
+    @abstractmethod
+    def begun(self) -> Any:
+        """The progress in its epoch, without batches in hand."""
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is a round of clients."""
+        return False
+
+    @property
+    def client_round(self) -> ClientRound | None:
+        """The round of clients that this pass is; None where it is none."""
+        return None
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn of the client whose batch was returned last, where clients are simulated."""
+        return None
 
 
-def _asked_ahead(lists: Iterator[list[int]], ask: Callable[[list[int]], None]) -> Iterator[list[int]]:
-    coming = next(lists, None)
-    if coming is not None:
-        ask(coming)
-    while coming is not None:
-        now, coming = coming, next(lists, None)
-        if coming is not None:
-            ask(coming)
-        yield now
-
-
-class Loader:
+class Loader(ABC):
     """One worker's batches: iterating it the e-th time (from 0) yields epoch e, in that epoch's order.
 
-    Every worker's loader has the same length (under a dynamic share: the same estimate of it). An iteration counts as
-    an epoch when its first batch is requested, even if it is left early. With `rests`, all workers reach its end
-    together: those that are there first take part in the others' means without weight. Wraps a torch DataLoader
-    (`torch_loader`) rather than being one: its sampler is not the user's to change.
+    An iteration counts as an epoch when its first batch is requested, even if it is left early. With `rests`, all
+    workers reach its end together: those that are there first take part in the others' means without weight.
 
     Its position (`state_dict`) is that of a step. A batch counts as consumed when an optimizer has stepped after it was
     returned, or, where no optimizer is distributed, when it is returned. Prefetched batches are not consumed. After an
     iteration that was left early, a resumed loader returns the batches that were not consumed. Iterations without
     training (without gradients, or in `world.evaluate()`) are counted, and leave no remainder.
-
-    Raises `ConfigurationError` for a batch size below 1, data that is empty or has no length, and, with
-    `drop_last`, a batch larger than the share.
     """
 
+    dataset: Any
+    torch_loader: DataLoader[Any]
+
     def __init__(
-        self,
-        dataset: Dataset[Any],
-        batch_size: int,
-        share: Share,
-        order: EpochOrder,
-        loading: Loading,
-        place: Place,
-        *,
-        rests: bool,
-        device: torch.device | None = None,
-        growing: Growing | None = None,
-        meets: Callable[[], None] = lambda: None,
+        self, batch_size: int, share: Share, place: Place, *, rests: bool, meets: Callable[[], None], labels: bool
     ) -> None:
-        """`meets` is called before the first batch that is trained on. Where `order` has batches, `batch_size` is 1."""
-        self._order, self._examples = order, order.entries
-        check_batch_size(batch_size, share, self._examples)
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.share = share
-        self._place = place
-        self._rests, self._device, self._growing = rests, device, growing
+        """`meets` is called before the first batch that is trained on. With `labels`, each batch comes beside one."""
+        self.batch_size, self.share = batch_size, share
+        self._place, self._rests, self._labels = place, rests, labels
         self._passes, self._meets, self._has_met = 0, meets, False
-        self._batches = PassBatches(share, self._examples, batch_size, getattr(dataset, "ask", None))
-        self._labelled = None
-        loading.check()
-        if loading.num_workers > 0 and not loading.in_order:
-            self._labelled = Labelled(dataset, loading.collate_fn)
-        self.torch_loader = loading.over(dataset, self._batches, self._labelled)
         self._go_on_at(0, {})
 
-    def _go_on_at(self, epoch: int, left: dict[int, Begun], *, trained: bool = False) -> None:
+    def _go_on_at(self, epoch: int, left: dict[int, Any], *, trained: bool = False) -> None:
         self._epoch = self._next_epoch = self._due = epoch
         self._trained = trained
         self._left = left  # epochs that were begun in a run before and not here
-        self._current: Iteration | None = None  # that gave batches last, and has more
-        self._before: Iteration | None = None  # that ended last
+        self._current: Pass | None = None  # that gave batches last, and has more
+        self._before: Pass | None = None  # that ended last
 
     @property
     def is_under_way(self) -> bool:
@@ -130,109 +110,53 @@ class Loader:
         self._epoch = self._next_epoch = self._due = epoch
         self._current = None
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return this worker's position, as plain JSON values. Cost: one pass over the epoch's consumed batches."""
-        steps = consumed(self._place).steps
+        """Return this worker's position, which checkpoints can hold."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the loader with this `state_dict`, one worker alone."""
+
+    @abstractmethod
+    def load_state_dicts(self, workers: Sequence[dict[str, Any]]) -> None:
+        """Continue from the loaders of all workers of a run; `workers` are their `state_dict`s, equal on all new
+        workers."""
+
+    @abstractmethod
+    def whereabouts(self) -> dict[str, Any]:
+        """Return the current pass, or else the next one, for a worker that joins; plain JSON values."""
+
+    @abstractmethod
+    def enter_at(self, about: dict[str, Any]) -> None:
+        """Begin at the `whereabouts` of another worker's loader."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def _usual_batches(self) -> int:
+        """Batches of this worker in a full epoch; 0 where that is unknown."""
+
+    @abstractmethod
+    def _dealt(self, this: Pass) -> float:
+        """Return the synchronous steps that all batches up to the newest one would have made, under a dynamic share."""
+
+    def _begun(self, steps: int | None) -> tuple[int, dict[int, Any]]:
+        """Return the epoch of this worker's position, and the progress by epoch."""
         begun = dict(self._left)
         epoch = self._due if self._current is None else self._current.epoch
         for each in (self._before, self._current):
             if each is not None and (each.epoch < epoch or each is self._current):
                 each.pause(steps)
                 begun[each.epoch] = each.begun
-        return Position.of(self.share, self.batch_size, self._examples, epoch, begun, self._trained).as_json()
+        return epoch, begun
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the loader with this `state_dict`, one worker alone.
-
-        It is for a static share at the same world size and batch size, and for a world of one. Elsewhere the remainder
-        is divided again, which needs all old workers' positions: `quorate.load()`, or `load_state_dicts`. Raises
-        `ConfigurationError` there, for another dataset, and in the middle of an epoch for another seed or shuffle.
-        """
-        position = Position.read(state)
-        if self._growing is not None:
-            self._resize(position.batch_size)
-        alone = position.size == self.share.size == 1
-        if not alone and (position.rank != self.share.rank or not position.is_shared_as(self.share, self.batch_size)):
-            raise ConfigurationError(
-                "one worker's position is enough only for a static share with the same rank, world size, batch_size "
-                "and drop_last; use quorate.load(), or give load_state_dicts the positions of all workers"
-            )
-        if alone:
-            self.load_state_dicts([state])
-        else:
-            self._continue(position)
-
-    def load_state_dicts(self, workers: Sequence[dict[str, Any]]) -> None:
-        """Continue from the loaders of all workers of a run; `workers` are their `state_dict`s, equal on all new
-        workers.
-
-        States of workers that died may be missing. Where shares are static, and as many and as large as before, each
-        worker continues with its own. In other cases, examples that no old worker has consumed are divided like an
-        epoch: padded or cut by the same rules. These cases are another world size, batch size, share or `drop_last`,
-        and a dynamic share. If old workers were in different epochs, all continue in the earliest of them, and batches
-        of later ones are not repeated. Raises `ConfigurationError` for no positions, for another dataset, and in the
-        middle of an epoch for another seed or shuffle. Cost: a few passes over one epoch's order, when it is iterated.
-        """
-        argument: object = workers
-        if argument is None or isinstance(argument, dict | str):
-            kind = type(argument).__name__
-            raise ConfigurationError(
-                f"load_state_dicts takes a list with the state_dict() of every worker, not a {kind}"
-            )
-        saved = sorted(map(Position.read, workers), key=lambda each: each.rank)
-        ranks = [each.rank for each in saved]
-        if not saved or ranks != sorted(set(ranks)) or ranks[-1] >= saved[0].size:
-            raise ConfigurationError(
-                f"the positions of a run's workers must have different ranks, from 0 on; these have {ranks}"
-            )
-        if self._growing is not None and len(sizes := {each.batch_size for each in saved}) == 1:
-            self._resize(sizes.pop())
-        if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in saved}) > 1:
-            raise ConfigurationError("these positions do not belong to one loader of one run: their settings differ")
-        if len(saved) == saved[0].size and saved[0].is_shared_as(self.share, self.batch_size):
-            self._continue(saved[self.share.rank])
-            return
-        saved[0].check(self.share, self._examples)
-        epoch, left = deal_again(saved)
-        self._go_on_at(epoch, left, trained=any(each.trained for each in saved))
-
-    def _continue(self, position: Position) -> None:
-        position.check(self.share, self._examples)
-        left = {epoch: begun for epoch, begun in position.begun.items() if epoch >= position.epoch}
-        self._go_on_at(position.epoch, left, trained=position.trained)
-
-    def whereabouts(self) -> dict[str, Any]:
-        """Return the current pass, or else the next one, for a worker that joins; plain JSON values."""
-        this = self._current
-        epoch, passes, left = self._next_epoch, self._passes, dict(self._left)
-        if this is not None:
-            epoch, passes, left[this.epoch] = this.epoch, this.number, this.began
-        left_by_epoch = {str(number): begun_as_json(each) for number, each in left.items()}
-        return {"epoch": epoch, "passes": passes, "left": left_by_epoch, "batch_size": self.batch_size}
-
-    def enter_at(self, about: dict[str, Any]) -> None:
-        """Begin at the `whereabouts` of another worker's loader."""
-        if self._growing is not None:
-            self._resize(about["batch_size"])
-        self._go_on_at(about["epoch"], {int(number): begun_from(each) for number, each in about["left"].items()})
-        self._passes = about["passes"]
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate; a mere check for an iterator (as Lightning makes) begins no epoch, but the first batch does."""
-        self._epoch = epoch = self._next_epoch
-        self._next_epoch += 1
-        begun = self._left.get(epoch)
-        if self._growing is not None and begun is None and is_training(self._place):
-            self._resize(self._growing.size_in(epoch, self.batch_size))
-        number, self._passes = self._passes, self._passes + 1
-        this = Iteration(self.share, self._order, self.batch_size, epoch, number, begun or Begun())
-        self._batches.latest = this
-        # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
-        with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
-            batches = on_device(iter(self.torch_loader), self._device)
-        yield from self._given(batches, this)
-
-    def _given(self, batches: Iterator[Any], this: Iteration) -> Iterator[Any]:
+    def _given(self, batches: Iterator[Any], this: Pass) -> Iterator[Any]:
         """Yield the batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
@@ -252,7 +176,7 @@ class Loader:
                     self._has_met = True
                     self._meets()
                 if self._current is not this:
-                    context.record(Epoch(epoch=this.epoch, batches=len(self)))
+                    context.record(Epoch(epoch=this.epoch, batches=self._usual_batches))
                 self._trained, self._current = True, this
                 taken.client_round = this.client_round
                 self._left.pop(this.epoch, None)
@@ -269,16 +193,16 @@ class Loader:
                 if trains and limit is not None and not this.is_round:
                     limit.had_none()
                 break
-            indices = None
-            if self._labelled is not None:
-                indices, batch = batch
-            size = this.give(taken.steps, indices)
+            label = None
+            if self._labels:
+                label, batch = batch
+            size = this.give(taken.steps, label)
             taken.full_batch = max(taken.full_batch, size)
             if trains:
                 taken.note(clock.now() - begin, size, batch, counts=self.share.is_first(this.newest))
                 taken.took_turn(this.turn)
                 if self.share.kind == DYNAMIC:
-                    taken.dealt = this.epoch * len(self) + this.newest / self.share.size
+                    taken.dealt = self._dealt(this)
             yield batch
         if rests and trains:
             for rest in tuple(context.rests):
@@ -286,94 +210,9 @@ class Loader:
             taken.client_round = None
         if is_over and self._current is this:
             self._current, self._due = None, this.epoch + 1
-            self._before = this if self.share.kind == DYNAMIC else None
-
-    def _resize(self, batch_size: int) -> None:
-        """Set the examples of a batch from the next pass on."""
-        if batch_size != self.batch_size:
-            before, self.batch_size = self.batch_size, batch_size
-            self._batches.resize(self.share, self._examples, batch_size)
-            growth(self._place).changed(batch_size / before)
-
-    def __len__(self) -> int:
-        """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast. It
-        is that of a full epoch, even in the remainder of one."""
-        return len(self._batches)
-
-
-class Iteration:
-    """The batches of one pass.
-
-    The order is drawn when the pass is made, so that successive passes have the epochs in which they began. A returned
-    batch is *in hand* until it is `settled`.
-    """
-
-    def __init__(self, share: Share, order: EpochOrder, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
-        self.epoch, self.number, self.began = epoch, number, begun
-        self._share, self._batch_size = share.of_epoch(epoch), batch_size
-        drawn = order.draw(epoch)
-        self._order: Tensor | None = left_of(drawn.order, begun.past)
-        self._drawn_batches = drawn.batches
-        self._fetched: deque[tuple[int, list[int]]] = deque()
-        self._in_hand: list[int] = []
-        self._done: list[tuple[int, int]] = []
-        self._steps: int | None = None
-        self.newest = 0
-        """The number, among all workers' batches of the epoch, of the last returned batch."""
-
-    def fetch(self) -> Iterator[list[int]]:
-        """Yield the examples of every batch not consumed before; called once, or again before the first batch."""
-        assert self._order is not None, "a pass is made once"
-        order, self._order = self._order, None
-        consumed = set(numbers_in(self.began.consumed))
-        for number, indices in self._share.batches(order, self._batch_size, self.number):
-            if number not in consumed:
-                if self._drawn_batches is not None:
-                    indices = self._drawn_batches[indices[0]]
-                self._fetched.append((number, indices))
-                yield indices
-
-    def give(self, steps: int | None, indices: list[int] | None = None) -> int:
-        """Return the next fetched batch to the worker, after so many `steps`; the result is its number of examples.
-        With `indices` it is the batch of these, as batches may be fetched in any order."""
-        self.pause(steps)
-        place = 0 if indices is None else [fetched for _, fetched in self._fetched].index(indices)
-        number, examples = self._fetched[place]
-        del self._fetched[place]
-        self._in_hand.append(number)
-        self.newest = number
-        self._steps = steps
-        return len(examples)
+            self._before = this if self._keeps_past else None
 
     @property
-    def is_round(self) -> bool:
-        """Whether it is a round of clients."""
-        return self._share.is_round
-
-    @property
-    def client_round(self) -> ClientRound | None:
-        """The round of clients that this pass is; None where it is none."""
-        return self._share.client_round
-
-    @property
-    def turn(self) -> Turn | None:
-        """The turn of the client whose batch was returned last, where clients are simulated."""
-        return self._share.turn(self.newest)
-
-    def pause(self, steps: int | None) -> None:
-        """Note that the worker has made `steps`; batches in hand before the last of them were computed in it. None: the
-        number is unknown, and all batches in hand count."""
-        if steps is not None and steps == self._steps:
-            return
-        for number in self._in_hand:
-            self._share.computed(self.number, number)
-            if self._done and self._done[-1][1] == number:
-                self._done[-1] = self._done[-1][0], number + 1
-            else:
-                self._done.append((number, number + 1))
-        self._in_hand.clear()
-
-    @property
-    def begun(self) -> Begun:
-        """The progress of this pass, without batches in hand."""
-        return Begun(past=self.began.past, consumed=union((*self.began.consumed, *self._done)))
+    def _keeps_past(self) -> bool:
+        """Whether positions need the epoch before the current one."""
+        return self.share.kind == DYNAMIC

@@ -41,11 +41,14 @@ from quorate.data.clients import clients_from
 from quorate.data.context import data_context
 from quorate.data.files.dataset import OwnFiles
 from quorate.data.growth import growing
+from quorate.data.indexed import IndexedLoader
 from quorate.data.loader import Loader
 from quorate.data.on_device import device_from
 from quorate.data.orders import BucketedBatches, SampledOrder, SeededOrder, lengths_of, ranks_of
 from quorate.data.resuming import add
 from quorate.data.same_data import check_same_data
+from quorate.data.streams.making import check_stream, kind_of_share, stream_loader
+from quorate.data.streams.parts import is_stream
 from quorate.records.tape import Replaying
 from quorate.wire.current import Place, here
 from quorate.wire.survivors import survivors
@@ -77,7 +80,9 @@ def loader(
     partition: str | None = None,
     clients: int | None = None,
     labels: Sequence[Any] | Tensor | None = None,
-    shuffle: bool = True,
+    shuffle: bool | None = None,
+    shuffle_buffer: int | None = None,
+    read: Literal["each", "one", "own"] | None = None,
     seed: int | None = None,
     drop_last: bool = False,
     num_workers: int = 0,
@@ -95,10 +100,12 @@ def loader(
     """Return this worker's share of `dataset`, in batches; each epoch has a new order.
 
     Args:
-        dataset: A map-style dataset, list, array or tensor. It and all other arguments must be equal on every worker.
+        dataset: A map-style dataset, list, array or tensor; or a stream (`IterableDataset`), which
+            docs/howto/streams.md explains. It and all other arguments must be equal on every worker.
             The length, a few items and the order of epochs are compared with those of the first worker that calls
             (except items that differ when read twice).
-        batch_size: Examples per batch and per worker. Leave it out with `batch_sampler` and `tokens_per_batch`.
+        batch_size: Examples per batch and per worker. Leave it out with `batch_sampler` and `tokens_per_batch`, and for
+            a stream of batches.
         sampler: Indices of an epoch, in place of a shuffled order: weighted, balanced by class, by group. It is drawn
             once for all workers, with all generators seeded by `seed` and the number of the epoch, and dealt to them.
             One that draws for each worker (with `num_replicas` and `rank`, as DistributedSampler) is used as it is.
@@ -120,7 +127,10 @@ def loader(
         clients: The number of clients; None: one on each worker.
         labels: Labels for `partition`, one for each example; None: the dataset's `labels` or `targets`, or the last
             item of every example.
-        shuffle: Whether each epoch has a new order.
+        shuffle: Whether each epoch has a new order; None: yes, and for a stream with `shuffle_buffer`.
+        shuffle_buffer: For a stream: mix so many consecutive examples at a time.
+        read: For a stream: "each" (None) lets all workers read it, and each keeps its own examples. Shards of a stream
+            are divided, if there are enough. "one": rank 0 reads it for all. "own": the stream divides itself.
         seed: The seed of the orders; None: that of the run (default: 0).
         drop_last: Whether to cut the epoch to a multiple of the number of workers, and to leave out an incomplete last
             batch; otherwise some examples appear twice.
@@ -147,10 +157,61 @@ def loader(
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
     check_dataset(dataset)
-    check_choices(seed=seed, shuffle=shuffle, drop_last=drop_last)
+    check_choices(seed=seed, shuffle=True if shuffle is None else shuffle, drop_last=drop_last)
     there = device_from(device)
     place = here()
     context = data_context(place)
+    loading = Loading(
+        num_workers=num_workers,
+        collate_fn=collate_fn,
+        pin_memory=(there is not None and there.type == "cuda") if pin_memory is None else pin_memory,
+        timeout=timeout,
+        worker_init_fn=worker_init_fn,
+        multiprocessing_context=multiprocessing_context,
+        generator=generator,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=persistent_workers,
+        in_order=in_order,
+    )
+    if is_stream(dataset):
+        check_stream(
+            dataset,
+            shuffle,
+            shuffle_buffer,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            tokens_per_batch=tokens_per_batch,
+            lengths=lengths,
+            batch=None if batch == "fixed" else batch,
+            max_batch_size=max_batch_size,
+            partition=partition,
+            clients=clients,
+            labels=labels,
+        )
+        reads = read or "each"
+        kind = kind_of_share(place, context, share, reads, num_workers)
+        number = context.made = context.made + 1
+        order_seed = context.seed if seed is None else seed
+        mixes = shuffle_buffer is not None
+        stream = stream_loader(
+            dataset,
+            place,
+            _share(place, kind, number, (), seed=order_seed, shuffle=mixes, drop_last=drop_last),
+            number,
+            loading,
+            batch_size=batch_size,
+            read=reads,
+            seed=order_seed,
+            drop_last=drop_last,
+            shuffle_buffer=shuffle_buffer,
+            device=there,
+        )
+        add(place, number, stream)
+        return stream
+    for name, value in (("shuffle_buffer", shuffle_buffer), ("read", read)):
+        if value is not None:
+            raise ConfigurationError(f"{name}= is for streams, and {type(dataset).__name__} has a length and an index")
+    shuffle = True if shuffle is None else shuffle
     usual = DYNAMIC if shuffle and context.nobody_waits and context.needs_equal_shares is None else STATIC
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
     split = clients_from(partition, clients, dataset, labels, place, share=share, files=ends is not None)
@@ -174,18 +235,6 @@ def loader(
         else split.share(place, batch_size, **choices)
     )
     order = SeededOrder(examples, own_share) if sampled is None else sampled
-    loading = Loading(
-        num_workers=num_workers,
-        collate_fn=collate_fn,
-        pin_memory=(there is not None and there.type == "cuda") if pin_memory is None else pin_memory,
-        timeout=timeout,
-        worker_init_fn=worker_init_fn,
-        multiprocessing_context=multiprocessing_context,
-        generator=generator,
-        prefetch_factor=prefetch_factor,
-        persistent_workers=persistent_workers,
-        in_order=in_order,
-    )
     check_batch_size(batch_size, own_share, order.entries)
     if own_share.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
         raise ConfigurationError(
@@ -199,7 +248,7 @@ def loader(
         raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
     grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
     rests = own_share.kind in (DYNAMIC, BY_ROUND)
-    batches = Loader(
+    batches = IndexedLoader(
         cast("Dataset[Any]", dataset),
         batch_size,
         own_share,

@@ -80,6 +80,18 @@ def check_same_data(place: Place, number: int, dataset: Any, **choices: object) 
         return _wait_for_nobody
     examples = None if isinstance(dataset, OwnFiles) else len(dataset)
     items = {} if isinstance(dataset, _AGREED) else sample(dataset, wire.clock.now)
+    return _check(wire, number, examples, items, choices)
+
+
+def check_same_choices(place: Place, number: int, **choices: object) -> Callable[[], None]:
+    """Check as `check_same_data`, for a stream, whose items are compared when they are read."""
+    wire = place.wire
+    return _wait_for_nobody if wire.size == 1 or wire.is_newcomer else _check(wire, number, None, {}, choices)
+
+
+def _check(
+    wire: Wire, number: int, examples: int | None, items: Mapping[int, Item], choices: Mapping[str, object]
+) -> Callable[[], None]:
     sampled = {str(index): [item.exact, item.floats] for index, item in items.items()}
     own_sample = Sample(wire.rank, examples, choices, sampled)
     key = f"data/{number}"

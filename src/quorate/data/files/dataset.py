@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
@@ -104,6 +105,9 @@ def packed(example: Any, tensors: list[Tensor]) -> Any:
     if isinstance(example, Tensor):
         tensors.append(example)
         return {"tensor": len(tensors) - 1}
+    if isinstance(example, np.ndarray | np.generic):
+        tensors.append(torch.from_numpy(np.array(example)))
+        return {"array": len(tensors) - 1}
     if isinstance(example, bytes):
         tensors.append(torch.frombuffer(bytearray(example), dtype=torch.uint8) if example else torch.empty(0))
         return {"bytes": len(tensors) - 1}
@@ -111,7 +115,12 @@ def packed(example: Any, tensors: list[Tensor]) -> Any:
         return {"dict": [[key, packed(value, tensors)] for key, value in example.items()]}
     if isinstance(example, tuple | list):
         return {type(example).__name__: [packed(value, tensors) for value in example]}
-    return {"plain": example}
+    if example is None or isinstance(example, bool | int | float | str):
+        return {"plain": example}
+    raise BadFile(
+        f"examples that one worker reads for all can be tensors, arrays, numbers, text, bytes, and lists, tuples and "
+        f"dicts of these, and not a {type(example).__name__}; convert it before"
+    )
 
 
 def unpacked(packed_example: Mapping[str, Any], tensors: Sequence[Tensor]) -> Any:
@@ -119,6 +128,8 @@ def unpacked(packed_example: Mapping[str, Any], tensors: Sequence[Tensor]) -> An
     ((kind, value),) = packed_example.items()
     if kind == "tensor":
         return tensors[value].clone()
+    if kind == "array":
+        return tensors[value].clone().numpy()
     if kind == "bytes":
         return bytes(tensors[value].to(torch.uint8).tolist())
     if kind == "dict":
@@ -130,9 +141,9 @@ def unpacked(packed_example: Mapping[str, Any], tensors: Sequence[Tensor]) -> An
 
 
 class Reader:
-    """A task beside one worker that answers the others; `read` returns an example by its number."""
+    """A task beside one worker that answers the others; `read` returns an example by its number, or the question."""
 
-    def __init__(self, wire: Wire, read: Callable[[int], Any]) -> None:
+    def __init__(self, wire: Wire, read: Callable[[Any], Any]) -> None:
         self._wire, self._read = wire, read
         self._questions = wire.channel("questions")
         self._task = wire.spawn(self._answer, "questions")

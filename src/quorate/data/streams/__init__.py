@@ -1,0 +1,1 @@
+"""Streams: data that is read in order, and has no index."""
