@@ -57,6 +57,12 @@ def test_words_of_other_launchers_are_the_number_of_workers(
         (["run", "--zzz"], "no such option: --zzz; see quorate run --help\n"),
         (["run", "-np", "four", "train.py"], "-n takes a whole number; see quorate run --help\n"),
         (["run"], "missing argument 'SCRIPT'; see quorate run --help\n"),
+        (["run", "--cold", "x"], "no such option: --cold; see quorate run --help\n"),
+        (["run", "--worker", "2", "x"], "no such option: --worker; did you mean --workers? See quorate run --help\n"),
+        (
+            ["simulate", "--latency", "50us"],
+            "no such option: --latency; --network 50us:10Gbit is both; see quorate simulate --help\n",
+        ),
         (["runn"], "no such command 'runn'; did you mean 'run'? See quorate --help\n"),
         (["help", "bogus"], "no such command 'bogus'; see quorate --help\n"),
     ],
