@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.test_distribution import README_WORDS
 from tests.architecture.tree import ROOT
 from tests.release.__main__ import FILES, PASSAGES, Refusal, address_of, with_address
 
@@ -93,6 +94,7 @@ def test_the_address_is_demanded_written_and_tagged(copy: Path) -> None:
         assert f"```bash\ngit clone {URL} quorate\ncd quorate\npip install .\n```" in text
         assert f"pip install git+{URL}" in text and "git+URL" not in text
     assert f"\nrepository-code: {URL}\n" in (copy / "CITATION.cff").read_text()
+    assert len((copy / "README.md").read_text().split()) <= README_WORDS
     assert "public address" not in "".join((copy / name).read_text() for name in FILES)
     assert _is_tagged_already(copy)
 
