@@ -154,7 +154,7 @@ def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
 def durations_of(strategy: str | None) -> set[str]:
     """Return the settings of a strategy of ours that are durations."""
     known = registry("strategies")
-    source = known.source(strategy) if strategy in known else None
+    source = known.source(strategy) if strategy is not None and strategy in known else None
     return set() if source is None else {setting.name for setting in source.settings if setting.is_duration}
 
 
