@@ -24,7 +24,9 @@
 #   make newcomer     what a newcomer does, in an empty home: installs in each documented way, types the commands of README and
 #                     of the tutorial, and follows the links of the site. A line for each check: five minutes.
 #                     `make newcomer NEWCOMER=--full` downloads torch again, too
-#   make release      check that this commit can be released as the version in pyproject.toml, build its wheel, and tag it
+#   make release URL=https://HOST/OWNER/quorate  check that this commit can be released as the version in pyproject.toml; write
+#                     the address of the public repository into pyproject.toml and the pages, in a commit; build the wheel, and
+#                     tag it. Later releases need no URL
 #   make size         the lines of each package beside its ceiling (tests/architecture/ceilings.toml)
 #   make soak         300 real kills, interrupts and other faults, what became of each run, and long random searches (half an hour)
 #   make clean        remove what the commands above have made, .venv too
@@ -163,13 +165,7 @@ newcomer: $(VENV)/.docs-installed
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 release: venv
-	@refuse() { echo "make release: $$*" >&2; exit 1; }; \
-	  [ -z "$$(git status --porcelain)" ] || refuse "there are changes that are not committed"; \
-	  grep -q '^## \[$(VERSION)\] - ....-..-..$$' CHANGELOG.md || refuse "CHANGELOG.md has no section of $(VERSION) with a date"; \
-	  sed -n '/^## \[Unreleased\]/,/^## \[$(VERSION)\]/p' CHANGELOG.md | grep -q '^- ' && \
-	    refuse "CHANGELOG.md has unreleased lines; move them to the section of $(VERSION)"; \
-	  grep -q '^version: $(VERSION)$$' CITATION.cff || refuse "CITATION.cff has another version than $(VERSION)"; \
-	  ! git rev-parse -q --verify 'refs/tags/v$(VERSION)' >/dev/null || refuse "there is a tag v$(VERSION) already"
+	@$(BIN)/python -m tests.release '$(URL)'
 	@$(MAKE) --no-print-directory wheel
 	@git tag -a 'v$(VERSION)' -m 'Quorate $(VERSION)' && echo "tagged v$(VERSION)"
 

@@ -8,21 +8,28 @@
       --imbalance one-of:80ms --min-step-time 15ms --name tutorial train.py
     python benchmarks/report_pictures.py quality runs/tutorial docs/pictures/first-training.svg
 
-`train.py` is the script of docs/tutorial/first-training.md. In timelines the shortest step time stands for compute, and
-the smaller parts of a step are one.
+    make demo
+    python benchmarks/report_pictures.py page runs/compare-digits-... docs/pictures/report.png
+
+`train.py` is the script of docs/tutorial/first-training.md. In timelines the minimum step time stands for compute, and
+the smaller parts of a step are one. The top of a page is photographed by chromium.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from chart_style import chart_style
+from PIL import Image
 
 from quorate.report.charts import drawing
 from quorate.report.charts.activities import patterns
@@ -34,6 +41,9 @@ from quorate.report.topics import quality, timeline
 from quorate.report.wording import seconds_in_words
 
 WIDTH, HEAD = 900.0, 34.0
+PAGE = "1280,1150"
+"""Pixels of the top of a page: width and height."""
+SECONDS = 60.0
 ACTIVITIES = {"pace": "compute", **dict.fromkeys(("data", "decode", "encode", "update"), "other")}
 NAMES = {"ddp": "torch DDP"}
 
@@ -98,13 +108,29 @@ def picture(charts: Iterator[tuple[str, Markup]]) -> str:
     )  # fmt: skip
 
 
+def photograph(page: Path, picture: Path) -> None:
+    """Write the top of a page as PNG."""
+    program = shutil.which("chromium") or sys.exit("there is no chromium, which draws the page")
+    with tempfile.TemporaryDirectory() as home:
+        subprocess.run(
+            [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={home}",
+             f"--window-size={PAGE}", f"--screenshot={picture.absolute()}", page.absolute().as_uri()],
+            stderr=subprocess.DEVNULL, timeout=SECONDS, check=True,
+        )  # fmt: skip
+    with Image.open(picture) as drawn:
+        drawn.quantize(256).save(picture, optimize=True)
+
+
 def main() -> None:
     """Write one picture of a comparison."""
-    parser = argparse.ArgumentParser(description="Draw a chart of a comparison.")
-    parser.add_argument("chart", choices=("timeline", "quality"))
+    parser = argparse.ArgumentParser(description="Draw a chart of a comparison, or the top of its page.")
+    parser.add_argument("chart", choices=("timeline", "quality", "page"))
     parser.add_argument("folder", type=Path, help="such as runs/NAME")
-    parser.add_argument("picture", type=Path, help="the SVG to write")
+    parser.add_argument("picture", type=Path, help="the SVG, or PNG of the page, to write")
     options = parser.parse_args()
+    if options.chart == "page":
+        photograph(options.folder / "report.html", options.picture)
+        return
     charts = timelines if options.chart == "timeline" else qualities
     options.picture.write_text(picture(charts(options.folder)) + "\n", encoding="utf-8")
 

@@ -45,10 +45,8 @@ def blocks(document: Path, *languages: str) -> list[str]:
 
 def commands(document: Path) -> list[list[str]]:
     """Every command line of the document's shell blocks, cut into words, comments and settings before it left out."""
-    lines = [
-        line for block in blocks(document, "bash", "sh", "console") for line in block.replace("\\\n", " ").splitlines()
-    ]
-    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+    lines = [line for block in blocks(document, "bash", "sh") for line in block.replace("\\\n", " ").splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines]
     cut = [[word for i, word in enumerate(line) if i or not re.match(r"\w+=", word)] for line in words]
     return [line for line in cut if line]
 
@@ -105,6 +103,13 @@ def status_of(*words: str) -> object:
     with pytest.raises(SystemExit) as ended:
         main(words)
     return ended.value.code
+
+
+@each_document
+def test_commands_can_be_pasted(document: Path) -> None:
+    """A prompt would be pasted with them."""
+    lines = [line for _, text in CODE.findall(document.read_text(encoding="utf-8")) for line in text.splitlines()]
+    assert [line for line in lines if re.match(r"\s*[$>%] ?(quorate|python|pip|make|srun|torchrun)\b", line)] == []
 
 
 @each_document
@@ -180,7 +185,7 @@ def test_the_reference_names_every_argument(name: str) -> None:
 def test_no_file_names_a_machine() -> None:
     folders = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
     inside = [path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
-    files = [path for path in [*ROOT.iterdir(), *inside] if path.is_file()]
+    files = [path for path in [*ROOT.iterdir(), *inside] if path.is_file() and path.name != ".git"]  # a work tree's
     texts = {path: path.read_bytes().decode("utf-8", errors="replace") for path in files}
     assert not {path: found.group() for path, text in texts.items() if (found := MACHINE.search(text))}
 

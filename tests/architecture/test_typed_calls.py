@@ -17,13 +17,18 @@ import quorate
 from quorate.aggregation import rules
 from quorate.codecs import codecs
 from quorate.core.registry import Registry
+from quorate.gossip.topology import topologies
 from quorate.means import WITHOUT_CODEC
 from quorate.means.power_sgd import PowerSGDSettings
 from quorate.means.reduction import GATHER, HIERARCHICAL, TWO_PHASE, ReductionSettings
 from quorate.sharding.stages.orders import SCHEDULES, ScheduleName
 from quorate.strategies import strategies
 from quorate.train.names import CodecName, ReduceName, Settings, StrategyName
-from tests.architecture.tree import PACKAGE
+from quorate.workloads import workloads
+from tests.architecture.tree import PACKAGE, ROOT
+
+NUMBERS = ("seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen")
+"""From 7 on."""
 
 CALLS = """
 from torch import nn, optim
@@ -129,6 +134,22 @@ def test_types_of_names_are_the_registries() -> None:
     assert set(get_args(CodecName)) == {"none", "power-sgd"} | with_quorate(codecs)
     assert set(get_args(ReduceName)) == {"auto", GATHER, TWO_PHASE, HIERARCHICAL, *WITHOUT_CODEC} | with_quorate(rules)
     assert set(get_args(ScheduleName)) == set(SCHEDULES)
+
+
+def test_pages_count_what_there_is() -> None:
+    counts = {"graphs": topologies, "codecs": codecs, "workloads": workloads}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8").lower() for page in pages)
+    written = re.findall(rf"\b({'|'.join(NUMBERS)}) \[?({'|'.join(counts)})\b", text)
+    assert len(written) > 5
+    assert {(NUMBERS.index(number) + 7, noun) for number, noun in written} <= {
+        (len(with_quorate(registry)), noun) for noun, registry in counts.items()
+    }
+    named = ("all-reduce", "eager-solo", "quorum")
+    others = len(with_quorate(strategies)) - len(named)
+    assert f"{', '.join(f'`{name}`' for name in named[1:])} and\n[{others} others]" in pages[0].read_text(
+        encoding="utf-8"
+    )
 
 
 def test_types_of_settings_are_the_fields_of_the_registered_classes() -> None:

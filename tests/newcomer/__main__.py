@@ -68,7 +68,7 @@ class Newcomer:
         return self.check(f"{page}: {command}", lambda: _wrong(self._run(command, programs, cwd, seconds)))
 
     def _run(self, command: str, programs: Path, cwd: Path, seconds: float) -> Ended:
-        command = command.replace("/path/to/quorate", str(self.clone))
+        command = re.sub(r"file:///path/to/quorate|(?<=git\+)https://\S+", self.clone.as_uri(), command)
         if command.startswith("make ") and command != "make venv":
             command += f" VENV={shlex.quote(str(programs.parent))}"
         if not self.home.is_full:
@@ -118,7 +118,7 @@ class Newcomer:
         done: set[str] = set()
         for page in (TUTORIAL, README):
             for command in commands_of(self.clone / page):
-                is_installed = command.startswith(("pip ", ". ")) or command == "make venv"
+                is_installed = command.startswith(("pip ", ". ", "git clone ", "cd ")) or command == "make venv"
                 if command not in done and not is_installed:
                     self.types(page, command, programs, self.clone if command.startswith("make ") else self.work)
                 done.add(command)

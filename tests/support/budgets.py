@@ -27,6 +27,7 @@ BUDGETS = {
     "interop": 900,
     "launchers": 640,
     "newcomer": 4,
+    "release": 6,
     "soak": 30,
     "unit/aggregation": 12,
     "unit/buckets": 8,

@@ -36,7 +36,7 @@ for a, b in loader:
 )
 def test_every_round_has_the_bits_it_had(strategy: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    chosen = f"{strategy}{',' if ':' in strategy else ':'}on_death=continue,grace=5.0"
+    chosen = f"{strategy}{',' if ':' in strategy else ':'}on_death=continue,grace=5s"
     slow = ("--imbalance", "lognormal:3ms:1.0")
     ran = quorate(tmp_path, "run", "-n", "3", "--seed", "5", "--name", "odd", "--strategy", chosen, *slow, "train.py")
     assert ran.returncode == 0, ran.stderr
@@ -63,7 +63,7 @@ JOINED = SCRIPT.replace("torch.randn(192, 5)", "torch.randn(960, 5)").replace(
 
 def test_one_that_was_started_in_the_place_of_another_joins_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(JOINED)
-    chosen = "decoupled-diloco:sync_every=4,fragments=2,on_death=continue,grace=5.0"
+    chosen = "decoupled-diloco:sync_every=4,fragments=2,on_death=continue,grace=5s"
     ran = quorate(
         tmp_path, "run", "-n", "3", "--restart", "1", "--seed", "5", "--name", "odd", "--strategy", chosen, "train.py"
     )

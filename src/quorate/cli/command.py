@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Sequence
 from copy import copy
 from typing import Any
 
@@ -21,6 +22,8 @@ _WIDEST = 30
 """Characters of the longest flags beside which a text begins in the same line."""
 _SCRIPTS = ("script", "subject", "model")
 """The arguments that may name a script."""
+_NUMBERS = ("-n", "--workers", *WORKERS)
+"""Flags for the number of workers."""
 
 
 class PlainCommand(TyperCommand):
@@ -84,13 +87,31 @@ class PlainCommand(TyperCommand):
         is_typed = getattr(ctx.get_parameter_source("arguments"), "name", "") == "COMMANDLINE"
         if script is None or not words or not is_typed or not is_file(script):
             return
-        flag = words[0].partition("=")[0]
-        if flag in {*flags_of_command(self), *WORKERS} and not mentions(script, flag):
-            switches = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
-            has_value = words[0] == flag and flag not in switches
-            option = " ".join(words[: 1 + has_value])
-            place = f"put it before {script} if it is meant for quorate"
-            tell(f"quorate: {option} came after the script and was passed to it; {place}\n")
+        sources = (ctx.get_parameter_source(name) for name in ("workers", "virtual", "hosts"))
+        numbers = () if any(getattr(source, "name", "") == "COMMANDLINE" for source in sources) else _NUMBERS
+        options = self._ours(words, script, numbers)
+        if options:
+            were, them, are = ("was", "it", "it is") if len(options) == 1 else ("were", "them", "they are")
+            place = f"put {them} before {script} if {are} meant for quorate"
+            tell(f"quorate: {' and '.join(options)} came after the script and {were} passed to it; {place}\n")
+
+    def _ours(self, words: Sequence[str], script: str, numbers: Collection[str]) -> list[str]:
+        """Return the options of ours, with their values, that follow the script directly, and all in `numbers`.
+
+        None that the script mentions itself.
+        """
+        switches = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+        flags = {*flags_of_command(self), *WORKERS}
+        options: list[str] = []
+        place, is_direct = 0, True
+        while place < len(words) and words[place] != "--":
+            flag, equals, _ = words[place].partition("=")
+            is_ours = flag in (flags if is_direct else numbers) and not mentions(script, flag)
+            length = 1 + (is_ours and not equals and flag not in switches)
+            options += [" ".join(words[place : place + length])] if is_ours else []
+            is_direct &= is_ours
+            place += length
+        return options
 
 
 def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:

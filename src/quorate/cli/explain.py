@@ -159,8 +159,8 @@ def _lines(card: Card, width: int) -> Iterator[str]:
     how = _SET_BY.get(card.kind, "--set SETTING=VALUE")
     yield from ("", f"Settings ({how})" if card.settings else "Settings: none")
     for setting in card.settings:
-        default = "required" if setting.default is None else f"default: {default_in_words(setting.default)}"
-        yield from wrapped(f"{setting.name}: {type_in_words(setting.type)}; {default}", width, "  ", " " * 6)
+        default = "required" if setting.default is None else f"default: {default_of(setting)}"
+        yield from wrapped(f"{setting.name}: {type_of(setting)}; {default}", width, "  ", " " * 6)
         yield from wrapped(setting.meaning, width, " " * 6)
 
 
@@ -179,6 +179,18 @@ def properties_of(card: Card) -> Iterator[tuple[str, str]]:
             yield _LABELS[name], default_in_words(written)
         elif name == "reduction":
             yield "preset", ", ".join(f"{key}={preset}" for key, preset in ast.literal_eval(written).items())
+
+
+def type_of(setting: Setting) -> str:
+    """Return the values that a setting takes on the command line, in words."""
+    words = type_in_words(setting.type)
+    return words.replace("number", "duration, such as 50ms", 1) if setting.is_duration else words
+
+
+def default_of(setting: Setting) -> str:
+    """Return the default of a setting as it is typed on the command line."""
+    written = default_in_words(setting.default or "")
+    return f"{written}s" if setting.is_duration and written[:1].isdigit() else written
 
 
 def type_in_words(written: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from types import UnionType
@@ -17,8 +17,10 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from quorate.cli.listing import registry
 from quorate.cli.names import known_as, setting_known_as
 from quorate.core.errors import ConfigurationError
+from quorate.core.quantities import seconds_from
 from quorate.report.wording import listed
 
 T = TypeVar("T")
@@ -146,7 +148,23 @@ def strategy_from(text: str) -> tuple[str, dict[str, Value]]:
     name = str(Path(name).resolve()) if name.endswith(".py") else known_as(name, "strategies", "baselines")
     name, _, published = name.partition(":")
     pairs = [pair for pairs in (published, written) if pairs for pair in _NEXT_SETTING.split(pairs)]
-    return name, settings_from(pairs, f'--strategy "{text}": settings are written key=value, not')
+    return name, with_seconds(name, settings_from(pairs, f'--strategy "{text}": settings are written key=value, not'))
+
+
+def durations_of(strategy: str | None) -> set[str]:
+    """Return the settings of a strategy of ours that are durations."""
+    known = registry("strategies")
+    source = known.source(strategy) if strategy is not None and strategy in known else None
+    return set() if source is None else {setting.name for setting in source.settings if setting.is_duration}
+
+
+def with_seconds(strategy: str | None, settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return settings with durations in seconds. Raises `ConfigurationError` for a duration without a unit."""
+    durations = durations_of(strategy) if settings else ()
+    return {
+        name: seconds_from(str(value), f"{name}={value}") if name in durations and value != "null" else value
+        for name, value in settings.items()
+    }
 
 
 def settings_from(written: Iterable[str], wrong: str = "--set takes key=value, not") -> dict[str, Value]:

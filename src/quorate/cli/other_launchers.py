@@ -75,9 +75,15 @@ _ANSWERS = {
 }  # fmt: skip
 
 
+_OF_A_NETWORK = ("--latency", "--bandwidth")
+"""Two options of other verbs of ours that are one in `quorate simulate`."""
+
+
 def answer_to(flag: str, flags: set[str]) -> str | None:
-    """Return what stands for an option of another launcher in a verb with these `flags`; None for other words."""
+    """Return what stands for an option of another launcher or verb in a verb with these `flags`; None for others."""
     word = flag if flag.startswith("-") and not flag.startswith("--") else f"--{flag[2:].replace('_', '-')}"
+    if word in _OF_A_NETWORK and "--network" in flags:
+        return "--network 50us:10Gbit is both"
     answer = _ANSWERS.get(word) or _ANSWERS.get(word.replace("--no-", "--", 1))
     return answer if answer is not None and "--hosts" in flags else None
 

@@ -12,8 +12,8 @@ from typing import Any, get_origin
 
 import typer
 
-from quorate.cli.options import options_class, types_written
-from quorate.cli.scripts import is_file
+from quorate.cli.options import durations_of, options_class, types_written
+from quorate.cli.scripts import is_file, strategy_in
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.folder import RUNS
 
@@ -66,7 +66,11 @@ def options_of(folder: Path, about: Mapping[str, Any], kind: type) -> dict[str, 
         name: f"{values[name]!r}{unit}" for name, unit in _UNITS.items() if type(values.get(name)) in (int, float)
     }
     if isinstance(values.get("settings"), dict):
-        values["settings"] = [f"{name}={json.dumps(value)}" for name, value in values["settings"].items()]
+        durations = durations_of(values.get("strategy") or strategy_in(_script(about)))
+        values["settings"] = [
+            f"{name}={json.dumps(value)}{'s' * (name in durations and value is not None)}"
+            for name, value in values["settings"].items()
+        ]
     if isinstance(values.get("hosts"), str):
         values["workers"] = None
     types = {name: get_origin(wanted) or wanted for name, wanted in types_written(kind).items()}

@@ -20,7 +20,16 @@ from quorate.cli.choices import check_overrides, check_seed, check_virtual, chec
 from quorate.cli.config import previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
-from quorate.cli.options import argument, command, flags_given, option, same_named, settings_from, strategy_from
+from quorate.cli.options import (
+    argument,
+    command,
+    flags_given,
+    option,
+    same_named,
+    settings_from,
+    strategy_from,
+    with_seconds,
+)
 from quorate.cli.resume import note_resumption, read_resumed
 from quorate.cli.scripts import check_module, check_script, own_strategy, strategy_in
 from quorate.core.errors import ConfigurationError
@@ -181,7 +190,7 @@ def _planned(options: RunOptions) -> RunPlan:
     if options.resume is not None and options.name is not None:
         raise ConfigurationError("--resume continues in the run's own folder; leave out --name")
     strategy, settings = (None, {}) if options.strategy is None else strategy_from(options.strategy)
-    settings = settings | settings_from(options.settings)
+    settings = settings | with_seconds(strategy or strategy_in(options.script), settings_from(options.settings))
     if options.attack is not None:
         from quorate.aggregation.attacks import attack_from
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 import sys
 import warnings
 import zipfile
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from itertools import islice
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
 
 _USUAL = "all-reduce"
 """The strategy of a script that names none."""
+_FILES = 1000
+"""The most scripts in a folder among which a similar name is looked for."""
 
 
 def is_file(name: str) -> bool:
@@ -41,7 +45,7 @@ def check_script(name: str) -> None:
     if not is_file(name):
         is_folder = bool(name) and len(name) < 256 and Path(name).is_dir()
         reason = f'"{name}" is a folder, not a script' if is_folder else f'there is no script "{name}"'
-        raise ConfigurationError(f"{reason} (looked in {Path.cwd()})")
+        raise ConfigurationError(f"{reason} (looked in {Path.cwd()}){_hint(name)}")
     if name.endswith(".pyc") or zipfile.is_zipfile(name):
         return
     try:
@@ -58,6 +62,17 @@ def check_script(name: str) -> None:
         raise ConfigurationError(f'"{name}" is not a valid Python script: {error}') from None
     except (RecursionError, MemoryError):
         raise ConfigurationError(f'"{name}" is not a valid Python script: it is nested too deeply') from None
+
+
+def _hint(name: str) -> str:
+    """Return the script of a similar name in the same folder, as a question; nothing without one."""
+    folder, _, file = name.rpartition("/")
+    try:
+        names = [path.name for path in islice(Path(folder or ".").glob("*.py"), _FILES)]
+    except (OSError, ValueError):
+        return ""
+    near = [f"{file}.py"] if f"{file}.py" in names else difflib.get_close_matches(file, names, n=1)
+    return f'; did you mean "{name[: -len(file)]}{near[0]}"?' if near and file else ""
 
 
 def strategy_in(script: str) -> str | None:

@@ -178,8 +178,9 @@ def _unknown_option(error: Any) -> str:
     flags = set() if error.ctx is None else flags_of_command(error.ctx.command)
     answer = answer_to(error.option_name, flags)
     if answer is None:
-        near = difflib.get_close_matches(error.option_name, sorted(flags), n=1)
-        answer = f"did you mean {near[0]}?" if near else ""
+        words = {flag.lstrip("-"): flag for flag in sorted(flags)}  # dashes would make all flags alike
+        near = difflib.get_close_matches(error.option_name.lstrip("-"), words, n=1)
+        answer = f"did you mean {words[near[0]]}?" if near else ""
     return f"no such option: {error.option_name}{'; ' * bool(answer)}{answer}"
 
 

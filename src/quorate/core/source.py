@@ -23,6 +23,11 @@ class Setting:
     meaning: str
     """The text under the field, in one line; "" where there is none."""
 
+    @property
+    def is_duration(self) -> bool:
+        """Whether the value is a number of seconds, which a command line takes with a unit."""
+        return "float" in self.type and self.meaning.startswith("Seconds ")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:

@@ -132,7 +132,7 @@ class Step:
     data: float = 0.0
     """Seconds of waiting for the batch of the loader."""
     delay: float = 0.0
-    """Seconds of injected imbalance and pace."""
+    """Seconds of injected imbalance and minimum step time."""
     compute: float = 0.0
     """Seconds of forward and backward passes, and of the script's own code between steps."""
     encode: float = 0.0
@@ -161,7 +161,7 @@ class Step:
     """Bytes of `bytes_out` that were sent to other stages, for a model in stages; `stage_in` those of `bytes_in`."""
     stage_in: int | None = None
     pace: float | None = None
-    """Seconds of `delay` that slow the step to an injected pace, and stand for compute."""
+    """Seconds of `delay` that extend the step to an injected minimum, and stand for compute."""
 
     kind: ClassVar[str] = "step"
 

@@ -57,6 +57,12 @@ def test_words_of_other_launchers_are_the_number_of_workers(
         (["run", "--zzz"], "no such option: --zzz; see quorate run --help\n"),
         (["run", "-np", "four", "train.py"], "-n takes a whole number; see quorate run --help\n"),
         (["run"], "missing argument 'SCRIPT'; see quorate run --help\n"),
+        (["run", "--cold", "x"], "no such option: --cold; see quorate run --help\n"),
+        (["run", "--worker", "2", "x"], "no such option: --worker; did you mean --workers? See quorate run --help\n"),
+        (
+            ["simulate", "--latency", "50us"],
+            "no such option: --latency; --network 50us:10Gbit is both; see quorate simulate --help\n",
+        ),
         (["runn"], "no such command 'runn'; did you mean 'run'? See quorate --help\n"),
         (["help", "bogus"], "no such command 'bogus'; see quorate --help\n"),
     ],
@@ -102,6 +108,9 @@ def test_the_version_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
         (["train.py", "-np", "4"], "-np 4"),
         (["train.py", "--seed=4"], "--seed=4"),
         (["train.py", "--dry-run", "x"], "--dry-run"),
+        (["train.py", "--lr", "4", "--workers", "2", "--seed", "4"], "--workers 2"),
+        (["train.py", "--lr", "4", "--seed", "4"], None),
+        (["train.py", "--lr", "4", "--", "-n", "4"], None),
         (["train.py", "--lr", "4"], None),
         (["train.py", "--", "-n", "4"], None),
         (["own.py", "-n", "4"], None),
@@ -115,6 +124,32 @@ def test_an_option_behind_the_script_is_told(
     assert status_of(["run", "--dry-run", *words]) == 0
     told = f"quorate: {option} came after the script and was passed to it; put it before {words[0]} if it is meant for "
     assert capsys.readouterr().err == ("" if option is None else f"{told}quorate\n")
+
+
+def test_a_number_of_workers_behind_other_arguments_may_be_the_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["run", "-n", "2", "--dry-run", "train.py", "--lr", "4", "-n", "4"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_all_options_behind_the_script_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["run", "--dry-run", "train.py", "-n", "4", "--json"]) == 0
+    told = "quorate: -n 4 and --json came after the script and were passed to it; put them before train.py if they are "
+    assert capsys.readouterr().err == f"{told}meant for quorate\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("train", '; did you mean "train.py"?'),
+        ("trian.py", '; did you mean "train.py"?'),
+        ("./trian.py", '; did you mean "./train.py"?'),
+        ("elsewhere.py", ""),
+        ("nowhere/train.py", ""),
+    ],
+)
+def test_a_script_of_a_similar_name_is_proposed(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["run", name]) == 2
+    assert capsys.readouterr().err.partition(" (looked in ")[2].partition(")")[2] == f"{hint}\n"
 
 
 @pytest.mark.parametrize("verb", ["run", "compare", "simulate", "plan"])

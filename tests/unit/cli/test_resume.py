@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     run.mkdir(parents=True)
     about = {
         "script": "train.py", "arguments": ["--limit", "3"], "is_module": False, "workers": 2, "world": "real",
-        "strategy": "quorum", "settings": {"wait_for": "majority", "max_staleness": 3}, "seed": 4, "imbalance": None,
+        "strategy": "quorum", "settings": {"wait_for": "majority", "grace": 0.25}, "seed": 4, "imbalance": None,
         "pace": None, "share": "static", "seconds_limit": 2, "folder": str(tmp_path),
     }  # fmt: skip
     (run / "run.json").write_text(json.dumps(about))
@@ -43,7 +43,7 @@ def test_the_options_are_the_runs_unless_told(folder: Path) -> None:
     assert (said["script"], said["arguments"], said["workers"], said["world"]) == (
         "train.py", ["--limit", "3"], 2, "real",
     )  # fmt: skip
-    assert (said["strategy"], said["settings"]) == ("quorum", {"wait_for": "majority", "max_staleness": 3})
+    assert (said["strategy"], said["settings"]) == ("quorum", {"wait_for": "majority", "grace": 0.25})
     assert (said["seed"], said["share"], said["seconds_limit"], said["records"]) == (4, "static", 2, "runs/first")
     said = json.loads(quorate(folder, "run", "--resume", "runs/first", "-n", "3", "--dry-run", "--json").stdout)
     assert (said["workers"], said["seed"]) == (3, 4)

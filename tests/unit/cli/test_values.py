@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from quorate.cli.options import settings_from, strategy_from
@@ -33,6 +35,39 @@ def test_a_setting_is_what_toml_makes_of_it_or_text(text: str, value: object) ->
     parsed = settings_from([f"key={text}"])["key"]
     assert parsed == value
     assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("quorum:grace=50ms,patience=2s", {"grace": 0.05, "patience": 2.0}),
+        ("quorum:grace=0,wait_for=2", {"grace": 0.0, "wait_for": 2}),
+        ("sgp:patience=null", {"patience": "null"}),
+        ("eager-solo:grace='1min'", {"grace": 60.0}),
+        ("decoupled-diloco:grace=5s,sync_every=4", {"grace": 5.0, "sync_every": 4}),
+        ("own.py:grace=5", {"grace": 5}),
+    ],
+)
+def test_durations_among_the_settings_have_a_unit(text: str, settings: dict[str, object]) -> None:
+    assert strategy_from(text)[1] == settings
+
+
+@pytest.mark.parametrize(
+    "words", [["--strategy", "quorum:grace=50"], ["--strategy", "quorum", "--set", "grace=50"], ["--set", "grace=50"]]
+)
+def test_a_duration_without_a_unit_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import quorate\nquorate.distribute(optimizer, model, 'eager-solo')\n")
+    assert status_of(["run", *words, "--dry-run", "train.py"]) == 2
+    assert capsys.readouterr().err == 'quorate: "50" in "grace=50" has no unit: 50ms or 50s?\n'
+
+
+def test_a_card_shows_durations_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["explain", "quorum"]) == 0
+    shown = capsys.readouterr().out
+    assert "  grace: duration, such as 50ms; default: 0.05s\n" in shown and "default: 10.0s" in shown
 
 
 def test_names_may_be_written_with_dashes_and_the_last_one_counts() -> None:

@@ -172,6 +172,11 @@ def test_every_activity_has_a_colour_and_a_pattern_of_its_own() -> None:
     assert activities.class_of("something new") == "p-other"
 
 
+def test_a_legend_names_activities_as_the_options_do() -> None:
+    legend, _ = activities.key(["compute", "pace"], 400.0, 2.0)
+    assert "minimum step time" in legend and "pace<" not in legend and "p-pace" in legend
+
+
 # Bands and lines
 
 

@@ -132,7 +132,7 @@ class SimulationPlan:
         how = f"real gradients of {self.asked.real}" if self.asked.real else f"times alone, {grid.steps} steps"
         like = f", like {listed(self.asked.like)}" if self.asked.like else ""
         compute = f", compute: {self.asked.compute}" if self.asked.compute else ""
-        pace = f", pace: {grid.pace}" if grid.pace else ""
+        pace = f", minimum step time: {grid.pace}" if grid.pace else ""
         late = [text or "nobody late" for text in grid.imbalances]
         imbalance = f", imbalance: {listed(late)}" if grid.imbalances != (None,) else ""
         return f"{how}{like}{compute}{pace}{imbalance}, network: {listed([links.text for links in grid.networks])}"

@@ -11,9 +11,11 @@ from quorate.report.charts.scales import scale_of
 from quorate.report.figures.time_use import ACTIVITIES
 from quorate.report.wording import Words, seconds_alike, seconds_in_words, shares_alike
 
+NAMES = {"pace": "minimum step time"}
+"""Names in legends and bars of activities that the records call otherwise."""
 WORDS = {
-    "communication": "communication (exposed)", "delay": "delay (injected)", "pace": "pace (injected)",
-    "waiting": "waiting for others",
+    "communication": "communication (exposed)", "delay": "delay (injected)",
+    "pace": f"{NAMES['pace']} (injected)", "waiting": "waiting for others",
 }  # fmt: skip
 """Words for activities whose names are not enough."""
 SHOWN = ("compute", "pace", "update", "data", "encode", "decode", "other", "delay", "communication", "waiting")
@@ -51,6 +53,11 @@ def class_of(activity: str) -> str:
     return f"p-{activity if activity in _PATTERNS else 'other'}"
 
 
+def name_of(activity: str) -> str:
+    """Return the name of an activity in a legend or a bar."""
+    return NAMES.get(activity, activity)
+
+
 def words_of(activity: str) -> str:
     """Return the words for an activity."""
     return WORDS.get(activity, activity)
@@ -65,11 +72,12 @@ def key(activities: Sequence[str], width: float, top: float) -> tuple[Markup, fl
     parts: list[str] = []
     x, y = 0.0, top
     for activity in activities:
-        wide = 28.0 + drawing.text_width(activity) + 12.0
+        name = name_of(activity)
+        wide = 28.0 + drawing.text_width(name) + 12.0
         if x > 0.0 and x + wide > width:
             x, y = 0.0, y + 20.0
         parts += [drawing.bar(x + 1, y, 18, 12, class_=f"area {class_of(activity)}")]
-        parts += [drawing.text(x + 25, y + 10, activity, class_="key")]
+        parts += [drawing.text(x + 25, y + 10, name, class_="key")]
         x += wide
     return joined(parts), y + 28.0
 
@@ -129,7 +137,7 @@ def _stack(
         share = shares(seconds / step.total)
         hint = f"{step.name}: {words_of(name)} {seconds_in_words(seconds)}, {share}"
         parts.append(drawing.bar(at, y, wide, _BAR, class_=f"area {class_of(name)}", hint=hint))
-        words = f"{name} {share}"
+        words = f"{name_of(name)} {share}"
         if drawing.text_width(words, 12) + 14 <= wide:
             back = drawing.text_width(words, 12) + 10
             parts.append(

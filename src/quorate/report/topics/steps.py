@@ -21,8 +21,8 @@ from quorate.report.wording import seconds_alike, seconds_in_words, share_in_wor
 
 LEAD = (
     "All ranks and seeds together, without the warm-up. Waiting is the time lost to ranks that arrived later; "
-    "communication is the time lost to the exchange after the last arrival. Pace is an injected minimum step time, "
-    "which counts as compute; delays were injected in addition to it."
+    "communication is the time lost to the exchange after the last arrival. A minimum step time "
+    "counts as compute, and delays come in addition to it; both are injected."
 )
 HEIGHTS = "Heights are shares of the steps of an arm, on one scale; the last bin includes all longer steps."
 BINS = 40
@@ -47,9 +47,8 @@ class StepTimes(Part):
     """The edges of the histogram's bins, the same for all arms; the last bin also holds longer steps."""
     counts: tuple[int, ...]
     shares: dict[str, float]
-    """Mean seconds of a step by activity, in this order: data, compute, pace (injected, stands for compute), delay
-    (injected lateness), encode, waiting (for others), communication (exposed), decode, update, other. They add up to
-    `mean`."""
+    """Mean seconds of a step by activity; together they are `mean`. The order: data, compute, pace (injected, counts as
+    compute), delay (injected lateness), encode, waiting (for others), exposed communication, decode, update, other."""
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""The checks and the public address of a release: `make release`."""
