@@ -65,8 +65,9 @@ class Remembering(Reducer):
     def start(self, x: Flat, kept: Any = None) -> Work[Flat]:
         if not self._under_way:
             self._begin()
-        late = {part: x.parts[part] for part in sorted(self._own_parts) if part not in self._under_way}
-        self._under_way |= self._launched_together(late)
+        if x.parts[-1].device.type != "cpu" and self._goes_together:
+            late = {part: x.parts[part] for part in sorted(self._own_parts) if part not in self._under_way}
+            self._under_way |= self._launched_together(late)
         work = super().start(x, kept)
         self._is_over = True
         return work

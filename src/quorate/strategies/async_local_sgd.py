@@ -67,9 +67,9 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     outer: Literal["adam", "sgd"] = "sgd"
     """Outer optimizer: SGD with delayed Nesterov momentum, or Adam, which takes a step for every outer gradient."""
     outer_rate: float | None = None
-    """Learning rate of the outer steps; None: by `sync_every`, as in `diloco`."""
+    """Learning rate of the outer steps; unless it is set, by `sync_every`, as in `diloco`."""
     outer_momentum: float | None = None
-    """Momentum of the outer steps, or beta1 for Adam; None: by `sync_every`, as in `diloco`."""
+    """Momentum of the outer steps, or beta1 for Adam; unless it is set, by `sync_every`, as in `diloco`."""
     momentum_every: int = 0
     """N: number of outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
     late: Literal["carry", "cosine", "decay"] = "carry"

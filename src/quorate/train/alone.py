@@ -72,7 +72,7 @@ class Alone(_CountedAlone):
         """Do nothing: there is no other worker."""
 
     def __reduce__(self) -> Any:
-        return (plain_again, (type(self).__mro__[2], self.__getstate__()))
+        return (plain_again, (wrapped_class(type(self)), self.__getstate__()))
 
 
 class AloneOnHost(_CountedAlone):
@@ -84,7 +84,7 @@ class AloneOnHost(_CountedAlone):
         own: dict[str, Any] = self.__dict__
         own["_opt_called"] = True  # schedulers read it
         optimizer: Any = self
-        return plain_step(optimizer, type(optimizer).__mro__[2], closure, elsewhere=own[_HOST].step)
+        return plain_step(optimizer, wrapped_class(type(optimizer)), closure, elsewhere=own[_HOST].step)
 
     step.hooked = True  # type: ignore[attr-defined]  # hooks are called around the host's step
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ class AloneOnHost(_CountedAlone):
         self.__dict__[_HOST].catch_up()
 
     def __reduce__(self) -> Any:
-        return (plain_again, (type(self).__mro__[2], self.__getstate__()))
+        return (plain_again, (wrapped_class(type(self)), self.__getstate__()))
 
 
 def steps_on_host(optimizer: Optimizer, host: HostStep) -> None:
@@ -126,7 +126,7 @@ class Compared:
         """Do nothing: replicas are equal after every step."""
 
     def __reduce__(self) -> Any:
-        return (plain_again, (type(self).__mro__[2], self.__getstate__()))
+        return (plain_again, (wrapped_class(type(self)), self.__getstate__()))
 
 
 def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
@@ -134,6 +134,12 @@ def plain_again(plain: type[Optimizer], state: dict[str, Any]) -> Optimizer:
     again = plain.__new__(plain)
     again.__setstate__(state)
     return again
+
+
+def wrapped_class(kind: type) -> type[Optimizer]:
+    """Return the optimizer's own class of one that `class_of` has made."""
+    plain: type[Optimizer] = kind.__bases__[1]
+    return plain
 
 
 @functools.cache

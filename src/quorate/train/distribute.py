@@ -39,7 +39,16 @@ from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
-from quorate.train.alone import WORKER, Alone, AloneOnHost, Compared, class_of, plain_again, steps_on_host
+from quorate.train.alone import (
+    WORKER,
+    Alone,
+    AloneOnHost,
+    Compared,
+    class_of,
+    plain_again,
+    steps_on_host,
+    wrapped_class,
+)
 from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.compatibility import COUNTED, UNCONCERNED, Combination, check
@@ -76,7 +85,7 @@ class Distributes:
     def step(self, closure: Callable[[], Any] | None = None, *arguments: Any, **named: Any) -> Any:
         """Make one step of the strategy with these arguments; return the result of the plain `step`."""
         if closure is not None and not callable(closure):
-            if takes_closure(type(self).__mro__[2]):
+            if takes_closure(wrapped_class(type(self))):
                 raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
             closure, arguments = None, (closure, *arguments)
         own: dict[str, Any] = self.__dict__
@@ -121,7 +130,7 @@ class Distributes:
         raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
 
     def __reduce__(self) -> Any:
-        plain = type(self).__mro__[2]
+        plain = wrapped_class(type(self))
         return (plain_again, (plain, self.__getstate__()))
 
 

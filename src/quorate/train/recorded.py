@@ -19,6 +19,7 @@ from quorate.records.rows import Distribute as DistributeRow
 from quorate.replica.optimizer_state import keys_like_parameters
 from quorate.sharding.memory import Held, offloaded
 from quorate.sharding.parallelize import sharded
+from quorate.train.alone import wrapped_class
 from quorate.wire.current import Place
 
 
@@ -30,7 +31,7 @@ def record(place: Place, kept: Distributed, chosen: Strategy | None) -> None:
     recorder.write(
         DistributeRow(
             optimizer=kept.name,
-            algorithm=type(optimizer).__mro__[2].__name__,
+            algorithm=wrapped_class(type(optimizer)).__name__,
             strategy=kept.strategy,
             settings=dict(kept.settings),
             replicas_differ=chosen is not None and chosen.replicas != "equal",
@@ -76,7 +77,7 @@ def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
     new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.foreseen}
     use.foreseen |= new.keys()
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    kept = _kept(optimizer, type(optimizer).__mro__[2])
+    kept = _kept(optimizer, wrapped_class(type(optimizer)))
     held = Held(
         parameters=_bytes(new.values()),
         gradients=_bytes(trained),

@@ -41,9 +41,12 @@ def alone(every: int, rate: float = 0.7, beta: float = 0.9) -> Tensor:
     return x
 
 
+PUBLISHED: dict[str, Any] = {"outer_rate": 0.7, "outer_momentum": 0.9}
+
+
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_one_learner_goes_by_the_equations(every: int) -> None:
-    found = trained(1, "async-local-sgd", steps=STEPS, sync_every=H, momentum_every=every)[0][0]
+    found = trained(1, "async-local-sgd", steps=STEPS, sync_every=H, momentum_every=every, **PUBLISHED)[0][0]
     assert torch.allclose(found, alone(every), rtol=0, atol=2e-6)
 
 

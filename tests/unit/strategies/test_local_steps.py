@@ -89,7 +89,8 @@ class TestLaws:
             for model, _ in models:
                 put(model, x.detach())
 
-        close(trained(size, "diloco", sync_every=3), in_turn(size, 3, agree))
+        published: dict[str, Any] = {"outer_rate": 0.7, "outer_momentum": 0.9}
+        close(trained(size, "diloco", sync_every=3, **published), in_turn(size, 3, agree))
 
     def test_an_outer_step_of_rate_1_is_the_mean(self, size: int) -> None:
         outer = trained(size, "diloco", sync_every=3, outer_rate=1.0, outer_momentum=0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -67,7 +69,8 @@ class TestLaws:
     def test_fragments_and_overlap_are_the_published_ones(
         self, size: int, period: int, count: int, overlap: int, merge: float
     ) -> None:
-        choice = {"sync_every": period, "fragments": count, "overlap": overlap, "merge": merge}
+        choice: dict[str, Any] = {"sync_every": period, "fragments": count, "overlap": overlap, "merge": merge}
+        choice |= {"outer_rate": 0.7, "outer_momentum": 0.9}
         close(trained(size, "diloco", **choice), streamed(size, period, count, overlap, merge))
 
     def test_where_the_periods_of_fragments_coincide_it_is_the_plain_form(self, size: int) -> None:

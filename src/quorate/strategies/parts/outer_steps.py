@@ -94,11 +94,11 @@ class OuterStepSettings(Strategy):
     outer: Literal["adagrad", "adam", "sgd"] = "sgd"
     """Outer optimizer."""
     outer_rate: float | None = None
-    """Learning rate of the outer optimizer. None: 1 with fewer than 300 local steps, else 0.7 as published. Optimizers
-    other than SGD have the published rate and momentum."""
+    """Learning rate of the outer optimizer. Unless it is set: 1 with fewer than 300 local steps, else 0.7 as published.
+    Optimizers other than SGD have the published rate and momentum."""
     outer_momentum: float | None = None
-    """Momentum of the outer optimizer; for Adam, beta1. None: 0.3 with fewer than 10 local steps, 0.5 with fewer than
-    300, else 0.9 as published."""
+    """Momentum of the outer optimizer; for Adam, beta1. Unless it is set: 0.3 with fewer than 10 local steps, 0.5 with
+    fewer than 300, else 0.9 as published."""
     nesterov: bool = True
     """Whether the outer optimizer uses Nesterov momentum (SGD only)."""
     outer_gain: Literal["set", "measured"] = "set"
