@@ -91,7 +91,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
     Raises `NotFinite` if the policy is "raise": on this worker, and the others end with it.
     """
     finite, replica = worker.finite, worker.replica
-    numbers = [None if x is None else _numbers_in(x) for x in replica.gradients]
+    numbers = [None if x is None else _numbers_in(local(x)) for x in replica.gradients]
     gradients = [x for x in numbers if x is not None]
     if not gradients:
         return False

@@ -89,7 +89,7 @@ class RealWire(CollectivesByMessages):
         self._launches = deque[GroupWork]()
         """The collectives of process groups that are not launched yet, in order."""
         self._busy = threading.Lock()
-        self._newest_staged: tuple[list[tuple[int, int]], list[weakref.ref[Tensor]]] = [], []
+        self._newest_staged: tuple[list[tuple[weakref.ref[Tensor], int]], list[weakref.ref[Tensor]]] = [], []
         """The tensors of the newest message of a GPU's, by identity and version, and their copies on the CPU."""
 
     @property
@@ -317,13 +317,19 @@ class RealWire(CollectivesByMessages):
 
     def _staged(self, message: Message) -> Message:
         """Return a message of a GPU's tensors with copies on the CPU: one wait, and one copy for all receivers."""
-        seen = [(id(x), x._version) for x in message.tensors]
         before, copies = self._newest_staged
-        staged = [copy() for copy in copies] if seen == before else []
+        sources = [(source(), version) for source, version in before]  # an id would be that of a later tensor, too
+        is_same = len(sources) == len(message.tensors) and all(
+            source is x and version == x._version for (source, version), x in zip(sources, message.tensors, strict=True)
+        )
+        staged = [copy() for copy in copies] if is_same else []
         if not staged or None in staged:
             with waiting_once() as move:
                 staged = [move(x.contiguous(), torch.device("cpu")) for x in message.tensors]
-            self._newest_staged = seen, [weakref.ref(copy) for copy in staged if copy is not None]
+            self._newest_staged = (
+                [(weakref.ref(x), x._version) for x in message.tensors],
+                [weakref.ref(copy) for copy in staged if copy is not None],
+            )
         return replace(message, tensors=tuple(copy for copy in staged if copy is not None))
 
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
