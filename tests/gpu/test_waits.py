@@ -72,7 +72,8 @@ GROUPS: dict[str, list[tuple[Case, int]]] = {
 
 
 def told(counts: Counts) -> dict[str, int]:
-    return dict(counts.waits)
+    """By line, without the comparison of replicas after rounds 1, 2, 4, 8 and 16, which falls into any step."""
+    return {line: count for line, count in counts.waits.items() if "observe/signatures.py" not in line}
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -80,8 +81,8 @@ def test_waits_do_not_grow_with_a_model(group: str) -> None:
     cases, waits_for_others = GROUPS[group], group.startswith("rounds")
     for (case, most), (small, large) in zip(cases, counted([case for case, _ in cases]), strict=True):
         if not waits_for_others:  # the order of whose messages decides how often a step reads some
-            assert small.waits.total() == large.waits.total(), (case, told(small), told(large))
-        assert large.waits.total() <= most * case.steps, (case, told(large))
+            assert sum(told(small).values()) == sum(told(large).values()), (case, told(small), told(large))
+        assert sum(told(large).values()) <= most * case.steps, (case, told(large))
         assert not small.strange and not large.strange, case
 
 
