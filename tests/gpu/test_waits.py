@@ -76,13 +76,19 @@ def told(counts: Counts) -> dict[str, int]:
     return {line: count for line, count in counts.waits.items() if "observe/signatures.py" not in line}
 
 
+def unasked(counts: Counts) -> int:
+    """The number of waits but for questions that are repeated until a copy is there, as often as time allows."""
+    return sum(count for line, count in told(counts).items() if "a question" not in line)
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_waits_do_not_grow_with_a_model(group: str) -> None:
     cases, waits_for_others = GROUPS[group], group.startswith("rounds")
     for (case, most), (small, large) in zip(cases, counted([case for case, _ in cases]), strict=True):
         if not waits_for_others:  # the order of whose messages decides how often a step reads some
-            assert sum(told(small).values()) == sum(told(large).values()), (case, told(small), told(large))
-        assert sum(told(large).values()) <= most * case.steps, (case, told(large))
+            assert unasked(small) == unasked(large), (case, told(small), told(large))
+        limit = most * case.steps * (2 if waits_for_others else 1)  # a late worker is sent more messages
+        assert sum(told(large).values()) <= limit, (case, told(large))
         assert not small.strange and not large.strange, case
 
 
