@@ -23,7 +23,7 @@ from outer_trainings import TASKS, Arm, Cell, trained
 from quorate.strategies.parts.local_steps import Period
 from quorate.strategies.parts.outer_steps import PUBLISHED, usual_outer
 
-WORKERS, PERIODS, OUTER_STEPS, LEAST, MOST = 4, (2, 4, 8, 16, 32, 64, 128, 256), 40, 300, 4000
+WORKERS, PERIODS, OUTER_STEPS, LEAST, MOST = 4, (2, 4, 8, 16, 32, 64), 40, 300, 4000
 ARMS = [Arm(rate, momentum) for rate in (0.7, 1.0) for momentum in (0.0, 0.3, 0.5, 0.7, 0.9)]
 FACTOR = 1.1
 
