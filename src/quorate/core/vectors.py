@@ -313,11 +313,15 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
             "sparse=False"
         )
-    with torch.no_grad(), waiting_once() as move:
-        for number in sorted({layout.segments[index].part for index in indices}) if part is None else (part,):
-            if present and present[0].device.type != "cpu":
-                _pack_on_device(tensors, into, number, scale, move)
-            elif not _pack_joined(tensors, into, number, scale):
+    numbers = sorted({layout.segments[index].part for index in indices}) if part is None else (part,)
+    with torch.no_grad():
+        if present and present[0].device.type != "cpu":
+            with waiting_once() as move:
+                for number in numbers:
+                    _pack_on_device(tensors, into, number, scale, move)
+            return
+        for number in numbers:
+            if not _pack_joined(tensors, into, number, scale):
                 _pack_each(tensors, into, number, scale)
 
 
