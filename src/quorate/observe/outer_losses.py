@@ -52,6 +52,6 @@ class OuterLosses(StepObserver):
             self._is_said = True
             tell(
                 f"quorate: the loss has risen to {loss:.4g} at step {self._steps()}, above the {self._first:.4g} of "
-                f"the first period, and the last outer step moved {reach:.1f} times the mean movement of the workers; "
-                'leave outer_rate and outer_momentum unset, lower them, or set outer_gain="measured"\n'
+                f"the first period. The last outer step moved {reach:.1f} times the mean movement of the workers. "
+                'Leave outer_rate and outer_momentum unset, lower them, or set outer_gain="measured"\n'
             )

@@ -47,7 +47,7 @@ def test_outer_steps_after_which_the_loss_rises_are_reported_once(strategy: str)
     endings = ended(least_squares, strategy, SIZE, sync_every=4, outer_rate=0.7, outer_momentum=0.95)
     assert not min(endings.right()) < 1.0
     endings.told_once(
-        r"the loss has risen to \S+ at step \d+, above the \S+ of the first period, and the last outer step moved "
+        r"the loss has risen to \S+ at step \d+, above the \S+ of the first period\. The last outer step moved "
     )
 
 

@@ -31,8 +31,8 @@ PUBLISHED, SHORT, SHORTEST, MEASURED = (0.7, 0.9), (1.0, 0.5), (1.0, 0.3), (0.7,
 """The outer rate and momentum: as published, of short and of the shortest periods, and the rate and the greatest
 momentum of a measured gain. They follow from a sweep: see docs/benchmarks/local-steps.md."""
 LONG, FEW = 300, 10
-"""Local steps of a period from which on the published outer step is used, which was made for some hundred; and those
-below which outer momentum is small: beside momentum in local steps more of it makes late outer steps unstable."""
+"""Local steps of a period: from `LONG` on the published outer step is used, which was made for some hundred. Below
+`FEW` outer momentum is small: beside momentum in local steps more of it makes late outer steps unstable."""
 GRAIN = 1 / 4096
 """The least momentum that is chosen. Momenta are never 0, with which SGD would leave its momentum as it is."""
 
