@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.members import Members
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Write = Callable[[Sequence["Tensor"]], None]
@@ -129,17 +130,17 @@ class Common:
     """Lets another worker of the host find the same memory (`Wire.find_common`), as long as this one lives."""
 
 
-class _There:
-    """A tensor that is there already: a work without a wait."""
+class Done(Generic[T]):
+    """A finished work."""
 
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
+    def __init__(self, value: T) -> None:
+        self._value = value
 
     def done(self) -> bool:
         return True
 
-    def wait(self, timeout: float | None = None) -> Tensor:
-        return self._x
+    def wait(self, timeout: float | None = None) -> T:
+        return self._value
 
 
 class Wire(ABC):
@@ -317,7 +318,7 @@ class Wire(ABC):
 
         The wait for the copy ends as one for a collective.
         """
-        return _There(x.detach().to("cpu") if into is None else into.copy_(x.detach()))
+        return Done(x.detach().to("cpu") if into is None else into.copy_(x.detach()))
 
     def tell_of_host(self, device: torch.device) -> None:
         """Note that tensors on `device` are summed in the memory of the hosts, which a real wire says once."""

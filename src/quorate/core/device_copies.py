@@ -9,6 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.core.precision import widest
+
+
+def values_of(numbers: Sequence[Tensor]) -> list[float]:
+    """Return the values of tensors of one real number each; their device is waited for once, if it is the same."""
+    if len({x.device for x in numbers}) > 1:
+        return [float(x) for x in numbers]
+    if len({x.dtype for x in numbers}) > 1:
+        numbers = [x.to(widest(x.device)) for x in numbers]
+    return [float(x) for x in torch.stack(list(numbers)).tolist()] if numbers else []
+
 
 class HostCopy:
     """A copy of `x` into pinned memory of the host, begun behind the work that its device has so far.

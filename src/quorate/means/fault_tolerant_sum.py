@@ -20,13 +20,12 @@ from typing import Any
 from torch import Tensor
 
 from quorate.aggregation.outcome import Outcome
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Done, Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout, empty_vector, header_in
 from quorate.means.dense import Dense
 from quorate.means.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
-from quorate.wire.work import Done
 
 _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quorate.buckets.ready import ReadyGradients
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Done, Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.local_tensor import local
@@ -40,7 +40,7 @@ from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.survivors import Survivors
-from quorate.wire.work import Done, Followed, Together
+from quorate.wire.work import Followed, Together
 
 _POLL = 0.02
 

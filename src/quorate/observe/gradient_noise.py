@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from quorate.core.device_copies import values_of
 from quorate.core.gradient_noise import Smoothing, Squares
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
@@ -22,14 +23,7 @@ ROUNDS, SPAN = 32, 4
 
 def square_of(parts: Sequence[Tensor]) -> float:
     """Return the squared Euclidean norm of all parts together. Cost: one pass."""
-    return sum(norm**2 for norm in _numbers([torch.linalg.vector_norm(part) for part in parts]))
-
-
-def _numbers(norms: Sequence[Tensor]) -> list[float]:
-    """Return the values of norms; a GPU is waited for once."""
-    if any(x.device.type != "cpu" for x in norms):
-        return [float(x) for x in torch.stack([x.float() for x in norms]).tolist()]
-    return [float(x) for x in norms]
+    return sum(norm**2 for norm in values_of([torch.linalg.vector_norm(part) for part in parts]))
 
 
 def next_span(number: int) -> int:

@@ -16,7 +16,8 @@ PERIODS = 3
 class OuterLosses(StepObserver):
     """Compares the mean losses of the periods between outer steps, of one worker and one optimizer.
 
-    Losses on a GPU are read one period later, when their copies are complete. Cost: one loss a step.
+    Losses on a GPU are copied to the host in their steps. An outer step, which is measured, has waited for the copies.
+    A period whose losses are not there counts for nothing. Cost: one loss a step.
     """
 
     phase = Phase.RECORD
@@ -24,21 +25,21 @@ class OuterLosses(StepObserver):
     def __init__(self, optimizer: str, steps: Callable[[], int], *, is_scaled: Callable[[], bool]) -> None:
         """`steps` returns the number of steps so far, `is_scaled` whether a GradScaler scales the losses."""
         self.optimizer, self._steps, self._is_scaled = optimizer, steps, is_scaled
-        self._now, self._before = SeenLosses(), SeenLosses()
+        self._losses = SeenLosses()
         self._first: float | None = None
         self._risen = 0
         self._is_said = False
 
     def forward_ended(self, losses: Any) -> None:
         if not self._is_said:
-            self._now.add(losses)
+            self._losses.add(losses)
 
     def outer_step(self, reach: float) -> None:
         """End a period: its outer step has moved `reach` times the mean movement of the workers."""
         if self._is_said:
             return
-        self._now, self._before = SeenLosses(), self._now
-        loss, late = self._before.of_script(is_scaled=self._is_scaled())
+        loss, late = self._losses.of_script(is_scaled=self._is_scaled())
+        self._losses = SeenLosses()
         if late is not None:
             loss = late.value() if late.is_there() else None
         if loss is None:

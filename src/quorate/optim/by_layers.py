@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded, local
-from quorate.core.precision import widest
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,13 @@ class ByLayers(Optimizer):
                 )
             return here
         copies = [self.pieces.size / _cut_into(p) for p, _ in pairs]
-        squares = [norm**2 / count for norm, count in zip(_numbers(here), copies, strict=True)]
+        squares = [norm**2 / count for norm, count in zip(values_of(here), copies, strict=True)]
         whole = self.pieces.sums(squares)
         return [torch.full_like(norm, math.sqrt(square)) for norm, square in zip(here, whole, strict=True)]
 
     def adapted(self) -> list[Tensor]:
         """Return the adapted parameters, including those without a gradient, in the groups' order."""
         return [p for group in self.param_groups for p in group["params"] if is_adapted(p, group)]
-
-
-def _numbers(norms: Sequence[Tensor]) -> list[float]:
-    """Return the values of `norms`, with one read from a device."""
-    if len({norm.device for norm in norms}) != 1:
-        return [float(norm) for norm in norms]
-    return [float(norm) for norm in torch.stack([norm.to(widest(norm.device)) for norm in norms]).tolist()]
 
 
 def is_adapted(p: Tensor, group: dict[str, Any]) -> bool:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.core.device_copies import to_device
+from quorate.core.device_copies import to_device, values_of
 from quorate.core.local_tensor import local
 from quorate.core.vectors import Flat
-from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled, numbers_of
+from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled
 
 _SQUARES = ("exp_avg_sq", "square_avg")
 """torch's names for the mean square."""
@@ -136,7 +136,7 @@ def _take_in_squares(
         )
         return
     with torch.no_grad():
-        lengths = numbers_of([torch.linalg.vector_norm(numbers[place]) for place, _ in targets])
+        lengths = values_of([torch.linalg.vector_norm(numbers[place]) for place, _ in targets])
         squares = momentum.sums([length**2 for length in lengths])
         for (place, key), total in zip(targets, squares, strict=True):
             if total > 0:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from quorate.core.device_copies import values_of
 from quorate.core.local_tensor import as_piece_of, local
 from quorate.core.vectors import Flat, Layout
 from quorate.optim.lars import LARS
@@ -170,7 +171,7 @@ class WorkerMomentum:
             decayed = [self._with_decay(p, g, group_of[p]) for p, g in pairs]
             own = [p for p, _ in pairs]
             if numbers is None:
-                numbers = numbers_of(self._products(own, decayed))
+                numbers = values_of(self._products(own, decayed))
             energies = dict(zip(own, self._energies(own, numbers), strict=True))
             contributions = {
                 p: self._contribution(p, g, group_of[p], weight) for (p, _), g in zip(pairs, decayed, strict=True)
@@ -282,13 +283,6 @@ def is_decoupled(group: dict[str, Any], plain: type[Optimizer]) -> bool:
     if "decoupled_weight_decay" in group:
         return bool(group["decoupled_weight_decay"])
     return not _WITH_L2 & {base.__name__ for base in plain.__mro__}
-
-
-def numbers_of(sums: Sequence[Tensor]) -> list[float]:
-    """Return the values of `sums`; a device is synchronized once."""
-    if len({(x.device, x.dtype) for x in sums}) > 1:
-        return [float(x) for x in sums]
-    return [float(x) for x in torch.stack(list(sums)).tolist()] if sums else []
 
 
 def _nadam(own: OwnMoment, g: Tensor, beta: float, group: dict[str, Any]) -> Tensor:

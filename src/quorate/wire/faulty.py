@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Done, Wire, Work
 from quorate.core.errors import WireTimeout, ranks_in_words
 from quorate.wire.failure import read_failure
-from quorate.wire.work import Done
 from quorate.wire.wrapped import Wrapped
 
 T = TypeVar("T")

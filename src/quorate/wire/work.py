@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from quorate.core.contracts import Clock, Work
+from quorate.core.contracts import Clock, Done, Work
 
 T = TypeVar("T")
-
-
-class Done(Generic[T]):
-    """A finished work."""
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def done(self) -> bool:
-        return True
-
-    def wait(self, timeout: float | None = None) -> T:
-        return self._value
 
 
 SENT = Done(None)

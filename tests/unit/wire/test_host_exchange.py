@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from quorate.core.contracts import Message, Work
+from quorate.core.contracts import Done, Message, Work
 from quorate.wire.boxes import Inbox, Waiting
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.real.carried import Carried, bits_of
 from quorate.wire.real.host_exchange import DIRECT_BYTES, Buffers, Exchange, Post, is_cut, most_bytes
-from quorate.wire.work import Done
 
 SMALL, LARGE = 100, DIRECT_BYTES // 2 + 1000
 

@@ -9,12 +9,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from quorate.core.contracts import Message, Wire, Work
+from quorate.core.contracts import Done, Message, Wire, Work
 from quorate.core.errors import Mismatch, WireTimeout
 from quorate.means.algorithms.steps import Step
 from quorate.wire.exchange import describe
 from quorate.wire.turns import Turns
-from quorate.wire.work import Done
 
 T = TypeVar("T")
 

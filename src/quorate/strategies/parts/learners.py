@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from quorate.core.device_copies import values_of
 from quorate.core.means import Mean
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
@@ -22,7 +23,7 @@ from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
-from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, lengths_of, merged_deltas
+from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, merged_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, dot, merged
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
@@ -166,9 +167,10 @@ class Learner(StepsOfMates, WithPoint):
         cells, plain = [weight], worker.replica.tables if averaging == "radial" else own
         for x, before in zip(deltas, among(self.common, own).parts, strict=True):
             x.copy_(before.view_as(x).to(x.device) - x)
-        lengths = lengths_of(deltas)
-        for place, x, length in zip(own, deltas, lengths, strict=True):
-            norm = 0.0 if place in plain else length
+        radial = [x for place, x in zip(own, deltas, strict=True) if place not in plain]
+        lengths = iter(values_of([torch.linalg.vector_norm(x) for x in radial]))
+        for place, x in zip(own, deltas, strict=True):
+            norm = 0.0 if place in plain else next(lengths)
             x.mul_(share / norm if norm else share)
             cells.append(norm * weight)
         numbers.copy_(torch.tensor(cells, dtype=numbers.dtype))

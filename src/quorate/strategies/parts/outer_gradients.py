@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.vectors import Flat
@@ -18,14 +18,6 @@ Late = Literal["carry", "cosine", "decay", "drop"]
 NOBODY_WAITS = 1 << 20
 """The bound on how many rounds a learner may be behind."""
 _WEIGHTS: dict[Late, str] = {"cosine": "gated", "decay": "falling"}
-
-
-def lengths_of(xs: Sequence[Tensor]) -> list[float]:
-    """Return the Euclidean norms; a GPU is waited for once."""
-    norms = [torch.linalg.vector_norm(x) for x in xs]
-    if len({(x.device, x.dtype) for x in norms}) != 1 or norms[0].device.type == "cpu":
-        return [float(x) for x in norms]
-    return [float(x) for x in torch.stack(norms).tolist()]
 
 
 def deltas_of(contribution: Flat, size: int) -> list[torch.Tensor]:
@@ -59,8 +51,9 @@ def merged_deltas(sums: Flat, size: int) -> list[torch.Tensor] | None:
     if not total:
         return None
     units = []
-    for x, norm, whole in zip(deltas, norms, lengths_of(deltas), strict=True):
-        length = whole if norm else 0.0
+    lengths = iter(values_of([torch.linalg.vector_norm(x) for x, norm in zip(deltas, norms, strict=True) if norm]))
+    for x, norm in zip(deltas, norms, strict=True):
+        length = next(lengths) if norm else 0.0
         if length:
             units.append(x * (norm / total / length))
         else:

@@ -18,13 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from quorate.core.contracts import Wire, Work
+from quorate.core.contracts import Done, Wire, Work
 from quorate.wire.exchange import describe
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.order import Order
 from quorate.wire.real.process_groups import summable
-from quorate.wire.work import Done
 
 T = TypeVar("T")
 _dist: Any = dist
