@@ -280,20 +280,21 @@ def scale_into(x: Flat, factor: float, into: Flat, reads: Callable[[Any], None] 
     Without `reads`, a GPU onto which `x` is copied is waited for. Else nothing is: `reads` gets the event after which
     the GPU has read `x`, which is not to be written before.
     """
-    with waiting_once(reads) as move:
-        for part, place in zip(x.parts, into.parts, strict=True):
-            if (
-                part.device != place.device and place.device.type == "cpu"
-            ):  # numbers are there at the end of the context
-                move(part if factor == 1.0 else part * factor, place)
-            elif part.device != place.device:
-                move(part, place)
-                if factor != 1.0:
-                    place.mul_(factor)
-            elif factor == 1.0:
-                place.copy_(part)
-            else:
-                torch.mul(part, factor, out=place)
+    elsewhere = []
+    for part, place in zip(x.parts, into.parts, strict=True):
+        if part.device != place.device:
+            elsewhere.append((part, place))
+        elif factor == 1.0:
+            place.copy_(part)
+        else:
+            torch.mul(part, factor, out=place)
+    if elsewhere:
+        with waiting_once(reads) as move:
+            for part, place in elsewhere:
+                if place.device.type == "cpu":  # what is copied to it is there only at the end of the context
+                    move(part if factor == 1.0 else part * factor, place)
+                else:
+                    move(part, place).mul_(factor)
     return into
 
 

@@ -95,8 +95,8 @@ class Agreed:
     def gives_with_calls(self) -> bool:
         """Whether a worker that waits sends its contribution with its call. From so many workers on, messages limit the
         rounds of small vectors."""
-        is_of_workers = self.pieces == 1 and not self.fragments and not self.learners
-        return self.size >= _MANY and is_of_workers and not self.is_large
+        is_of_many = self.size >= _MANY and self.pieces == 1
+        return is_of_many and not self.fragments and not self.learners and not self.is_large
 
     @property
     def log_rounds(self) -> int:
