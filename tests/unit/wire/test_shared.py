@@ -255,3 +255,31 @@ def test_a_block_has_pages_for_its_tensor_only(arena: Arena) -> None:
     """It is up to an eighth larger than its tensor."""
     arena.empty((1 << 22) + 4, torch.uint8)
     assert os.fstat(arena.fd).st_blocks * 512 < (1 << 22) + (1 << 18)
+
+
+def test_a_block_that_readers_have_only_as_a_place_of_sums_is_used_again(arena: Arena) -> None:
+    reader = lender(arena, 1)
+    x = arena.empty(NUMEL, torch.float32)
+    address, place = x.data_ptr(), lent(arena, reader, 1, x)
+    mapped = arena.let_map(address, [1])
+    assert mapped is not None
+    del x
+    x = arena.empty(NUMEL, torch.float32)
+    assert x.data_ptr() == address
+    mapped.end()
+    del x
+    assert arena.empty(NUMEL, torch.float32).data_ptr() != address, "the place may be read from now on"
+    del place
+    kept = [arena.empty(NUMEL, torch.float32) for _ in range(2)]
+    assert address in {x.data_ptr() for x in kept}
+
+
+def test_a_message_in_the_memory_of_a_place_is_read_first(arena: Arena) -> None:
+    reader = lender(arena, 1)
+    x = arena.empty(NUMEL, torch.float32)
+    address, place = x.data_ptr(), lent(arena, reader, 1, x)
+    assert arena.let_map(address, [1]) is not None
+    message = lent(arena, reader, 1, x)
+    del x
+    assert arena.empty(NUMEL, torch.float32).data_ptr() != address
+    assert place.numel() == message.numel()

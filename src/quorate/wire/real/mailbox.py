@@ -26,7 +26,7 @@ from quorate.wire.real.arriving import Arriving, Lobby
 from quorate.wire.real.encryption import Encryption, Impostor, address_of
 from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
 from quorate.wire.real.loans import Borrower, Loan
-from quorate.wire.real.shared import LEAST_BYTES, Arena, Lender, is_possible
+from quorate.wire.real.shared import LEAST_BYTES, Arena, Lender, Mapped, is_possible
 
 _AGAIN_SECONDS = 0.1
 """Seconds between two attempts to reach a host that does not answer."""
@@ -156,6 +156,10 @@ class Mailbox:
     def lends(self, address: int) -> bool:
         """Whether shared memory made by `empty`, which this process still holds, begins at `address`."""
         return self._arena is not None and self._arena.lends(address)
+
+    def let_map(self, address: int, readers: Sequence[int]) -> Mapped | None:
+        """See `Arena.let_map`."""
+        return None if self._arena is None else self._arena.let_map(address, readers)
 
     def close(self) -> None:
         """End all connections; unsent messages are lost."""

@@ -78,10 +78,25 @@ class _Block:
     def __init__(self, number: int, position: int, nbytes: int, window: mmap.mmap, readers: int) -> None:
         self.number, self.position, self.nbytes, self.window = number, position, nbytes, window
         self.sent = np.zeros(readers, np.uint32)
+        self.mapped = np.zeros(readers, np.int32)
+        """How often each reader has the block only as a place of sums, where it looks while the owner holds it."""
         self.address = np.frombuffer(window, np.uint8).ctypes.data
         self.is_filled = self.is_pinned = self.is_single = False
         """Whether it may take memory, whether that is pinned, and whether it has a copy of a tensor in other memory.
         Only its owner writes to these, while it has the block."""
+
+
+class Mapped:
+    """A block that readers have as a place of sums."""
+
+    def __init__(self, block: _Block, readers: Sequence[int]) -> None:
+        self._block, self._readers = block, list(readers)
+        self._block.mapped[self._readers] += 1
+
+    def end(self) -> None:
+        """Count the block as free only once the readers have released it."""
+        self._block.mapped[self._readers] -= 1
+        self._readers = []
 
 
 class Arena:
@@ -164,6 +179,13 @@ class Arena:
         with self._lock:
             self._put_to_rest()
             return address in self._held
+
+    def let_map(self, address: int, readers: Sequence[int]) -> Mapped | None:
+        """Let `readers` keep the block at `address`, which this process holds, as a place of sums. It is free once
+        this process has released it, until `Mapped.end`. None where no block begins there."""
+        with self._lock:
+            block = self._held.get(address)
+            return None if block is None else Mapped(block, readers)
 
     def _put_to_rest(self) -> None:
         while self._released:
@@ -248,7 +270,7 @@ class Arena:
         block.is_filled = False
 
     def _is_free(self, block: _Block) -> bool:
-        held = self._table[block.number] != block.sent
+        held = (block.sent - self._table[block.number]).view(np.int32) > block.mapped
         if not held.any():
             return True
         return all(reader in self.dead for reader in np.flatnonzero(held).tolist())

@@ -8,6 +8,7 @@ small tensor. For a large one it holds the number of its place, which is sent in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from quorate.core.contracts import Message
 from quorate.wire.boxes import Waiting
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.semaphores import SEMAPHORE_BYTES, Semaphores
-from quorate.wire.real.shared import LEAST_BYTES
+from quorate.wire.real.shared import LEAST_BYTES, Mapped
 
 SLOTS = 4
 """Sums that a worker may have begun before all workers have read the first of them."""
@@ -53,6 +54,22 @@ class WorkerBlock:
         """Places by number."""
 
 
+@dataclass
+class Place:
+    """The place of a large tensor of this worker: its number, and the address of its block."""
+
+    number: int
+    address: int
+    mapped: Mapped | None
+    """Lets the block be used again although others have the place; None if they may hold it."""
+
+    def let_others_hold(self) -> None:
+        """Let the block be used again only once the others have forgotten the place."""
+        if self.mapped is not None:
+            self.mapped.end()
+            self.mapped = None
+
+
 def small_bytes(size: int) -> int:
     """Return the bytes of the largest small tensor among `size` workers; larger ones get a block of their own."""
     return max(LEAST_BYTES, _READ_BYTES // max(1, size - 1) // 64 * 64)
@@ -82,8 +99,8 @@ class SharedSegment:
         self.own = WorkerBlock(block.numpy(), self.size)
         self.own.semaphores.initialize()
         self._peers: dict[int, WorkerBlock] = {}
-        self._places: dict[tuple[int, int], tuple[int, int]] = {}
-        """Number of the place and address of its block, by address and bytes."""
+        self._places: dict[tuple[int, int], Place] = {}
+        """The places of this worker's tensors, by address and bytes."""
         self._count = 0
         self._asked = {peer: self._ask(peer) for peer in self.others}
         self._tell(Message((block,), shared=True))
@@ -178,19 +195,26 @@ class SharedSegment:
         head = self.own.heads[number % SLOTS]
         head[0], head[1] = operation, place
 
-    def place_of(self, x: Tensor) -> int:
-        """Return the number of the place of `x`, which lies in a block; a new one is sent to all."""
-        key = (x.data_ptr(), x.numel() * x.element_size())
+    def place_of(self, x: Tensor, *, is_looked_at: bool = False) -> int:
+        """Return the number of the place of `x`, which lies in a block; a new one is sent to all.
+
+        The block may be used again as soon as this worker has released it, unless others look at it (`is_looked_at`)
+        longer than the sum lasts here.
+        """
+        key, address = (x.data_ptr(), x.numel() * x.element_size()), x.untyped_storage().data_ptr()
         if key not in self._places:
-            released = [old for old, (_, block) in self._places.items() if not self._mailbox.lends(block)]
-            forget = [self._places[old][0] for old in released]
+            released = [old for old, place in self._places.items() if not self._mailbox.lends(place.address)]
+            forget = [self._places[old].number for old in released]
             header = {"place": self._count + 1, "forget": forget}
             self._tell(Message((x.detach().view(-1).view(torch.uint8),), header, shared=True))
             for old in released:
-                del self._places[old]
+                self._places.pop(old).let_others_hold()
             self._count += 1
-            self._places[key] = (self._count, x.untyped_storage().data_ptr())
-        return self._places[key][0]
+            mapped = self._mailbox.let_map(address, [self.ranks[peer] for peer in self.others])
+            self._places[key] = Place(self._count, address, mapped)
+        if is_looked_at:
+            self._places[key].let_others_hold()
+        return self._places[key].number
 
     def untold(self, number: int) -> list[int]:
         """Return the workers whose place for sum `number` has not arrived; never waits."""

@@ -85,7 +85,7 @@ class Shelf:
                 home = sum_.staged = self._stage(sum_.numbers.nbytes)
                 sum_.own = home.numpy()[: sum_.numbers.nbytes].view(sum_.numbers.dtype)
                 np.copyto(sum_.own, sum_.numbers)
-            place = self._segment.place_of(home)
+            place = self._segment.place_of(home, is_looked_at=sum_.is_looked_at)
         self._segment.show(sum_.number, sum_.operation, place)
         sum_.is_shown = True
         self._segment.post(READY)
