@@ -432,6 +432,8 @@ def begin_rounds(
         notice = replica.keep_momentum(momentum, wire.size, list if of_tensors.is_here else of_tensors.sums)
         if notice is not None and wire.rank == 0:
             tell(f"quorate: {notice}\n")
+    are_deltas = strategy.replicas == "meet"  # they enter no momentum
+    keeps_moments = not are_deltas and (momentum == "common" or replica.shares_momentum[0])
     is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)
     is_measured = looking.digests is not None and is_as_given
     return WorkerRounds(
@@ -459,7 +461,7 @@ def begin_rounds(
         measures=measures,
         fragments=fragments,
         tape=place.context(Replaying).of(wire.rank, timer.name),
-        counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
+        counts_ended=may_be_late and not keeps_moments,
         coding=coding_of(
             reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight
         ),

@@ -12,11 +12,15 @@ import pytest
 import torch
 from torch import nn
 
+import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat
+from quorate.launch.worker.world import World
 from quorate.records.records import records_of, rows
 from quorate.replica.outer_optimizer import updater
 from quorate.strategies.parts.local_steps import period_from
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.local_trainings import (
     MOMENTUM,
     RATE,
@@ -114,6 +118,27 @@ class TestLaws:
                 assert torch.equal(one.parameters, trainers[0].parameters), strategy
                 assert all(torch.equal(x, y) for x, y in zip(one.seen, trainers[0].seen, strict=True)), strategy
             assert trainers[0].parameters.isfinite().all()
+
+
+@pytest.mark.parametrize(("steps", "period"), [(5, 4), (7, 3), (9, 2)])
+@pytest.mark.parametrize("slow", [0, 2])
+def test_updates_of_a_slow_worker_count_alike_after_the_others_have_ended(steps: int, period: int, slow: int) -> None:
+    """Each update counts with weight 1 / P, so that constant gradients add up to P workers' mean step."""
+
+    def task(world: World) -> float:
+        model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        nn.init.zeros_(model.weight)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        quorate.distribute(optimizer, model, strategy="eager-averaging", sync_every=period, wait_for=1)
+        for _ in range(steps):
+            model(torch.full((1, 1), world.rank + 1.0, dtype=torch.float64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.finish()
+        return model.weight.item()
+
+    world = VirtualWorld(3, compute=lambda rank, _: 0.07 if rank == slow else 0.01)
+    assert world.run(joined(task)) == pytest.approx([-0.1 * steps * 2.0] * 3, abs=1e-12)
 
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
