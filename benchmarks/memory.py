@@ -27,6 +27,8 @@ import workers
 TIMEOUT = 120.0
 """Seconds a wait lasts at most."""
 ARMS = ("ddp", "all-reduce", "eager-solo", "eager-majority", "local-sgd")
+OF_ONE_TENSOR = {"streaming-diloco": {"fragments": 1}}
+"""Settings for a model of one parameter."""
 WARM_UP = 3
 MOST = 1.35
 """At most, for the greatest share of every strategy over DDP's."""
@@ -38,7 +40,7 @@ def proportional_share() -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def worker(arm: str, gib: float, steps: int) -> None:
+def worker(arm: str, gib: float, steps: int, momentum: float) -> None:
     """One of the processes; rank 0 prints the shares of all workers, after backward passes and after steps."""
     import torch
     from torch import Tensor, nn
@@ -59,11 +61,11 @@ def worker(arm: str, gib: float, steps: int) -> None:
     before = proportional_share()
     model: nn.Module = Squares()
     nbytes = sum(p.nbytes for p in model.parameters())
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
     if arm == "ddp":
         model = DistributedDataParallel(model)
     else:
-        quorate.distribute(optimizer, model, strategy=arm)
+        quorate.distribute(optimizer, model, strategy=arm, **OF_ONE_TENSOR.get(arm, {}))
     shares: dict[str, list[float]] = {"backward": [], "step": []}
     for _ in range(steps):
         model().backward()
@@ -83,24 +85,28 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=0.25, help="size of the parameter (0.25)")
     parser.add_argument("--steps", type=int, default=24, help="of each way and turn (24)")
     parser.add_argument("--turns", type=int, default=3, help="of all ways (3)")
+    parser.add_argument("--strategies", nargs="+", default=list(ARMS[1:]), help="beside torch DDP (those of the bars)")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of SGD; the bars are without (0)")
     options = parser.parse_args()
     gib, steps, turns = (0.0625, 8, 1) if options.quick else (options.gib, options.steps, options.turns)
 
     from rich.progress import Progress
 
+    arms = ["ddp", *options.strategies]
     report = record.Report("memory", {"workers": 2, "gib": gib, "steps": steps, "turns": turns, "threads": 1})
     measured: dict[str, list[list[dict[str, list[float]]]]] = defaultdict(list)
     with Progress(disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("turns", total=turns * len(ARMS))
+        task = progress.add_task("turns", total=turns * len(arms))
         for _ in range(turns):
-            for arm in ARMS:
+            for arm in arms:
                 script = str(Path(__file__).resolve())
-                for line in workers.json_lines(script, 2, "--worker", arm, str(gib), str(steps)):
+                for line in workers.json_lines(script, 2, "--worker", arm, str(gib), str(steps), str(options.momentum)):
                     measured[arm].append(json.loads(line))
                 progress.update(task, advance=1, description=arm)
     greatest = {arm: add_rows(report, arm, of_turns) for arm, of_turns in measured.items()}
-    for arm in ARMS[1:]:
-        report.bar(f"{arm}: greatest share / DDP's", greatest[arm] / greatest["ddp"], at_most=MOST)
+    for arm in arms[1:]:
+        if arm in ARMS and not options.momentum:
+            report.bar(f"{arm}: greatest share / DDP's", greatest[arm] / greatest["ddp"], at_most=MOST)
     return report.show(options)
 
 
@@ -119,8 +125,8 @@ def add_rows(report: record.Report, arm: str, of_turns: list[list[dict[str, list
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        arm, gib, steps = sys.argv[2:5]
-        worker(arm, float(gib), int(steps))
+        arm, gib, steps, momentum = sys.argv[2:6]
+        worker(arm, float(gib), int(steps), float(momentum))
     else:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         sys.exit(main())

@@ -13,7 +13,7 @@ from quorate.report.figures.lateness import Skew
 from quorate.report.figures.rounds import RoundFigures
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.throughput import Window, training_seconds
-from quorate.report.figures.time_use import Spent, bubble_share, waiting_share
+from quorate.report.figures.time_use import Spent, bubble_share, share_of
 from quorate.report.reading.run import RunRecords, left_out_of, read_run
 from quorate.report.slow_ranks import slow_ranks_in_words
 from quorate.report.wording import (
@@ -29,6 +29,8 @@ MOST_BYTES = 4 << 20
 """The most bytes read of all ranks together, in a fraction of a second. Of longer runs, the end is read."""
 _NAMED = 4
 """The most changes of the quorum, workers that died, and workers that joined."""
+_OFTEN_LOADING = 0.05
+"""The share of a rank's time from which on its waiting for data is said."""
 _OFTEN = 0.01
 """The share of means from which on a rank left out of them is named."""
 LEAST_BYTES = 8 << 10
@@ -62,6 +64,7 @@ def closing_line(folder: Path) -> str | None:
         parts.append(_rounds(rounds))
     if measured.skew is not None:
         parts += _waiting(measured.skew, measured.spent)
+    parts += _loading(measured.spent)
     if rounds is not None and not measured.meetings.is_together:
         parts += _gained(rounds)
     parts += _bubbles(measured.steps)
@@ -152,13 +155,25 @@ def _bubbles(steps: Mapping[int, Sequence[Step]]) -> list[str]:
 
 def _waiting(skew: Skew, spent: Sequence[Spent]) -> list[str]:
     slow = [rank.rank for rank in skew.slow]
-    share = waiting_share(time for time in spent if time.rank not in slow)
+    share = share_of("waiting", (time for time in spent if time.rank not in slow))
     if not skew.is_together:
         return [slow_ranks_in_words(skew)] if slow else []
     if share is None:
         return [slow_ranks_in_words(skew)]
     waited = "of the others' time was waiting" if slow else "of the time was waiting for others"
     return [slow_ranks_in_words(skew), f"{share_in_words(share)} {waited}"]
+
+
+def _loading(spent: Sequence[Spent]) -> list[str]:
+    """Return the share in which the rank that waits most for data does so, where it is worth a look."""
+    by_rank: dict[int, list[Spent]] = {}
+    for times in spent:
+        by_rank.setdefault(times.rank, []).append(times)
+    shares = {rank: share for rank, times in by_rank.items() if (share := share_of("data", times)) is not None}
+    rank = max(shares, key=lambda rank: shares[rank], default=None)
+    if rank is None or shares[rank] < _OFTEN_LOADING:
+        return []
+    return [f"rank {rank} waited for data {share_in_words(shares[rank])} of the time (quorate doctor --data)"]
 
 
 def joined_in_words(joining: Joined, replaced: Gone | None) -> str:

@@ -34,10 +34,23 @@ def test_nobody_held_the_others_up(tmp_path: Path) -> None:
 
 
 def test_no_share_is_told_of_steps_that_took_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "waiting_share", lambda spent: None)
+    monkeypatch.setattr(closing, "share_of", lambda activity, spent: None)
     said = closing_line(make_run(tmp_path, slow_rank=None, one_of=0.03))
     assert said is not None
     assert "no rank is significantly slower" in said and "of the time" not in said
+
+
+def test_a_rank_that_waits_for_its_data_is_named(tmp_path: Path) -> None:
+    path = records_of(make_run(tmp_path, slow_rank=None, one_of=0.03), 2)
+    lines = []
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        if row["kind"] == "step":
+            row |= {"data": row["data"] + 0.5 * row["compute"], "compute": 0.5 * row["compute"]}
+        lines.append(json.dumps(row))
+    path.write_text("\n".join(lines) + "\n")
+    said = closing_line(tmp_path)
+    assert said is not None and re.search(r"; rank 2 waited for data \d\d% of the time \(quorate doctor --data\)", said)
 
 
 def test_where_nobody_waits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from quorate.records.rows import Step
 from quorate.report.figures.lateness import meetings_of
-from quorate.report.figures.time_use import ACTIVITIES, Spent, spent_in, waiting_share
+from quorate.report.figures.time_use import ACTIVITIES, Spent, share_of, spent_in
 from quorate.report.reading.rounds import last_arrivals
 from quorate.report.reading.run import read_run
 from quorate.report.topics.steps import BINS, StepLengths, edges_for, step_times, totals_of
@@ -76,7 +76,7 @@ def test_shares_add_up_to_the_mean_step(tmp_path: Path) -> None:
     assert list(step_summary.shares) == list(ACTIVITIES)
     assert step_summary.shares["communication"] == pytest.approx(0.003, abs=0.0005)
     assert step_summary.shares["delay"] == pytest.approx(0.015 / 4)
-    assert waiting_share(spent) == pytest.approx(step_summary.shares["waiting"] / step_summary.mean)
+    assert share_of("waiting", spent) == pytest.approx(step_summary.shares["waiting"] / step_summary.mean)
     assert step_summary.p50 <= step_summary.p95 <= step_summary.p99
     assert step_summary.count == len(lengths) == sum(step_summary.counts) == 4 * 50, "five steps come after evaluations"
 
@@ -100,7 +100,7 @@ def test_a_histogram_of_equal_steps_has_one_bar_inside() -> None:
 def test_without_steps_there_is_nothing() -> None:
     assert edges_for([[], []]) == ()
     assert step_times([StepLengths([], [])]) is None
-    assert waiting_share([]) is None
+    assert share_of("waiting", []) is None
     assert timeline_of({}, None) == ((), ())
 
 

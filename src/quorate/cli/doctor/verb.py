@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from quorate.cli.choices import check_strategy, check_workers
+from quorate.cli.doctor import data as loaders
 from quorate.cli.doctor import gpus, machine, software, trials
 from quorate.cli.doctor import hosts as of_hosts
 from quorate.cli.doctor import memory as needs
@@ -54,7 +55,8 @@ class DoctorOptions:
     offload: str | None = option(
         "With --memory: what host memory or disk holds.", metavar="optimizer|all|disk", needs="--memory"
     )
-    script: str | None = argument("With --memory: the training script.", "[SCRIPT", default=None, needs="--memory")
+    data: bool = option("Say whether SCRIPT waits for its data, and which num_workers suffices.", default=False)
+    script: str | None = argument("With --memory or --data: the training script.", "[SCRIPT", default=None)
     arguments: list[str] = argument("Its arguments.", "ARGUMENT...]", default=[])
 
 
@@ -64,11 +66,13 @@ def doctor(context: typer.Context, options: DoctorOptions) -> int:
 
     Tries a training with two workers, or -n N; this takes about twenty seconds. With --hosts it checks each
     host over ssh, and whether the hosts reach each other. With --memory it runs SCRIPT with one worker until the first
-    optimizer.step() ends.
+    optimizer.step() ends, and with --data for some steps.
     """
-    if options.memory:
-        _tell_memory(options)
+    if options.memory or options.data:
+        _look_at_script(options)
         return 0
+    if options.script is not None:
+        raise ConfigurationError("a script can be given with --memory or --data only")
     check_workers(options.workers, None)
     if options.hosts is not None and options.workers is not None:
         raise ConfigurationError("with --hosts, their workers are written behind them, as in a:4,b:4; leave out -n")
@@ -96,17 +100,35 @@ def _waits(strategy: str | None) -> bool:
     return not any(name in names for title, names in GROUPS.items() if title.startswith(("quorums", "local steps")))
 
 
-def _tell_memory(options: DoctorOptions) -> None:
-    if others := flags_given(options, "hosts", "workers", "rates"):
-        raise ConfigurationError(f"--memory measures one process on this machine; leave out {listed(others)}")
+def _look_at_script(options: DoctorOptions) -> None:
+    flag = "--memory" if options.memory else "--data"
+    if options.memory and options.data:
+        raise ConfigurationError("--memory and --data are measured one after the other; leave out one of them")
+    if others := flags_given(options, "hosts", "rates", *(["workers"] if options.memory else [])):
+        where = "one process on this machine" if options.memory else "processes on this machine"
+        raise ConfigurationError(f"{flag} measures {where}; leave out {listed(others)}")
     if options.script is None:
-        raise ConfigurationError("--memory needs a script: quorate doctor --memory SCRIPT [ARGUMENT ...]")
+        raise ConfigurationError(f"{flag} needs a script: quorate doctor {flag} SCRIPT [ARGUMENT ...]")
     check_script(options.script)
+    (_tell_memory if options.memory else _tell_data)(options, options.script)
+
+
+def _tell_data(options: DoctorOptions, script: str) -> None:
+    workers = options.workers or 1
+    check_workers(workers, None)
+    answers = loaders.measure(script, options.arguments, workers)
+    if options.as_json:
+        typer.echo(json.dumps({**loaders.verdict(answers), "workers": answers}, indent=2))
+    else:
+        typer.echo("\n".join(loaders.in_words(script, answers)))
+
+
+def _tell_memory(options: DoctorOptions, script: str) -> None:
     offload_of(options.offload)
     shards, most = options.shards, needs.MOST_SHARDS
     if shards is not None and not 1 <= shards <= most:
         raise ConfigurationError(f"--shards is a number of workers from 1 to {most:,}, not {shards}")
-    answer = measured(options.script, options.arguments)
+    answer = measured(script, options.arguments)
     layouts = list(needs.lines(answer, shards, options.fits, options.offload))
     if options.as_json:
         typer.echo(needs.as_json(answer, layouts, options.fits))

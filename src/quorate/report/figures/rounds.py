@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from quorate.records.rows import Step
 from quorate.report.figures.lateness import waiting_in_step
 from quorate.report.figures.throughput import Window
-from quorate.report.figures.time_use import Spent, waiting_share
+from quorate.report.figures.time_use import Spent, share_of
 from quorate.report.reading.rounds import Merged, RoundRecord
 
 
@@ -107,7 +107,7 @@ def figures_of_rounds(
         staleness=staleness,
         ranks=ranks,
         batch=statistics.fmean(counts) if counts and len(counts) == len(examples) else None,
-        waiting=waiting_share(spent),
+        waiting=share_of("waiting", spent),
         waiting_in_step=waiting_in_step(
             {rank: rank_steps for rank, rank_steps in steps.items() if rank not in newcomers}
         ),

@@ -63,14 +63,14 @@ def _fitted(parts: tuple[float, ...], seconds: float) -> tuple[float, ...]:
     return (*(part * max(0.0, seconds) / total for part in parts), 0.0)
 
 
-def waiting_share(spent: Iterable[Spent]) -> float | None:
-    """Return the share of the time of these steps that was waiting for others; None without steps."""
-    place = ACTIVITIES.index("waiting")
-    waited = total = 0.0
+def share_of(activity: str, spent: Iterable[Spent]) -> float | None:
+    """Return the share of the time of these steps that an activity took; None without steps."""
+    place = ACTIVITIES.index(activity)
+    seconds = total = 0.0
     for times in spent:
-        waited += times.by[place]
+        seconds += times.by[place]
         total += times.seconds
-    return waited / total if total > 0.0 else None
+    return seconds / total if total > 0.0 else None
 
 
 def bubble_share(steps: Iterable[Step]) -> float | None:

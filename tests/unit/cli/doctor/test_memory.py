@@ -143,7 +143,7 @@ def test_scripts_that_make_no_step(
         (["-n", "0"], "a run needs at least one worker"),
         (["-n", "2", "--hosts", "a,b"], "as in a:4,b:4; leave out -n"),
         (["--strategy", "diloco"], "--strategy can be given with --hosts only"),
-        (["train.py"], "SCRIPT can be given with --memory only"),
+        (["train.py"], "a script can be given with --memory or --data only"),
         (["--shards", "2"], "--shards can be given with --memory only"),
     ],
 )
