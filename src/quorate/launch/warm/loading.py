@@ -9,6 +9,7 @@ a few seconds while nothing is trained.
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import statistics
@@ -263,6 +264,4 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    from quorate.launch.warm import loading  # not this copy of it, so that a script can set its limits
-
-    loading.main()
+    importlib.import_module("quorate.launch.warm.loading").main()  # not this copy, so that scripts can set limits
