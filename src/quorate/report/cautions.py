@@ -39,12 +39,24 @@ def cautions_of(plan: Planned, runs: Runs, arms: Sequence[ArmSummary]) -> list[s
             )
         if seeds == 1:
             cautions.append("only one seed: no difference can be significant")
+        if is_seeded_alike(runs):
+            cautions.append(
+                "the first losses of all seeds are equal: the script sets a seed of its own, so that seeds repeat one "
+                "training; leave that to --seed, or pass world.seed"
+            )
         unequal = unequal_work(plan, runs)
         if unequal is not None:
             cautions.append(unequal)
         cautions += [missed for arm in arms for missed in _missed(plan, arm)]
         cautions += [f"{arm.name}: no evaluation gave {metric}" for arm in arms for metric in _unseen(plan, arm)]
     return cautions + _of_clocks([run for arm_runs in runs.values() for run in arm_runs]) + _of_machine(plan)
+
+
+def is_seeded_alike(runs: Runs) -> bool:
+    """Return whether every arm with several seeds began all of them with the same losses, which need not be zero."""
+    several = [[run.first_losses for run in arm_runs if run.is_used] for arm_runs in runs.values()]
+    several = [losses for losses in several if len(losses) > 1]
+    return bool(several) and all(any(losses[0]) and len(set(losses)) == 1 for losses in several)
 
 
 def _of_run(plan: Planned, name: str, run: RunFigures) -> list[str]:

@@ -38,6 +38,8 @@ class RunFigures:
     no_wait_share: float | None
     bytes_per_step: float | None
     peak_bytes: int | None
+    first_losses: tuple[float, ...]
+    """The loss of the first step of each rank, where known: no update, and so no strategy, has changed them."""
     topics: Mapping[str, Any]
     """The figures of each topic, by its name."""
 

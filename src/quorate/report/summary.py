@@ -114,8 +114,14 @@ def figures_of(folder: Path, seed: int, plan: Planned) -> RunFigures:
         no_wait_share=None if window is None else window.no_wait_share,
         bytes_per_step=throughput.bytes_per_step(records, run.warm_up),
         peak_bytes=throughput.peak_bytes(records),
+        first_losses=_first_losses(records),
         topics=by_topic,
     )
+
+
+def _first_losses(run: RunRecords) -> tuple[float, ...]:
+    firsts = [rank.steps[0] for rank in run.ranks if rank.steps]
+    return tuple(step.loss for step in firsts if step.step == 1 and step.loss is not None)
 
 
 def _outcome(run: RunRecords, seed: int, plan: Planned) -> Outcome:

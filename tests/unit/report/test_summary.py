@@ -187,6 +187,19 @@ def test_how_to_do_it_again(summary: Summary) -> None:
     assert again.settings["equal"] == "examples" and not {"host", "arms", "git"} & set(again.settings)
 
 
+def test_seeds_that_repeat_one_training_are_told(tmp_path: Path) -> None:
+    sentence = "the first losses of all seeds are equal: the script sets a seed of its own"
+    folder = make_comparison(tmp_path, fails=False)
+    assert not any(sentence in warning for warning in summarize(folder).warnings)
+    for path in folder.glob("*/seed-*/rank-*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            if row["kind"] == "step" and row["step"] == 1:
+                row["loss"] = 2.5
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert any(sentence in warning for warning in summarize(folder).warnings)
+
+
 def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
     summary = summarize(make_comparison(tmp_path, seeds=(7,), fails=False, steps=30))
     assert "only one seed: no difference can be significant" in summary.warnings
