@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.architecture.tree import Module, dotted, modules
 
 MAY_CATCH_ANYTHING: dict[str, str] = {
-    "src/quorate/launch/warm/loading.py trials": "a dataset raises what it likes in another process; the answer says it",
+    "src/quorate/launch/warm/loading.py trials": "a dataset raises what it likes; the answer has it",
     "src/quorate/cli/planner/trials.py _several.answer": "what ends a run is raised by whoever waits for it",
     "src/quorate/data/same_data.py sample": "a dataset raises what it likes; the training loop meets it at its place",
     "src/quorate/data/files/dataset.py Files.read": "a reader raises what it likes for a damaged file, which is named",
