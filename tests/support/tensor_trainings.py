@@ -40,12 +40,32 @@ def bert() -> nn.Module:
 
 
 def gpt2() -> nn.Module:
-    """With a vocabulary that two workers can share."""
+    """With a vocabulary of which the second worker has an entry less."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     rates = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "use_cache": False}
-    sizes = {"vocab_size": 62, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 4}
+    sizes = {"vocab_size": 61, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 4}
     return GPT2LMHeadModel(GPT2Config(**sizes, **rates))
+
+
+class Tied(nn.Module):
+    """A tied vocabulary, of which the last worker has fewer entries, around a pair of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(61, 16, padding_idx=60)
+        self.inside = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+        self.head = nn.Linear(16, 61)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.inside(self.tokens(ids)))
+        return logits
+
+
+def next_token(model: Any, ids: Tensor) -> Tensor:
+    """The loss of each next token."""
+    return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
 def of_its_own(model: Any, ids: Tensor) -> Tensor:
@@ -72,6 +92,7 @@ class Cut:
 
 MODELS = {
     "mlp": Cut(mlp, images, {"columns": 2, "rows": 2}),
+    "tied": Cut(Tied, next_token, {"columns": 1, "rows": 1, "embedding": 1, "head": 1}),
     "gpt2": Cut(gpt2, styles={"fused": 2, "columns": 2, "rows": 4, "embedding": 1, "head": 1}),
     "llama": Cut(foreign_models.llama, styles={"columns": 10, "rows": 4}),
     "bert": Cut(bert, styles={"columns": 8, "rows": 4, "embedding": 1, "head": 1}),

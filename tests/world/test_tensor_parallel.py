@@ -15,7 +15,7 @@ from tests.support.processes import run_real_world
 from tests.support.sampled import Few
 from tests.support.tensor_trainings import MODELS, Case, End, cut, kept, whole_replicas
 
-NAMES = [name for name in MODELS if name != "mlp"]
+NAMES = [name for name in MODELS if name not in ("mlp", "tied")]
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed; pip install transformers"
 )
@@ -46,6 +46,16 @@ def check(cases: Sequence[Case], workers: int) -> None:
 
 def test_two_workers_compute_an_mlp() -> None:
     check([Case(), Case(clip=None)], 2)
+
+
+def test_a_vocabulary_that_does_not_divide() -> None:
+    check([Case("tied"), Case("tied", clip=None)], 2)
+    check([Case("tied", mesh={"tensor": 4})], 4)
+
+
+def test_a_vocabulary_that_does_not_divide_in_shards_and_replicas(few: Few) -> None:
+    across = [Case("tied", mesh=APART, strategy=name, settings=settings) for name, settings in STRATEGIES.items()]
+    check(few([*(Case("tied", mesh=BOTH, zero=zero) for zero in (1, 2, 3)), *across]), 4)
 
 
 @pytest.mark.slow
@@ -96,6 +106,7 @@ def check_layouts(name: str, root: Path, layouts: Sequence[tuple[int, dict[str, 
 
 def test_checkpoints_are_loaded_in_other_layouts(tmp_path: Path, few: Few) -> None:
     check_layouts("mlp", tmp_path, few(LAYOUTS))
+    check_layouts("tied", tmp_path / "tied", few(LAYOUTS))
 
 
 @pytest.mark.slow

@@ -56,8 +56,8 @@ class Piece:
 
     @property
     def whole(self) -> Piece:
-        """The first piece of the tensor; equal for all its pieces."""
-        return replace(self, first=0, part=0)
+        """What is equal for all pieces of the tensor. The last part may have fewer rows than the others."""
+        return replace(self, first=0, part=0, count=0 if self.dim == 0 else self.count)
 
 
 def piece_from(numbers: Any) -> Piece:
@@ -96,7 +96,7 @@ def piece_here(x: Tensor) -> Piece | None:
     place = names.index(TENSOR)
     how, parts = sharded.placements[place], mesh.size(place)
     dim = getattr(how, "dim", -1)
-    count = x.shape[0] // parts if dim == 0 else x.shape[0]
+    count = len(rows_of(x.shape[0], parts, mesh.get_local_rank(place))) if dim == 0 else x.shape[0]
     shards, shard = (mesh.size(0), mesh.get_local_rank(0)) if place else (1, 0)
     first = rows_of(count, shards, shard).start
     return Piece(first, count, dim, getattr(how, "split_factor", 1), mesh.get_local_rank(place), parts)
@@ -168,10 +168,12 @@ def _of_parts(pieces: Sequence[tuple[Piece, Tensor]]) -> Tensor:
     by_part = [[(piece, x) for piece, x in pieces if piece.part == part] for part in range(whole.parts)]
     if not all(by_part):
         raise CheckpointError("the files of its shards do not belong together: a part of a tensor is missing")
-    parts = [_in_order(some, range(whole.count)) for some in by_part]
+    parts = [_in_order(some, range(some[0][0].count)) for some in by_part]
     dim, runs = whole.dim, whole.runs
     if dim is None or dim < 0:
         return parts[0]
+    if runs == 1:
+        return torch.cat(parts, dim)
     if any(x.shape[dim] % runs for x in parts):
         raise CheckpointError("the files of its shards do not belong together: a part has no whole runs")
     return torch.stack([x.unflatten(dim, (runs, -1)) for x in parts], dim + 1).flatten(dim, dim + 2)
@@ -182,6 +184,8 @@ def _part(x: Tensor, piece: Piece) -> Tensor:
     dim = piece.dim
     if dim is None or dim < 0:
         return x
+    if piece.runs == 1:
+        return x.chunk(piece.parts, dim)[piece.part]
     numbers: Tensor = x.unflatten(dim, (piece.runs, piece.parts, -1)).select(dim + 1, piece.part).flatten(dim, dim + 1)
     return numbers
 

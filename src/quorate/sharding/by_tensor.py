@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.nn import GroupNorm, Module, MultiheadAttention, Parameter
+from torch.nn.functional import pad
 
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.data.common_draws import CommonDraws
@@ -37,6 +38,7 @@ from quorate.sharding.tensor.plan import (
     is_linear,
     is_of_transformers,
     is_transposed,
+    pieces_of,
     sequence_plan,
     widths,
 )
@@ -161,6 +163,8 @@ class Layer:
     """The width of its full input, or of the piece of it that it takes."""
     first: int = 0
     """The first entry of a cut embedding that is here."""
+    total: int = 0
+    """The entries of a cut vocabulary; the last worker's piece is smaller where they do not divide."""
     head: tuple[int, int] | None = None
     """The offset and the size of this worker's head in a layer of repeated heads."""
     outside: list[Tensor] = field(default_factory=list)
@@ -223,8 +227,8 @@ class Layer:
 
     def _own_entries(self, ids: Tensor) -> Tensor:
         count = self.width or 0
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count * self.together.size:
-            raise IndexError(f"{self.name} has {count * self.together.size} entries, and was asked for another one")
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.total:
+            raise IndexError(f"{self.name} has {self.total} entries, and was asked for another one")
         outside = (ids < self.first) | (ids >= self.first + count)
         self.outside.append(outside)
         return (ids - self.first).masked_fill(outside, 0)
@@ -249,13 +253,20 @@ class Layer:
             output = piece_of_sum(output, together, 1) if self.is_in_sequence else summed(output, together)
             return output if bias is None else output + _by_channel(bias, module)
         if self.style == "head":
-            return joined(output, together, output.dim() - 1)
+            return self._all_logits(output)
         if self.style == "logits":
             pieces: Any = DTensor.from_local(output, together.mesh, [Shard(output.dim() - 1)], run_check=False)
             return pieces
         if self.style in ("columns", "fused", "repeated") and module.training and not self.is_in_sequence:
             together.draw_apart()
         return output if self.style != "whole" else None
+
+    def _all_logits(self, output: Tensor) -> Tensor:
+        dim, each = output.dim() - 1, pieces_of(self.total, self.together.size)
+        if self.total == each * self.together.size:
+            return joined(output, self.together, dim)
+        filled = pad(output, (0, each - output.shape[dim]))
+        return joined(filled, self.together, dim).narrow(dim, 0, self.total)
 
 
 def _by_channel(bias: Tensor, module: Any) -> Tensor:
@@ -298,7 +309,7 @@ def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection
 def _hook(layer: Layer, module: Any) -> None:
     style, together = layer.style, layer.together
     if style == "embedding":
-        layer.width = module.num_embeddings // together.size
+        layer.total, layer.width = module.num_embeddings, pieces_of(module.num_embeddings, together.size)
         layer.first = layer.width * together.rank
         if module.padding_idx is not None:
             own = module.padding_idx - layer.first
@@ -307,9 +318,11 @@ def _hook(layer: Layer, module: Any) -> None:
         narrow(module, together.size)
     elif style not in ("whole", "sequence"):
         takes, gives = widths(module)  # of the whole, as is the shape of a DTensor
+        layer.total = gives
         layer.width = takes // together.size if style in ("rows", "pieces") else takes
         if is_of_transformers(module) and style != "rows":
-            module.nf = gives // together.size if layer.head is None else layer.head[1]
+            each = pieces_of(gives, together.size)
+            module.nf = min(each, gives - each * together.rank) if layer.head is None else layer.head[1]
     module.register_forward_pre_hook(layer.before)
     module.register_forward_hook(layer.behind, always_call=True)
 

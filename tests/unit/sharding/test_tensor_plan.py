@@ -66,10 +66,10 @@ def test_only_functions_of_single_numbers_are_between_a_pair(between: list[nn.Mo
 
 
 def test_what_is_not_understood_stays_whole_and_is_said() -> None:
-    odd = quorate.tensor_plan(Model(Attention(more=nn.LayerNorm(4)), vocabulary=13), 2)
+    odd = quorate.tensor_plan(Model(Attention(more=nn.LayerNorm(4)), vocabulary=1), 2)
     assert odd == {}
     assert odd.why["blocks.0"] == "it has parameters beside its linear layers"
-    assert odd.why["tokens"] == odd.why["head"] == "13 entries are no multiple of 2"
+    assert odd.why["tokens"] == odd.why["head"] == "1 entries are too few for 2 workers"
     silent = Attention()
     del silent.n_heads
     assert quorate.tensor_plan(Model(silent), 2).why["blocks.0"] == "it does not say how many heads it has"

@@ -26,6 +26,7 @@ from quorate.sharding.tensor.plan import (
     Plan,
     by_channel,
     check_plan,
+    divides_vocabulary,
     is_convolution,
     is_linear,
     is_of_transformers,
@@ -102,8 +103,8 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
             blocks.
 
     Returns:
-        The styles of layers by the names of modules; it can be printed, changed, and passed as `tensor`. A vocabulary
-        that is no multiple of `workers` is not cut, and the plan says so.
+        The styles of layers by the names of modules; it can be printed, changed, and passed as `tensor`. The last
+        worker has fewer entries of a vocabulary that is no multiple of `workers`.
 
     Raises:
         ConfigurationError: Heads, neurons or channels are not divisible by `workers`, or with `sequence` a block has
@@ -286,8 +287,8 @@ def _vocabulary(model: Module, workers: int, draft: _Draft) -> None:
         ends = tied or alike
         if not ends:
             continue
-        if table.num_embeddings % workers or table.max_norm is not None:
-            why = f"{table.num_embeddings} entries are no multiple of {workers}"
+        if not divides_vocabulary(table.num_embeddings, workers) or table.max_norm is not None:
+            why = f"{table.num_embeddings} entries are too few for {workers} workers"
             draft.why |= dict.fromkeys([name, *ends], why if table.max_norm is None else "it has a max_norm")
             continue
         draft.styles |= {name: "embedding"} | dict.fromkeys(ends, "head")

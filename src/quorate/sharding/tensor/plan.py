@@ -93,7 +93,7 @@ class Plan(dict[str, str]):
         """Return the shape of one worker's piece of a module's weight."""
         dim = cut_dim(self.get(name, "whole"), is_transposed=name in self._transposed)
         shape = self.shapes.get(name, ())
-        return tuple(n // self.workers if at == dim else n for at, n in enumerate(shape))
+        return tuple(pieces_of(n, self.workers) if at == dim else n for at, n in enumerate(shape))
 
     def __str__(self) -> str:
         """Return a table: module, shape of its weight, style, piece, and the reason where it is not cut. Repeated
@@ -242,10 +242,25 @@ def _is_for(style: str, module: Module) -> tuple[bool, str]:
     return is_linear(module) or is_plain, "a linear layer, or a convolution of torch's without groups"
 
 
+def pieces_of(entries: int, workers: int) -> int:
+    """Return the entries of a vocabulary that each worker has; the last one has the remaining ones."""
+    return -(-entries // workers)
+
+
+def divides_vocabulary(entries: int, workers: int) -> bool:
+    """Return whether each worker has at least one entry."""
+    return pieces_of(entries, workers) * (workers - 1) < entries
+
+
 def _check_width(name: str, style: str, module: Any, workers: int) -> None:
     parts = FUSED if style == "fused" else 1
     for count, noun in _counts(style, module):
-        if count % (parts * workers):
+        if style in ("embedding", "head"):
+            if not divides_vocabulary(count, workers):
+                raise ConfigurationError(
+                    f"{name} has {count} {noun}, too few for each of {workers} workers to have some"
+                )
+        elif count % (parts * workers):
             each = f"{FUSED} times {workers}" if parts > 1 else str(workers)
             raise ConfigurationError(
                 f"{name} has {count} {noun}, which {workers} workers cannot share evenly: {count} is not a multiple of "
