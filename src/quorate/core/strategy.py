@@ -225,6 +225,18 @@ class Strategy(ABC):
         return type(self).backward is not Strategy.backward
 
     @property
+    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
+        """The exchange of tables whose gradients are sparse (`Embedding(sparse=True)`).
+
+        "rows": the rows that a step has touched are exchanged. "local": only the worker's own optimizer gets such
+        gradients, and the parameters are exchanged in full. "refused": vectors of gradients are formed, which have no
+        sparse numbers.
+        """
+        is_synchronous = self.agrees_in_backward and getattr(self, "after", None) != 0
+        forms_vectors = is_synchronous or self.replicas == "equal"
+        return "refused" if forms_vectors or (self.meets, self.replicas) == ("servers", "meet") else "local"
+
+    @property
     def acts_on_pieces(self) -> bool:
         """Whether workers that hold the pieces of one replica decide alike, each by itself.
 

@@ -45,6 +45,12 @@ def _is_finite_on_device(parts: Sequence[Tensor]) -> bool:
     return all(bool(torch.stack(flags).all()) for flags in by_device.values())
 
 
+def numbers_in(gradient: Tensor) -> Tensor:
+    """Return the local numbers of a gradient: those of its rows where it is sparse."""
+    x = local(gradient).detach()
+    return x._values() if x.layout == torch.sparse_coo else x
+
+
 def seems_finite(parts: Sequence[Tensor]) -> bool:
     """Return whether all numbers of small tensors are finite, and a sample of large ones.
 
@@ -83,7 +89,7 @@ class Finite:
     def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
         """Remember the first parameter whose gradient is not finite."""
         pairs = zip(names, gradients, strict=True)
-        self.first = next((name for name, x in pairs if x is not None and not is_finite([local(x)])), "")
+        self.first = next((name for name, x in pairs if x is not None and not is_finite([numbers_in(x)])), "")
 
     def leaves_out(self, ranks: Sequence[int], number: int, *, is_scaled: bool) -> bool:
         """Return whether the update of round `number` is left out, as `ranks` have sent non-finite gradients.

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.buckets.flat import layout_of
+from quorate.buckets.flat import layout_of, words_of_tables
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
@@ -47,7 +47,7 @@ class Replica:
 
     `plain` is the optimizer's own class. `header` returns the length of a header, from the number of tensors and of
     parts. `is_coded` says which parameters are compressed; `host` makes steps on the host. `narrow` is a
-    small float that is summed as it is.
+    small float that is summed as it is. With `exchanges_rows`, tables whose gradients are sparse are in no vector.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class Replica:
         is_coded: Callable[[str, Tensor], bool] | None = None,
         host: HostStep | None = None,
         narrow: torch.dtype | None = None,
+        *,
+        exchanges_rows: bool = False,
     ) -> None:
+        self.exchanges_rows = exchanges_rows
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.host, self.is_coded, self._narrow = host, is_coded, narrow
         self.spread: WholeTensors | OnPieces | None = None
@@ -84,12 +87,21 @@ class Replica:
         """All of the optimizer's parameters, in its order."""
         self.is_trained = [p.requires_grad for p in self.every]
         named = trained_in_order(self.every, self.model)
+        sparse = sparse_tables_in(self.model, named) if self.exchanges_rows else {}
+        self.sparse_tables = list(sparse.values())
+        """The trained tables of embeddings whose gradients are sparse, where their rows are exchanged."""
+        if sparse:
+            named = [(name, p) for name, p in named if name not in sparse]
         self.trained = [p for _, p in named]
         """The parameters in vectors, in their order."""
+        self.all_trained = [*self.trained, *self.sparse_tables] if sparse else self.trained
+        """The parameters in vectors, and the sparse tables."""
+        self.all_names = [*(name for name, _ in named), *sparse]
         tensors: list[tuple[str, Tensor]] = list(named)
         how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
         parts = len(layout_of(tensors, **how).parts)
-        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
+        layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
+        self.layout = replace(layout, tables=words_of_tables(list(sparse.items()))) if sparse else layout
         self.used = [False] * len(named)
         """For each of them, whether any worker had a gradient in the newest mean of gradients."""
 
@@ -124,6 +136,11 @@ class Replica:
     def gradients(self) -> list[Tensor | None]:
         """The `.grad` of each trained parameter."""
         return [p.grad for p in self.trained]
+
+    @property
+    def all_gradients(self) -> list[Tensor | None]:
+        """The `.grad` of each of `all_trained`."""
+        return [p.grad for p in self.all_trained]
 
     @property
     def is_scaled(self) -> bool:
@@ -368,6 +385,18 @@ def tables_in(model: Module, trained: Sequence[Parameter]) -> frozenset[int]:
     """Return the places in `trained` of the weights of `Embedding` and `EmbeddingBag`, also shared ones."""
     weights = {id(module.weight) for module in model.modules() if isinstance(module, Embedding | EmbeddingBag)}
     return frozenset(place for place, p in enumerate(trained) if id(p) in weights)
+
+
+def sparse_tables_in(model: Module, named: Sequence[tuple[str, Parameter]]) -> dict[str, Parameter]:
+    """Return the tables of `Embedding(sparse=True)` and the like among `named` parameters, by name.
+
+    A table that another module has as well, as an output layer that is tied to it, has dense gradients: it is left out.
+    """
+    sparse, others = set[int](), set[int]()
+    for module in model.modules():
+        ids = sparse if isinstance(module, Embedding | EmbeddingBag) and module.sparse else others
+        ids.update(id(p) for p in module.parameters(recurse=False))
+    return {name: p for name, p in named if id(p) in sparse - others}
 
 
 class WeightSwitch:

@@ -58,6 +58,10 @@ class AllReduce(Strategy):
     def acts_on_pieces(self) -> bool:
         return True
 
+    @property
+    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
+        return "rows"
+
     def backward(self, worker: Worker) -> None:
         worker.gradient = worker.means.of_gradient().wait()  # begun during backward
 

@@ -119,6 +119,10 @@ class Scaffold(FederatedSettings):
         if not self.server_rate > 0:
             raise ConfigurationError(f"server_rate is {self.server_rate}; it must be a number above 0")
 
+    @property
+    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
+        return "refused"  # something dense is added to each gradient
+
     def start(self, worker: Worker) -> Controlled:
         x = worker.parameters
         return Controlled(point=x, common=x * 0.0, clients=float(worker.size))

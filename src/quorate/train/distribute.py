@@ -34,6 +34,7 @@ from quorate.observe.watch import Watch
 from quorate.replica.by_tensors import ShardBy, shard_by_of
 from quorate.replica.optimizer_state import inner_optimizers
 from quorate.replica.plain_step import NO_ARGUMENTS, OWN_STEP, StepArguments, own_step_of, takes_closure
+from quorate.replica.replica import sparse_tables_in, trained_in_order
 from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
@@ -231,6 +232,7 @@ def distribute(
         optimizers_before=override.optimizers,
         workers=place.wire.size,
         buffer=next((name for name, _ in model.named_buffers()), None),
+        sparse_table=_sparse_table(optimizer, model),
         is_baseline=baseline is not None,
         is_capturable=any(group.get("capturable") for group in optimizer.param_groups),
         asks_to_outlive=_asks_to_outlive(strategy, {**settings, **override.settings}),
@@ -338,6 +340,12 @@ def _asks_to_outlive(strategy: str | Strategy, settings: Mapping[str, Any]) -> b
         return settings.get("on_death") == "continue"
     default = next(field.default for field in dataclasses.fields(strategy) if field.name == "on_death")
     return strategy.on_death == "continue" != default
+
+
+def _sparse_table(optimizer: Optimizer, model: Module) -> str | None:
+    """Return the name of a trained table of the optimizer whose gradients are sparse, or None."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return next(iter(sparse_tables_in(model, trained_in_order(parameters, model))), None)
 
 
 def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:

@@ -60,7 +60,10 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
 
 
 def _laid_out(layout: Layout) -> list[str]:
-    return [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
+    return [
+        *(f"{s.name} {s.dtype} {s.shape}" for s in layout.segments),
+        *(f"sparse {table}" for table in layout.tables),
+    ]
 
 
 def _places(layout: Layout) -> list[str]:

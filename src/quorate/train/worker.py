@@ -95,7 +95,9 @@ class StrategyWorker:
             name, replica.options, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer
         )
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
-        self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
+        self.digests = Digests(
+            wire, watched.strategy, watched.compare_every, lambda: (replica.all_names, replica.all_trained)
+        )
         self.losses = Losses(wire if coordinates is None else place.wire, self.timer, lambda: self.version)
         is_exact = coordinates is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
