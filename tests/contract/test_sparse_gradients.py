@@ -8,40 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quorate.strategies import strategies
 from tests.support.every_strategy import NAMES
-from tests.support.scene import Scene, Trainer, flat
+from tests.support.scene import Scene, flat
+from tests.support.tables import Bags, loss_of, of_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant")  # of torch.optim.Adagrad
 
-ROWS, WIDTH, STEPS = 24, 3, 6
+STEPS = 6
 BY_ROWS = [name for name in NAMES if strategies.get(name)().sparse_gradients == "rows"]
 SIZES = (1, 2, 3)
-
-
-class Bags(nn.Module):
-    """A table that is summed by bags, another one, and a dense layer."""
-
-    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__()
-        self.bags = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=True, dtype=dtype)
-        self.words = nn.Embedding(ROWS, WIDTH, sparse=True, padding_idx=0, dtype=dtype)
-        self.linear = nn.Linear(WIDTH, 1, dtype=dtype)
-
-    def forward(self, drawn: Tensor) -> Tensor:
-        return self.linear(self.bags(drawn) + self.words(drawn[:, 0])).square()
-
-
-def drawn(step: int, rank: int, count: int = 4) -> Tensor:
-    """Return bags of indices, some of which several workers and bags have, and in some steps no padding."""
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randint(0, 5 + 5 * rank, (count, 3), generator=generator)
-
-
-def of_rank(trainer: Trainer) -> Tensor:
-    return trainer.model(drawn(trainer.step, trainer.rank)).mean()
 
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -58,7 +36,7 @@ def alone(make: Callable[[Any], torch.optim.Optimizer], size: int, seed: int = 0
     optimizer = make(model.parameters())
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss: Any = sum(model(drawn(step, rank)).mean() for rank in range(size)) / size
+        loss: Any = sum(loss_of(model, step, rank) for rank in range(size)) / size
         loss.backward()
         optimizer.step()
     return flat(model)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, NotFinite, ranks_in_words
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import numbers_in
 from quorate.core.telling import tell
 from quorate.wire.failure import host_of
 
@@ -43,12 +43,6 @@ def _is_finite_on_device(parts: Sequence[Tensor]) -> bool:
     for part in parts:
         by_device.setdefault(part.device, []).append(part.isfinite().all())
     return all(bool(torch.stack(flags).all()) for flags in by_device.values())
-
-
-def numbers_in(gradient: Tensor) -> Tensor:
-    """Return the local numbers of a gradient: those of its rows where it is sparse."""
-    x = local(gradient).detach()
-    return x._values() if x.layout == torch.sparse_coo else x
 
 
 def seems_finite(parts: Sequence[Tensor]) -> bool:

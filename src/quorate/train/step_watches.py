@@ -16,14 +16,13 @@ from torch import Tensor
 from quorate.checkpoint.participants import trained
 from quorate.core.device_copies import HostCopy
 from quorate.core.errors import ConfigurationError
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import local, numbers_in
 from quorate.core.precision import widest
 from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders
 from quorate.observe.digests import digest_of
 from quorate.observe.ends import EndWatch, ends_of
-from quorate.observe.finite import numbers_in
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.stopping import stop_of
 from quorate.train.step_weight import StepWeight
