@@ -231,6 +231,23 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"shares_batches": False},
     ),
     ("each forward pass", {"syncs_norms": True, "strategy": "quorum"}, {"strategy": "local-sgd"}),
+    (
+        "which have no sparse numbers",
+        {"sparse_table": "table.weight", "strategy": "robust"},
+        {"strategy": "all-reduce"},
+    ),
+    (
+        "its rows are averaged as they are",
+        {"sparse_table": "table.weight", "strategy": "all-reduce", "reduction": {"reduce": "median"}},
+        {"reduction": {"reduce": "ring"}},
+    ),
+    (
+        "sums of rows stop when a worker dies",
+        {"sparse_table": "table.weight", "strategy": of("all-reduce", on_death="continue")},
+        {"strategy": "all-reduce"},
+    ),
+    ("pieces of a model have dense gradients", {"sparse_table": "table.weight", **PIECES}, {"axes": None}),
+    ("AdaScale measures dense", {"sparse_table": "table.weight", "optimizer": AdaScale}, {"optimizer": SGD}),
     ("under others all begin", {"joins": True, "strategy": "d-psgd"}, {"strategy": "quorum"}),
     ("has no servers", {"has_own_servers": True, "strategy": "quorum"}, {"strategy": "downpour"}),
     ("servers on workers", {"has_own_servers": True, "strategy": "easgd"}, {"strategy": "downpour"}),
