@@ -116,6 +116,13 @@ def read(message: Tensor, like: Sequence[Tensor]) -> RowsOfWorker:
     return RowsOfWorker(float(scale.view(torch.float64)), tuple(tables), touched)
 
 
+def scaled_message(message: Tensor, factor: float) -> Tensor:
+    """Return a copy of a message whose rows count `factor` times as much."""
+    copied = message.clone()
+    copied[:8].view(torch.float64).mul_(factor)
+    return copied
+
+
 def sum_of(messages: Sequence[RowsOfWorker], table: int, like: Tensor) -> Rows | None:
     """Return the sum of the rows of one table, each times its factor, in order; None where no message has any.
 

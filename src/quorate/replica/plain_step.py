@@ -278,6 +278,19 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
             p.grad = grad
 
 
+@contextmanager
+def with_rows(tables: Sequence[Parameter], gradients: Sequence[Tensor | None]) -> Iterator[None]:
+    """Set the `.grad` of sparse tables inside; restore it on exit."""
+    kept: list[Tensor | None] = [p.grad for p in tables]
+    try:
+        for p, x in zip(tables, gradients, strict=True):
+            p.grad = x
+        yield
+    finally:
+        for p, grad in zip(tables, kept, strict=True):
+            p.grad = grad
+
+
 def has_gradient(parameters: Sequence[Parameter]) -> bool:
     """Return whether any gradient exists, even of zeros: numbers differ between workers, and must not decide."""
     return any(p.grad is not None for p in parameters)

@@ -25,7 +25,15 @@ from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
-from quorate.replica.plain_step import NO_ARGUMENTS, Elsewhere, StepArguments, plain_step, standing_at, with_gradient
+from quorate.replica.plain_step import (
+    NO_ARGUMENTS,
+    Elsewhere,
+    StepArguments,
+    plain_step,
+    standing_at,
+    with_gradient,
+    with_rows,
+)
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.worker_momentum import (
     MomentumChoice,
@@ -102,6 +110,8 @@ class Replica:
         parts = len(layout_of(tensors, **how).parts)
         layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
         self.layout = replace(layout, tables=words_of_tables(list(sparse.items()))) if sparse else layout
+        self.row_gradients: list[Tensor | None] = [None] * len(sparse)
+        """The gradients of `sparse_tables` in the newest round."""
         self.used = [False] * len(named)
         """For each of them, whether any worker had a gradient in the newest mean of gradients."""
 
@@ -201,7 +211,9 @@ class Replica:
             with in_force, standing_at(self.trained, at):
                 if gradient is None:
                     return step(is_seen=is_seen)
-                with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
+                has_rows = is_of_round and self.sparse_tables
+                rows = with_rows(self.sparse_tables, self.row_gradients) if has_rows else nullcontext()
+                with with_gradient(self.trained, gradient, self.used if is_of_round else None), rows, around:
                     return step(is_scaled=not is_of_round)
         finally:
             self.is_stepping = False

@@ -89,6 +89,10 @@ class Quorum(RoundSettings):
     def acts_on_pieces(self) -> bool:
         return True
 
+    @property
+    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
+        return "rows"
+
     def start(self, worker: Worker) -> None:
         worker.agree_on_rounds(
             wait_for=self.wait_for,

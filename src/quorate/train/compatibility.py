@@ -70,6 +70,8 @@ class Combination:
     buffer: str | None = None
     sparse_table: str | None = None
     """The name of a trained table whose gradients are sparse."""
+    has_sparse_momentum: bool = False
+    """Whether the optimizer has momentum of such a table."""
     axes: Axes | None = None
     """The mesh of a model in pieces; None: each worker has all of it."""
     shard_by: str = "rows"
@@ -288,16 +290,20 @@ RULES = (
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "refused",
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
-         "numbers. Build the layer with sparse=False, or choose all-reduce, which exchanges rows, or a strategy that "
-         "exchanges parameters, such as local-sgd"),
+         "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "
+         "strategy that exchanges parameters, such as local-sgd"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows"
          and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
          "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
          "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows" and s.meets == "all"
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows"
          and s.on_death == "continue",
-         'the gradient of {c.sparse_table} is sparse, and under {label} sums of rows stop when a worker dies: leave '
-         'on_death="stop", or build the layer with sparse=False'),
+         'the gradient of {c.sparse_table} is sparse, and sums of rows stop when a worker dies: set '
+         'on_death="stop" beside {label}, or build the layer with sparse=False'),
+    Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
+         and (s.sparse_gradients == "rows" or getattr(s, "momentum", None) == "average"),
+         "the gradient of {c.sparse_table} is sparse, and the momentum of {kind} is sparse as well. It grows to all "
+         "rows that any step has touched, and can be neither copied nor saved: take momentum=0, SparseAdam or Adagrad"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.axes,
          "the gradient of {c.sparse_table} is sparse, and pieces of a model have dense gradients; build the layer "
          "with sparse=False"),
@@ -423,7 +429,7 @@ def features() -> dict[str, dict[str, Any]]:
         "outliving a death": {"on_death": "continue"},
         "joining": {"on_death": "continue", "joins": True},
         "own servers": {"has_own_servers": True},
-        "sparse gradients": {"sparse_table": "table.weight"},
+        "sparse gradients": {"sparse_table": "table.weight", "on_death": "stop"},
     }
 
 

@@ -422,10 +422,14 @@ def begin_rounds(
     abreast = None if coordinates is None else coordinates.abreast.channel(f"optimizer/{timer.name}/momentum")
     of_tensors = WholeReplica(abreast)
     whole = WholeReplica(row)
-    nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
+    in_vectors = [x for x in replica.every if not any(x is table for table in replica.sparse_tables)]
+    nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, in_vectors)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
     settings = by_rule(reduction, settings, wire.size, seed, strategy)
     terms: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
+    tape = place.context(Replaying).of(wire.rank, timer.name)
+    if replica.sparse_tables and tape is not None:
+        raise ConfigurationError("a run of rounds with sparse gradients cannot be replayed; replay another run")
     agreed = Agreed(
         **terms, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
     )
@@ -460,7 +464,7 @@ def begin_rounds(
         clip_norm=clip_norm,
         measures=measures,
         fragments=fragments,
-        tape=place.context(Replaying).of(wire.rank, timer.name),
+        tape=tape,
         counts_ended=may_be_late and momentum != "common" and not replica.shares_momentum[0],
         coding=coding_of(
             reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight

@@ -246,6 +246,11 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"sparse_table": "table.weight", "strategy": of("all-reduce", on_death="continue")},
         {"strategy": "all-reduce"},
     ),
+    (
+        "It grows to all rows that any step has touched",
+        {"sparse_table": "table.weight", "has_sparse_momentum": True, "strategy": of("local-sgd", momentum="average")},
+        {"strategy": "local-sgd"},
+    ),
     ("pieces of a model have dense gradients", {"sparse_table": "table.weight", **PIECES}, {"axes": None}),
     ("AdaScale measures dense", {"sparse_table": "table.weight", "optimizer": AdaScale}, {"optimizer": SGD}),
     ("under others all begin", {"joins": True, "strategy": "d-psgd"}, {"strategy": "quorum"}),
