@@ -13,11 +13,11 @@ ROWS, WIDTH = 24, 3
 class Bags(nn.Module):
     """A table that is summed by bags, another one, and a dense layer."""
 
-    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, *, sparse: bool = True) -> None:
         super().__init__()
-        self.bags = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=True, dtype=dtype)
-        self.words = nn.Embedding(ROWS, WIDTH, sparse=True, padding_idx=0, dtype=dtype)
-        self.linear = nn.Linear(WIDTH, 1, dtype=dtype)
+        self.bags = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=sparse, dtype=torch.float64)
+        self.words = nn.Embedding(ROWS, WIDTH, sparse=sparse, padding_idx=0, dtype=torch.float64)
+        self.linear = nn.Linear(WIDTH, 1, dtype=torch.float64)
 
     def forward(self, indices: Tensor) -> Tensor:
         return self.linear(self.bags(indices) + self.words(indices[:, 0])).square()
