@@ -247,15 +247,13 @@ class MeansOfAll:
             headers.write_of_gradient(header, numbers)
 
         headers_summed = list[Work[Tensor]]()
-        works = list[Work[Any]]()
         with self._timer.spending("encode"):
-            if self.tables is not None:
-                works.append(self.tables.start(self.ready.scale))
+            message = None if self.tables is None else self.tables.message(self.ready.scale)
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(write_again))
+            works = self._launched(self.ready.flat, lambda: self.ready.again(write_again), message)
 
         def finish(sums: list[Any]) -> Flat:
-            rows: Sequence[Tensor] = () if self.tables is None else self.tables.take(sums[1])
+            rows: Sequence[Tensor] = () if self.tables is None else self.tables.take(self._received(sums))
             if not headers_summed:
                 header = headers.of_sum(self._header_in(sums[0]))
             elif headers.waits_for_bad:
@@ -283,8 +281,23 @@ class MeansOfAll:
                 headers.measure(header, mean, self.reducer.counted, rows)
             return mean
 
-        works.insert(0, Followed(launched) if self._follows else launched)
         return Together(works, finish, self.wire.clock)
+
+    def _launched(self, x: Flat, kept: Callable[[], Flat], rows: Tensor | None) -> list[Work[Any]]:
+        """Launch a sum, and the exchange of the rows beside it."""
+        tables = self.tables
+        if tables is None or rows is None:
+            launched = self.reducer.start(x, kept)
+            return [Followed(launched) if self._follows else launched]
+        if isinstance(self.reducer, FaultTolerantSum):
+            return [self.reducer.start(x, kept, rows, tables.exchange)]
+        launched = self.reducer.start(x, kept)
+        return [Followed(launched) if self._follows else launched, tables.exchange(rows)]
+
+    def _received(self, sums: list[Any]) -> Sequence[Tensor]:
+        """Return the rows of all from the results of works that `_launched` has returned."""
+        received: Sequence[Tensor] = sums[1] if len(sums) > 1 else ()
+        return self.reducer.newest_rows if isinstance(self.reducer, FaultTolerantSum) else received
 
     def _header_in(self, sums: Flat) -> Tensor:
         """Return the header of a sum on the CPU; a GPU is waited for."""
@@ -297,20 +310,16 @@ class MeansOfAll:
     def _summed(self, sent: Flat, own: Tensor, kept: Callable[[Flat], Callable[[], Flat]]) -> Work[tuple[Flat, Tensor]]:
         """Launch the sum of a vector with the header `own`, which is on the CPU."""
         header, headers = header_in(sent), self._header_wire
-        beside: list[Work[Any]] = [] if self.tables is None else [self.tables.start_empty()]
+        rows = None if self.tables is None else self.tables.empty_message()
         if headers is not None:
             header.zero_()
-            works: list[Work[Any]] = [
-                Followed(self.reducer.start(sent, kept(sent))),
-                headers.all_reduce(own[: self.headers.length].double()),
-                *beside,
-            ]
-            return Together(works, lambda results: (results[0], results[1]), self.wire.clock)
+            works = self._launched(sent, kept(sent), rows)
+            works.append(headers.all_reduce(own[: self.headers.length].double()))
+            return Together(works, lambda results: (results[0], results[-1]), self.wire.clock)
         if header.device.type != "cpu":
             header.copy_(to_device(own, header))
-        launched = self.reducer.start(sent, kept(sent))
-        work = Followed(launched) if self._follows else launched
-        return Together([work, *beside], lambda sums: (sums[0], self._header_in(sums[0])), self.wire.clock)
+        works = self._launched(sent, kept(sent), rows)
+        return Together(works, lambda sums: (sums[0], self._header_in(sums[0])), self.wire.clock)
 
     def _learn_alone(self, weight: float) -> None:
         """Handle a gradient without other replicas: there is no mean to form, and gradients stay in place."""

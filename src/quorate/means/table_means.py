@@ -33,8 +33,8 @@ class TableMeans:
         self._sums = list[Rows | None]()
         """For each table the newest sum, and after `take` in place its mean; None: no worker has touched it."""
 
-    def start(self, scale: float) -> Work[list[Tensor]]:
-        """Launch the exchange of `scale` times the gradients in `.grad`.
+    def message(self, scale: float) -> Tensor:
+        """Return the message of this worker with `scale` times the gradients in `.grad`.
 
         Raises `ConfigurationError` for gradients with other sparse numbers than rows.
         """
@@ -44,12 +44,16 @@ class TableMeans:
         for own in rows:
             if own is not None:
                 self._look((own.values.to(sum_dtype(own.values.dtype)) * scale).contiguous())
-        return self._wire.all_gather(written(rows, self._ready.touched_tables, scale, self._tables))
+        return written(rows, self._ready.touched_tables, scale, self._tables)
 
-    def start_empty(self) -> Work[list[Tensor]]:
-        """Launch the exchange of a worker that contributes no gradient."""
+    def empty_message(self) -> Tensor:
+        """Return the message of a worker that contributes no gradient."""
         count = len(self._tables)
-        return self._wire.all_gather(written([None] * count, [False] * count, 0.0, self._tables))
+        return written([None] * count, [False] * count, 0.0, self._tables)
+
+    def exchange(self, message: Tensor) -> Work[list[Tensor]]:
+        """Launch the exchange of the messages of all workers."""
+        return self._wire.all_gather(message)
 
     def take(self, messages: Sequence[Tensor]) -> list[Tensor]:
         """Add the rows of all workers, and return the sums of touched rows, which the caller makes the means."""

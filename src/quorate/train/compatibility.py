@@ -296,9 +296,9 @@ RULES = (
          and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
          "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
          "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows"
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows" and s.meets == "rounds"
          and s.on_death == "continue",
-         'the gradient of {c.sparse_table} is sparse, and sums of rows stop when a worker dies: set '
+         'the gradient of {c.sparse_table} is sparse, and the rows of a worker that dies may be lost in a round: set '
          'on_death="stop" beside {label}, or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
          and (s.sparse_gradients == "rows" or getattr(s, "momentum", None) == "average"),

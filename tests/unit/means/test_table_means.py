@@ -346,3 +346,28 @@ def test_models_whose_tables_are_sparse_on_some_workers_only_are_refused() -> No
 
     with pytest.raises(StopIteration):
         virtual(2, task)
+
+
+def without(model: nn.Module, optimizer: torch.optim.Optimizer, number: int, dead_from: int) -> None:
+    """One step of three workers, of which the last one is dead from a step on."""
+    optimizer.zero_grad()
+    losses: list[Any] = [loss_of(model, number, rank) for rank in range(2 if number >= dead_from else 3)]
+    (sum(losses) / len(losses)).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("at", [1, 4, 8, 13, 19, 26])
+def test_sums_of_rows_go_on_without_the_dead(at: int) -> None:
+    scene = Scene(size=3, model=Bags, make=SGD, loss=of_rank, steps=4, deaths={2: at}, on_death="continue")
+    ends = list(scene.survivors(lambda trainer: trainer.parameters).values())
+    assert all(torch.equal(end, ends[0]) for end in ends)
+    ways = [alone(Bags, 4, partial(without, dead_from=step)) for step in range(5)]
+    assert any(torch.allclose(ends[0], way, rtol=0, atol=1e-9) for way in ways)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_that_go_on_after_deaths_are_the_same(size: int) -> None:
+    fields: dict[str, Any] = {"model": Bags, "make": SGD, "loss": of_rank, "steps": [4, *[6] * (size - 1)]}
+    ends = Scene(size=size, **fields, on_death="continue").ends()
+    assert all(torch.equal(end, ends[0]) for end in ends)
+    assert torch.equal(ends[0], Scene(size=size, **fields).ends()[0])

@@ -242,8 +242,8 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"reduce": "ring"}},
     ),
     (
-        "sums of rows stop when a worker dies",
-        {"sparse_table": "table.weight", "strategy": of("all-reduce", on_death="continue")},
+        "of a worker that dies may be lost",
+        {"sparse_table": "table.weight", "strategy": of("quorum", on_death="continue")},
         {"strategy": "all-reduce"},
     ),
     (
