@@ -90,7 +90,7 @@ def layout_of(
 
 
 def words_of_tables(named: Sequence[tuple[str, Tensor]]) -> tuple[str, ...]:
-    """Return the `Layout.tables` of these tables. Raises `ConfigurationError` as `layout_of`."""
+    """Return tables in words, for `vectors.with_tables`. Raises `ConfigurationError` as `layout_of`."""
     for name, x in named:
         _check(name, x)
     return tuple(f"{name} {x.dtype} {tuple(x.shape)}" for name, x in named)

@@ -61,14 +61,14 @@ class Layout:
     segments: tuple[Segment, ...]
     parts: tuple[Part, ...]
     header: int
-    tables: tuple[str, ...] = ()
+    _tables: tuple[str, ...] = ()
     """The names, dtypes and shapes of tables that are trained beside the vector, as their gradients are sparse."""
 
     @cached_property
     def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
-        text += repr(self.tables) if self.tables else ""
+        text += repr(self._tables) if self._tables else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -199,6 +199,16 @@ class Flat:
 def digest_of(layout: Layout) -> str:
     """Return a digest that is equal on workers with equal layouts: names, shapes, dtypes and places, not devices."""
     return layout._digest
+
+
+def with_tables(layout: Layout, tables: Sequence[str]) -> Layout:
+    """Return `layout` beside which tables of these names, dtypes and shapes are trained."""
+    return replace(layout, _tables=tuple(tables))
+
+
+def tables_beside(layout: Layout) -> tuple[str, ...]:
+    """Return the names, dtypes and shapes of the tables that are trained beside the vector."""
+    return layout._tables
 
 
 def bare_layout(layout: Layout) -> Layout:

@@ -4,8 +4,8 @@ Beside each mean of vectors, every worker sends the indices and numbers of the r
 one message. All add them in order of rank, so that all have the same bits. Workers without a gradient, as those that
 have paused, send a message without rows. Codecs and algorithms of sums change vectors only: rows are sent as they are.
 
-Cost: per step and worker, with P workers, P - 1 times the rows that it has touched; no time or memory by the size of a
-table, unless a worker has a dense gradient of it.
+Cost: per step and worker, with P workers, P - 1 times the rows that it has touched. Neither time nor memory depends on
+the size of a table, unless a worker has a dense gradient of it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack
+from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import (
@@ -109,7 +109,7 @@ class Replica:
         how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
         parts = len(layout_of(tensors, **how).parts)
         layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
-        self.layout = replace(layout, tables=words_of_tables(list(sparse.items()))) if sparse else layout
+        self.layout = with_tables(layout, words_of_tables(list(sparse.items()))) if sparse else layout
         self.row_gradients: list[Tensor | None] = [None] * len(sparse)
         """The gradients of `sparse_tables` in the newest round."""
         self.used = [False] * len(named)

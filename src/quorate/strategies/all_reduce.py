@@ -42,6 +42,7 @@ class AllReduce(Strategy):
     """The gradients of all workers are averaged in every backward pass; equal to torch DDP."""
 
     compresses = "gradients"
+    _sparse_gradients = "rows"
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue. To continue, every step waits until each worker
@@ -57,10 +58,6 @@ class AllReduce(Strategy):
     @property
     def acts_on_pieces(self) -> bool:
         return True
-
-    @property
-    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
-        return "rows"
 
     def backward(self, worker: Worker) -> None:
         worker.gradient = worker.means.of_gradient().wait()  # begun during backward

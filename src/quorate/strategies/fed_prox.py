@@ -25,7 +25,6 @@ Algorithm 2. Clients are drawn uniformly and weighted by the work they did, as i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
@@ -41,6 +40,8 @@ from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, 
 class FedProx(FederatedSettings):
     """Federated averaging that keeps clients close to the global model."""
 
+    _sparse_gradients = "refused"  # something dense is added to each gradient
+
     mu: float = 0.01
     """Strength of the proximal term, which keeps a client near the global model; 0 is `fed-avg`."""
 
@@ -48,10 +49,6 @@ class FedProx(FederatedSettings):
         super().__post_init__()
         if not self.mu >= 0:
             raise ConfigurationError(f"mu is {self.mu}; it must be a number (at least 0)")
-
-    @property
-    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
-        return "refused"  # something dense is added to each gradient
 
     def start(self, worker: Worker) -> ClientWork:
         return ClientWork(point=worker.parameters)

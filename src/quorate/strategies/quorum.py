@@ -57,6 +57,7 @@ class Quorum(RoundSettings):
 
     meets = "rounds"
     compresses = "gradients"
+    _sparse_gradients = "rows"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """How many workers must have a gradient before a round starts: a number, a share of the workers, "majority", "all",
@@ -88,10 +89,6 @@ class Quorum(RoundSettings):
     @property
     def acts_on_pieces(self) -> bool:
         return True
-
-    @property
-    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
-        return "rows"
 
     def start(self, worker: Worker) -> None:
         worker.agree_on_rounds(

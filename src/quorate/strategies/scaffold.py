@@ -105,6 +105,8 @@ class Controlled(ClientWork):
 class Scaffold(FederatedSettings):
     """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
+    _sparse_gradients = "refused"  # something dense is added to each gradient
+
     weigh: Literal["examples", "equal"] = "equal"
     """Weight of a client, as in `fed-avg`; only "equal" is supported."""
     server_rate: float = 1.0
@@ -118,10 +120,6 @@ class Scaffold(FederatedSettings):
             raise ConfigurationError("noise and secure hide deltas only, and scaffold sends control variates as well")
         if not self.server_rate > 0:
             raise ConfigurationError(f"server_rate is {self.server_rate}; it must be a number above 0")
-
-    @property
-    def sparse_gradients(self) -> Literal["rows", "local", "refused"]:
-        return "refused"  # something dense is added to each gradient
 
     def start(self, worker: Worker) -> Controlled:
         x = worker.parameters

@@ -26,7 +26,7 @@ class _Unconcerned:
     """Takes the place of a strategy, and of a `Reduction` and its settings, where none is concerned."""
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
-    sparse_gradients = "rows"
+    _sparse_gradients = "rows"
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
     codec = rule = error_feedback = None
@@ -177,6 +177,12 @@ class Rule:
         )
 
 
+def _sparse(strategy: Strategy) -> str:
+    from quorate.core.strategy import sparse_gradients_of
+
+    return sparse_gradients_of(strategy)
+
+
 def refusals(combination: Combination, *features: str) -> Iterator[Rule]:
     """Yield the rules, of these features only if any are named, that refuse `combination`."""
     chosen = combination, combination.strategy, combination.reduction
@@ -288,20 +294,20 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "refused",
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "refused",
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
          "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "
          "strategy that exchanges parameters, such as local-sgd"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows"
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows"
          and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
          "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
          "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and s.sparse_gradients == "rows" and s.meets == "rounds"
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds"
          and s.on_death == "continue",
          'the gradient of {c.sparse_table} is sparse, and the rows of a worker that dies may be lost in a round: set '
          'on_death="stop" beside {label}, or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
-         and (s.sparse_gradients == "rows" or getattr(s, "momentum", None) == "average"),
+         and (_sparse(s) == "rows" or getattr(s, "momentum", None) == "average"),
          "the gradient of {c.sparse_table} is sparse, and the momentum of {kind} is sparse as well. It grows to all "
          "rows that any step has touched, and can be neither copied nor saved: take momentum=0, SparseAdam or Adagrad"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.axes,

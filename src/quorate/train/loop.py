@@ -16,7 +16,7 @@ from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
-from quorate.core.strategy import Strategy, buffers_at_pauses, steps_apart
+from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
@@ -82,7 +82,7 @@ class Loop(StepObserver):
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy = strategy
         narrow = watched.reduction.narrow
-        exchanges_rows = strategy.sparse_gradients == "rows"
+        exchanges_rows = sparse_gradients_of(strategy) == "rows"
         of_model = optimizer, plain, model, header, is_coded, watched.host, narrow
         self.replica = Replica(*of_model, exchanges_rows=exchanges_rows)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)

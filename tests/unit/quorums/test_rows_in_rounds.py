@@ -107,4 +107,3 @@ def test_a_row_that_is_not_finite_is_left_out(capfd: pytest.CaptureFixture[str])
 def test_real_processes_add_late_rows() -> None:
     end = scene(2, settings={"wait_for": "all", "on_death": "stop"}).end(real=True)
     assert torch.equal(end, scene(2, settings={"wait_for": "all", "on_death": "stop"}).end())
-
