@@ -89,7 +89,7 @@ def restore(
     for entry, (old_entry, _) in zip(entries, olds_of_entries, strict=True):
         entry.vector = times(size / divisor, entry.vector)
         if rows is not None:
-            entry.measures = rows.restore(old_entry["rows"], workers / divisor)
+            entry.measures = rows.restore(old_entry["rows"], workers / divisor, entry.version)
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
         Kept(

@@ -223,12 +223,12 @@ class WorkerRounds:
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
 
-    def _rows_of(self, contribution: Flat, weight: float) -> tuple[float, Callable[[Sequence[Tensor]], None]]:
-        """Return the scale of the rows of a contribution, and what looks at their numbers."""
+    def _rows_of(self, contribution: Flat, weight: float) -> tuple[int, float, Callable[[Sequence[Tensor]], None]]:
+        """Return the version and the scale of the rows of a contribution, and what looks at their numbers."""
         scale = self._replica.optimizer.__dict__.get("grad_scale")
         unscaled = weight / self._divisor / (1.0 if scale is None else float(scale))
         gradients = self._replica.all_names, self._replica.all_gradients
-        return unscaled, lambda rows: self.watch.note_rows_not_finite(contribution, rows, *gradients)
+        return self.version, unscaled, lambda rows: self.watch.note_rows_not_finite(contribution, rows, *gradients)
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Return a copy of `vector` for a round: times its share of the world, with a header."""

@@ -2,10 +2,11 @@
 
 A worker sends the rows of a contribution to every other worker before it contributes, with a number. The number travels
 in the payload of the contribution, so that a round says whose rows belong to it, however late they are. Every worker
-adds them in order of rank and number. Rows of contributions that no round takes are discarded with the next ones.
+adds them in order of rank and number. Rows of contributions that no round takes are discarded when they are too old for
+the next one.
 
-Cost: per contribution, with P workers, P - 1 times the rows that were touched. Memory holds the rows of contributions
-that rounds have not taken.
+Cost: per contribution, with P workers, P - 1 times the rows that were touched. Memory holds the rows of all workers
+that rounds may still take.
 """
 
 from __future__ import annotations
@@ -40,25 +41,29 @@ class RowsInRounds:
             )
         self._replica, self._wire, self._agreed = replica, wire.channel("rows"), agreed
         self._number = 0
-        self._own: dict[int, Tensor] = {}
-        """The messages of this worker's contributions, by number, until a round has taken them."""
-        self._newest: dict[int, tuple[int, Tensor]] = {}
-        """By rank, the newest message that was received, and its number."""
+        self._rows: dict[int, dict[int, tuple[int, Tensor]]] = {rank: {} for rank in range(wire.size)}
+        """By rank and number, the rows that a round may take, and the round before which they were computed."""
+        others = [rank for rank in range(wire.size) if rank != wire.rank]
+        self._receives = {rank: self._wire.receive(rank, _TAG) for rank in others}
+        self._limit = 0 if agreed.late == "drop" else agreed.max_staleness
         self._sums = list[Rows | None]()
 
-    def contribute(self, scale: float, look: Callable[[Sequence[Tensor]], None]) -> int:
-        """Send `scale` times the rows in `.grad` to all workers, and return their number; `look` gets their numbers."""
+    def contribute(self, version: int, scale: float, look: Callable[[Sequence[Tensor]], None]) -> int:
+        """Send `scale` times the rows in `.grad` to all workers, and return their number.
+
+        They were computed after round `version`; `look` gets the numbers of the rows.
+        """
         tables, names = self._tables, self._replica.all_names[len(self._replica.trained) :]
         rows = [None if p.grad is None else rows_of(p.grad, name) for p, name in zip(tables, names, strict=True)]
         look([own.values for own in rows if own is not None])
-        return self._send(written(rows, [own is not None for own in rows], scale, tables).cpu())
+        return self._send(written(rows, [own is not None for own in rows], scale, tables).cpu(), version)
 
-    def _send(self, message: Tensor) -> int:
+    def _send(self, rows: Tensor, version: int) -> int:
         self._number += 1
-        self._own[self._number] = message
-        for rank in range(self._wire.size):
-            if rank != self._wire.rank:
-                self._wire.send(Message((message,), {"number": self._number}, shared=True), rank, _TAG)
+        self._rows[self._wire.rank][self._number] = version, rows
+        message = Message((rows,), {"number": self._number, "version": version}, shared=True)
+        for rank in self._receives:
+            self._wire.send(message, rank, _TAG)
         return self._number
 
     @property
@@ -71,24 +76,31 @@ class RowsInRounds:
         for rank, words in sorted(formed.measures.items()):
             stalenesses = [staleness for staleness, count in formed.contributors.get(rank, ()) for _ in range(count)]
             for word, staleness in zip(words, stalenesses, strict=True):
-                message = read(self._message(rank, word["rows"]), self._tables)
+                message = read(self._rows_of(rank, word["rows"]), self._tables)
                 weight = self._agreed.weight_of(staleness)
                 messages.append(message if weight == 1.0 else replace(message, scale=message.scale * weight))
+        self._forget(formed.number)
         self._sums = [sum_of(messages, place, table) for place, table in enumerate(self._tables)]
         norms = [float(torch.linalg.vector_norm(rows.values)) for rows in self._sums if rows is not None]
         return math.hypot(*norms)
 
-    def _message(self, rank: int, number: int) -> Tensor:
-        if rank == self._wire.rank:
-            message = self._own[number]
-            self._own = {other: x for other, x in self._own.items() if other > number}
-            return message
-        newest, message = self._newest.get(rank, (0, torch.empty(0)))
-        while newest < number:  # rows that no round has taken come before
-            _, received = self._wire.receive(rank, _TAG).wait()
-            newest, message = received.header["number"], received.tensors[0]
-        self._newest[rank] = newest, message
-        return message
+    def _rows_of(self, rank: int, number: int) -> Tensor:
+        while number not in self._rows[rank]:
+            self._receive(rank)
+        return self._rows[rank].pop(number)[1]
+
+    def _receive(self, rank: int) -> None:
+        _, message = self._receives[rank].wait()
+        self._receives[rank] = self._wire.receive(rank, _TAG)
+        self._rows[rank][message.header["number"]] = message.header["version"], message.tensors[0]
+
+    def _forget(self, newest: int) -> None:
+        """Discard the rows that are too old for the rounds after `newest`."""
+        for rank, rows in self._rows.items():
+            while rank in self._receives and self._receives[rank].done():
+                self._receive(rank)
+            for number in [number for number, (version, _) in rows.items() if newest - version > self._limit]:
+                del rows[number]
 
     def write(self, factor: float) -> None:
         """Make `factor` times the newest sum the gradients of tables in the next update by a round."""
@@ -104,8 +116,9 @@ class RowsInRounds:
 
     def kept(self, words: Sequence[Mapping[str, Any]], factor: float) -> list[Tensor]:
         """Return `factor` times the messages of contributions with these payloads, which no round has taken."""
-        return [scaled_message(self._own[word["rows"]], factor) for word in words]
+        return [scaled_message(self._rows[self._wire.rank][word["rows"]][1], factor) for word in words]
 
-    def restore(self, kept: Sequence[Tensor], factor: float) -> list[dict[str, Any]]:
+    def restore(self, kept: Sequence[Tensor], factor: float, version: int) -> list[dict[str, Any]]:
         """Send `factor` times these messages again, and return the payloads of their contributions."""
-        return [{"signed": [], "measured": None, "rows": self._send(scaled_message(x, factor))} for x in kept]
+        numbers = [self._send(scaled_message(x, factor), version) for x in kept]
+        return [{"signed": [], "measured": None, "rows": number} for number in numbers]

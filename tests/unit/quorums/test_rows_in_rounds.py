@@ -107,3 +107,11 @@ def test_a_row_that_is_not_finite_is_left_out(capfd: pytest.CaptureFixture[str])
 def test_real_processes_add_late_rows() -> None:
     end = scene(2, settings={"wait_for": "all", "on_death": "stop"}).end(real=True)
     assert torch.equal(end, scene(2, settings={"wait_for": "all", "on_death": "stop"}).end())
+
+
+@pytest.mark.parametrize("late", ["carry", "drop"])
+def test_rows_that_no_round_takes_are_discarded(late: str) -> None:
+    settings = {**LATE, "late": late, "max_staleness": 4}
+    seen = scene(2, pause=lambda rank, _: 0.02 + 0.07 * rank, steps=[60, 20], settings=settings).run()
+    for trainer in seen:
+        assert all(len(rows) <= 2 for rows in trainer.worker._rounds._rows._rows.values())
