@@ -192,7 +192,10 @@ def test_a_table_that_is_tied_to_a_layer_stays_dense() -> None:
         def forward(self, indices: Tensor) -> Tensor:
             return self.out(self.words(indices)).square()
 
-    end = Scene(size=2, model=Tied, make=SGD, loss=of_rank, steps=3).end()
+    def begin(trainer: Trainer) -> None:
+        assert trainer.worker.replica.sparse_tables == []
+
+    end = Scene(size=2, model=Tied, make=SGD, loss=of_rank, steps=3, begin=begin).end()
     assert_same(end, alone(Tied, 3, together))
 
 
@@ -371,3 +374,13 @@ def test_sums_that_go_on_after_deaths_are_the_same(size: int) -> None:
     ends = Scene(size=size, **fields, on_death="continue").ends()
     assert all(torch.equal(end, ends[0]) for end in ends)
     assert torch.equal(ends[0], Scene(size=size, **fields).ends()[0])
+
+
+def test_a_newcomer_gets_the_tables_and_contributes_rows() -> None:
+    fields: dict[str, Any] = {"model": Bags, "make": partial(torch.optim.Adagrad, lr=0.05), "loss": of_rank}
+    world = {"joiners": 1, "timeout": 20.0}
+    scene = Scene(size=2, **fields, steps=[40, 40, 10], pause=0.01, on_death="continue", world=world)
+    trainers = scene.run()
+    assert [trainer.step for trainer in trainers] == [40, 40, 10]
+    ends = [trainer.parameters for trainer in trainers]
+    assert all(torch.equal(end, ends[0]) for end in ends)
