@@ -115,3 +115,10 @@ def test_rows_that_no_round_takes_are_discarded(late: str) -> None:
     seen = scene(2, pause=lambda rank, _: 0.02 + 0.07 * rank, steps=[60, 20], settings=settings).run()
     for trainer in seen:
         assert all(len(rows) <= 2 for rows in trainer.worker._rounds._rows._rows.values())
+
+
+def test_a_table_freezes_and_thaws() -> None:
+    def before(trainer: Trainer) -> None:
+        trainer.model.words.weight.requires_grad_(trainer.step not in (3, 4))
+
+    assert_like_dense(before=before)
