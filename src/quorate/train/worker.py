@@ -428,8 +428,6 @@ def begin_rounds(
     settings = by_rule(reduction, settings, wire.size, seed, strategy)
     terms: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
     tape = place.context(Replaying).of(wire.rank, timer.name)
-    if replica.sparse_tables and tape is not None:
-        raise ConfigurationError("a run of rounds with sparse gradients cannot be replayed; replay another run")
     agreed = Agreed(
         **terms, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from quorate.core.errors import NotFinite
 from tests.support.scene import Scene, Trainer, parameters
 from tests.support.tables import Bags, of_rank
+from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
 
 SGD = partial(torch.optim.SGD, lr=0.05)
 LATE = {"wait_for": 1, "on_death": "stop"}
@@ -122,3 +123,18 @@ def test_a_table_freezes_and_thaws() -> None:
         trainer.model.words.weight.requires_grad_(trainer.step not in (3, 4))
 
     assert_like_dense(before=before)
+
+
+def test_a_worker_that_becomes_a_copy_of_another_one_passes_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_stand_still(monkeypatch)
+    small_logs(monkeypatch)
+
+    def stuck(rank: int, step: int) -> float:
+        if (rank, step) == (1, 5):
+            stand_still(1.0)
+        return 1.0 if (rank, step) == (1, 5) else 0.01
+
+    trainers = scene(pause=stuck, steps=[120, 30, 120], settings={**LATE, "patience": 0.1}).run()
+    assert trainers[1].worker._rounds.rounds._jumps > 0
+    ends = [trainer.parameters for trainer in trainers]
+    assert all(torch.equal(end, ends[0]) for end in ends)
