@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quorate.checkpoint.vectors import KeptVectors
+from quorate.core.errors import CheckpointError
 from quorate.core.resize import dealt
 from quorate.core.vectors import Flat, header_in, vector_on_cpu
 from quorate.means.headers import COUNTS
@@ -84,6 +85,11 @@ def restore(
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
     workers = first.get("workers", past)  # some of them may have died
+    if any(("rows" in entry) != (rows is not None) for old in olds for entry in old["entries"]):
+        raise CheckpointError(
+            "the checkpoint has gradients that were pending, of the same tables as here, but with another setting "
+            "sparse= of their layers; build these as they were when it was saved"
+        )
     olds_of_entries = [(entry, old.get("places", _PLACES)) for old in taken for entry in old["entries"]]
     entries = [_entry(entry, vectors, workers, size, places) for entry, places in olds_of_entries]
     for entry, (old_entry, _) in zip(entries, olds_of_entries, strict=True):

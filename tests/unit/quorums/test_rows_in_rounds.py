@@ -90,6 +90,15 @@ def test_pending_rows_are_in_checkpoints(before: int, after: int, tmp_path: Path
     torch.testing.assert_close(*ends, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_pending_gradients_of_the_other_kind_are_refused(sparse: bool, tmp_path: Path) -> None:
+    kept = scene(3, sparse=sparse, root=tmp_path, saves=[4], steps=5)
+    kept.run(parameters)
+    other = scene(3, sparse=not sparse, root=tmp_path, loads=True)
+    errors = [str(outcome.error) for outcome in other.outcomes() if outcome.error is not None]
+    assert any("another setting sparse=" in error for error in errors)
+
+
 def test_a_row_that_is_not_finite_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     def loss(trainer: Trainer) -> Tensor:
         words = trainer.model.words.weight
