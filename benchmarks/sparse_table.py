@@ -1,9 +1,10 @@
 """Does a table of a million rows, of which a step touches 0.1 %, cost by the rows that were touched?
 
-Two workers train one embedding and a linear layer with plain SGD in three ways that take turns (A B C, B C A, ...):
-with sparse gradients under all-reduce, with dense ones under all-reduce, and with sparse ones in torch DDP over gloo.
-In each step a worker touches 1,000 rows that are drawn for it. The figures are the time of a step, and the bytes that a
-worker sends in it, over those of the indices (4 bytes) and numbers of the rows that it has touched.
+Two workers train one embedding and a linear layer with plain SGD in four ways that take turns (A B C D, B C D A, ...):
+with sparse gradients under all-reduce and under a quorum of all, with dense ones under all-reduce, and with sparse ones
+in torch DDP over gloo. In each step a worker touches 1,000 rows that are drawn for it. The figures are the time of a
+step, and the bytes that a worker sends in it, over those of the indices (4 bytes) and numbers of the rows that it has
+touched.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 ROWS, WIDTH, TOUCHED = 1_000_000, 16, 1_000
-SPARSE, DENSE, DDP = "sparse", "dense", "DDP, sparse"
-WAYS = (SPARSE, DENSE, DDP)
-STEPS = {SPARSE: 40, DENSE: 4, DDP: 40}
+SPARSE, QUORUM, DENSE, DDP = "sparse", "quorum, sparse", "dense", "DDP, sparse"
+WAYS = (SPARSE, QUORUM, DENSE, DDP)
+STEPS = {SPARSE: 40, QUORUM: 40, DENSE: 4, DDP: 40}
 """Steps in a turn."""
 
 
@@ -44,7 +45,11 @@ def worker(turns: int) -> None:
             if name == DDP:
                 model = nn.parallel.DistributedDataParallel(model)
             else:
-                self.optimizer = quorate.distribute(self.optimizer, model, "all-reduce", compare_every=0, name=name)
+                settings: Any = {"wait_for": "all", "on_death": "stop"} if name == QUORUM else {}
+                strategy: Any = "quorum" if name == QUORUM else "all-reduce"
+                self.optimizer = quorate.distribute(
+                    self.optimizer, model, strategy, compare_every=0, name=name, **settings
+                )
                 self.meter = self.optimizer.__dict__["_quorate_worker"].timer._meter
             self.model, self.count = model, STEPS[name]
 
@@ -73,7 +78,7 @@ def worker(turns: int) -> None:
         figures = {name: ways[name].turn() for name in (*WAYS[first:], *WAYS[:first])}
         if world.is_first:
             print(json.dumps(figures), flush=True)
-    for name in (SPARSE, DENSE):
+    for name in (SPARSE, QUORUM, DENSE):
         ways[name].optimizer.finish()
 
 
@@ -91,9 +96,9 @@ def main() -> int:
     lines = [json.loads(line) for line in workers.json_lines(str(Path(__file__).resolve()), 2, "--worker", str(turns))]
     for name in WAYS:
         report.rows.append(record.figure(f"ms a step, {name}", [1e3 * line[name][0] for line in lines]))
-    for name in (SPARSE, DENSE):
+    for name in (SPARSE, QUORUM, DENSE):
         report.rows.append(record.figure(f"bytes sent / of rows touched, {name}", [line[name][1] for line in lines]))
-    for name in (DENSE, DDP):
+    for name in (QUORUM, DENSE, DDP):
         ratio = record.figure(f"step, {SPARSE} / {name}", [line[SPARSE][0] / line[name][0] for line in lines])
         report.rows.append(ratio)
         if name == DENSE:
