@@ -125,6 +125,17 @@ def test_every_round_has_the_bits_it_had(strategy: str, size: int, tmp_path: Pat
     assert found.is_equal, found
 
 
+def test_rounds_with_rows_of_sparse_gradients_have_the_bits_they_had(tmp_path: Path) -> None:
+    bags = "torch.nn.EmbeddingBag(40, 5, mode='sum', sparse=True)"
+    text = SCRIPT.replace("torch.nn.Sequential(", f"torch.nn.Sequential({bags}, ").replace("AdamW", "SGD")
+    text = text.replace("a + 0.1 * torch.randn_like(a)", "(7 * a).long() % 40").replace(
+        "model(x)", "model((7 * x).long() % 40)"
+    )
+    text = text.replace("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "")
+    found = replayed(tmp_path, "quorum", 3, text=text, wait_for=2, on_death="stop")
+    assert found.is_equal, found
+
+
 CODED = {"compress": "top-k", "density": 0.1, "dense_below": 4}
 CODECS: dict[str, dict[str, Any]] = {
     "top-k": {"density": 0.1},

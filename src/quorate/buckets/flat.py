@@ -89,6 +89,13 @@ def layout_of(
     return Layout(segments, tuple(replace(p, numel=n) for n, p in zip(sizes, parts, strict=True)), header)
 
 
+def words_of_tables(named: Sequence[tuple[str, Tensor]]) -> tuple[str, ...]:
+    """Return tables in words, for `vectors.with_tables`. Raises `ConfigurationError` as `layout_of`."""
+    for name, x in named:
+        _check(name, x)
+    return tuple(f"{name} {x.dtype} {tuple(x.shape)}" for name, x in named)
+
+
 def _as_filled(places: list[tuple[int, int]], parts: Sequence[Part]) -> tuple[list[tuple[int, int]], list[int]]:
     """Return `places` (part, offset) of tensors, with parts numbered in the order in which a backward pass fills them,
     and the old number of each part. The last dense part comes last, as the header is sent at the very end.

@@ -25,6 +25,7 @@ class ReadyGradients:
     `complete`). A part holds `scale` times the gradient, in the dtype of summation. `touched` holds, per parameter,
     whether its gradient has changed since the last call of `complete`, `began_without` whether it had none when the
     pass began. While it is `paused`, or `is_alone`, no part is sent; with `holds_parts` `complete` sends all parts.
+    Gradients of `tables` are in no part; `touched_tables` is their `touched`.
     Code that passes on views of `flat` sets `is_lent`; while such a view is held, the next pass packs into new memory,
     which `blank` makes.
     """
@@ -37,6 +38,7 @@ class ReadyGradients:
         blank: Callable[[], Flat] | None = None,
         *,
         is_unwritten: bool = False,
+        tables: Sequence[Parameter] = (),
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
         self._blank = blank if blank is not None else lambda: empty_vector(flat.layout)
@@ -46,7 +48,7 @@ class ReadyGradients:
         self.paused = 0
         """How many contexts are open in which no part is sent."""
         self.is_alone = self.holds_parts = False
-        self.touched = [False] * len(self._parameters)
+        self.touched, self.touched_tables = [False] * len(self._parameters), [False] * len(tables)
         self.fired = self.is_lent = self.has_graph = False
         self._is_outgrown = False
         """Whether `blank` makes vectors with another header since `flat` was made."""
@@ -60,6 +62,7 @@ class ReadyGradients:
             for index, (p, segment) in enumerate(zip(self._parameters, flat.layout.segments, strict=True))
             if p.requires_grad
         ]
+        self._hooks += [p.register_post_accumulate_grad_hook(self._hook_of_table(i)) for i, p in enumerate(tables)]
 
     @property
     def hands_on(self) -> bool:
@@ -126,6 +129,12 @@ class ReadyGradients:
 
         return note
 
+    def _hook_of_table(self, index: int) -> Callable[[Tensor], None]:
+        def note(table: Tensor) -> None:
+            self.fired = self.touched_tables[index] = True
+
+        return note
+
     def _hand_on(self) -> None:
         while self._handed_on < len(self._parts) - 1 and not self._missing[self._handed_on]:
             self._pack_and_hand_on(self._handed_on)
@@ -172,6 +181,8 @@ class ReadyGradients:
         """End a backward pass without sending its gradients; return which were touched."""
         touched, self.touched = self.touched, [False] * len(self._parameters)
         self.fired = False
+        if self.touched_tables:
+            self.touched_tables = [False] * len(self.touched_tables)
         self._reset()
         return touched
 

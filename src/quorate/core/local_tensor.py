@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -20,6 +21,12 @@ def local(x: Tensor) -> Tensor:
         return x
     piece: Tensor | None = getattr(x, "_local_tensor", None)
     return x if piece is None else piece
+
+
+def numbers_in(gradient: Tensor) -> Tensor:
+    """Return the local numbers of a gradient, in its memory: those of its rows where it is sparse."""
+    x = local(gradient).detach()
+    return x._values() if x.layout == torch.sparse_coo else x
 
 
 def is_sharded(x: Tensor) -> bool:

@@ -196,6 +196,9 @@ class Strategy(ABC):
     differences from copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what
     a codec leaves out.
     """
+    _sparse_gradients: ClassVar[Literal["rows", "refused"] | None] = None
+    """See `sparse_gradients_of`; None: it follows from the others."""
+
     reduction: ClassVar[Mapping[str, object]] = {}
     """The default of `compress`, and of the settings beside it, by name."""
 
@@ -338,6 +341,20 @@ def steps_apart(strategy: Strategy) -> bool:
 def copies_buffers(strategy: Strategy) -> bool:
     """Return whether workers get rank 0's forward buffers in each step."""
     return strategy.buffers == "rank0-each-step"
+
+
+def sparse_gradients_of(strategy: Strategy) -> Literal["rows", "local", "refused"]:
+    """Return the exchange of tables whose gradients are sparse (`Embedding(sparse=True)`).
+
+    "rows": the rows that a step has touched are exchanged. "local": only the worker's own optimizer gets such
+    gradients, and the parameters are exchanged in full. "refused": vectors of gradients are formed, which have no
+    sparse numbers.
+    """
+    if strategy._sparse_gradients is not None:
+        return strategy._sparse_gradients
+    is_synchronous = strategy.agrees_in_backward and getattr(strategy, "after", None) != 0
+    forms_vectors = is_synchronous or strategy.replicas == "equal"
+    return "refused" if forms_vectors or (strategy.meets, strategy.replicas) == ("servers", "meet") else "local"
 
 
 def buffers_at_pauses(strategy: Strategy) -> Literal["none", "mean", "rank0"]:

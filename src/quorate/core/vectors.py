@@ -61,11 +61,14 @@ class Layout:
     segments: tuple[Segment, ...]
     parts: tuple[Part, ...]
     header: int
+    _tables: tuple[str, ...] = ()
+    """The names, dtypes and shapes of tables that are trained beside the vector, as their gradients are sparse."""
 
     @cached_property
     def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
+        text += repr(self._tables) if self._tables else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -73,7 +76,7 @@ class Layout:
         if not self.header:
             return self
         *parts, last = self.parts
-        return Layout(self.segments, (*parts, replace(last, numel=last.numel - self.header)), 0)
+        return replace(self, parts=(*parts, replace(last, numel=last.numel - self.header)), header=0)
 
     @cached_property
     def _on_cpu(self) -> Layout:
@@ -198,6 +201,16 @@ def digest_of(layout: Layout) -> str:
     return layout._digest
 
 
+def with_tables(layout: Layout, tables: Sequence[str]) -> Layout:
+    """Return `layout` beside which tables of these names, dtypes and shapes are trained."""
+    return replace(layout, _tables=tuple(tables))
+
+
+def tables_beside(layout: Layout) -> tuple[str, ...]:
+    """Return the names, dtypes and shapes of the tables that are trained beside the vector."""
+    return layout._tables
+
+
 def bare_layout(layout: Layout) -> Layout:
     """Return `layout` without a header."""
     return layout._bare
@@ -206,7 +219,7 @@ def bare_layout(layout: Layout) -> Layout:
 def with_longer_header(layout: Layout, more: int) -> Layout:
     """Return `layout` with `more` numbers behind its header, which count as part of it."""
     *parts, last = layout.parts
-    return Layout(layout.segments, (*parts, replace(last, numel=last.numel + more)), layout.header + more)
+    return replace(layout, parts=(*parts, replace(last, numel=last.numel + more)), header=layout.header + more)
 
 
 def layout_on_cpu(layout: Layout) -> Layout:

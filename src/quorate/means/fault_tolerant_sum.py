@@ -12,7 +12,7 @@ worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +58,8 @@ class FaultTolerantSum:
         self.counted = wire.size
         """The number of workers whose contributions are in the newest sum."""
         self.newest_header: Tensor | None = None
+        self.newest_rows: Sequence[Tensor] = ()
+        """The rows beside the newest sum, of the workers whose contributions are in it."""
         self.is_whole = True
         """Whether all workers live, as far as sums have shown."""
         self._calls = 0
@@ -111,16 +113,28 @@ class FaultTolerantSum:
         except QuorateError:
             self._lacks_parts = True  # `start`, or the wait for the sum, raises the cause
 
-    def start(self, x: Flat, kept: Callable[[], Flat]) -> Work[Flat]:
+    def start(
+        self,
+        x: Flat,
+        kept: Callable[[], Flat],
+        rows: Tensor | None = None,
+        exchange: Callable[[Tensor], Work[list[Tensor]]] | None = None,
+    ) -> Work[Flat]:
         """Launch the parts that `part_ready` has not, and return the sum of all.
 
         It is written into `x`, or into new memory if it is formed again: earlier exchanges may still write into `x`.
-        `kept` returns the contribution once more, with zeros in `changed`.
+        `kept` returns the contribution once more, with zeros in `changed`. `rows` belong to it, and `exchange` gives
+        the rows of all; those in the sum are `newest_rows`.
         """
         self._calls += 1
         whole = self._launched(x, kept)
         work = self.of.abandon(x) if whole is None else whole
-        self.under_way.append(_Sum(self, self._calls, x, kept, work, is_whole=whole is not None))
+        exchanged: Work[list[Tensor]] | None = None
+        if whole is not None and rows is not None and exchange is not None:
+            with suppress(PeerFailed):  # the board will report the death
+                exchanged = exchange(rows)
+        is_whole = whole is not None and (rows is None or exchanged is not None)
+        self.under_way.append(_Sum(self, self._calls, x, kept, work, (rows, exchanged), is_whole=is_whole))
         self._lacks_parts = False
         return self.under_way[-1]
 
@@ -184,10 +198,15 @@ class _Sum:
         x: Flat,
         kept: Callable[[], Flat],
         dense: Work[Any],
+        rows: tuple[Tensor | None, Work[list[Tensor]] | None] = (None, None),
         *,
         is_whole: bool,
     ) -> None:
-        """Wait for `dense`, all parts that were launched, before all else; `is_whole`: no part is missing."""
+        """Wait for `dense`, all parts that were launched, before all else; `is_whole`: no part is missing. `rows` are
+        those of this worker, if any, and their exchange."""
+        self._rows, self._exchanged = rows
+        self._received: Sequence[Tensor] = ()
+        """The rows of all."""
         self._reducer, self._wire, self._x, self._kept = reducer, reducer.wire, x, kept
         self._dense: Work[Any] | None = dense
         self._key = f"{reducer.wire.name}/sum/{number}"
@@ -215,7 +234,8 @@ class _Sum:
 
     def look(self) -> None:
         """Move on without waiting; raises `WireTimeout` while the sum is not over, and the errors of `wait`."""
-        if self._dense is not None and not self._dense.done():
+        works = [] if self._dense is None else [self._dense, *([self._exchanged] if self._exchanged else [])]
+        if not all(work.done() for work in works):
             raise WireTimeout("a sum is under way", ())
         self._move_on(0.0, 0.0)
         if not self._is_over:
@@ -238,7 +258,7 @@ class _Sum:
                         f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum{error.record}",
                         late,
                     ) from None
-        self._reducer.counted = self._counted
+        self._reducer.counted, self._reducer.newest_rows = self._counted, self._received
         is_here = header_in(self._x).device.type == "cpu"  # its view would hold the memory of the whole sum
         self._reducer.newest_header = None if is_here else self._read
         return self._x
@@ -247,6 +267,8 @@ class _Sum:
         if self._dense is not None:
             try:
                 self._dense.wait(left)
+                if self._exchanged is not None:
+                    self._received = self._exchanged.wait(left)
                 if self._has and self._header is None:
                     here = self._reducer.of.header_of(self._x)
                     self._header = self._wire.on_host(header_in(self._x)) if here is None else Done(here)
@@ -268,7 +290,8 @@ class _Sum:
             self._over()
         elif how is not None:
             self._reducer.is_whole = self._has_changed and self._reducer.is_whole
-            self._anew = self._reducer.survivors.gather(Message(self._reducer.of.message(self._kept())), "sum")
+            own = self._reducer.of.message(self._kept()), () if self._rows is None else (self._rows,)
+            self._anew = self._reducer.survivors.gather(Message((*own[0], *own[1])), "sum")
 
     def _how(self, seconds: float) -> bytes | None:
         """Return the decision on this sum: it counts, or it is formed again; None where it is open."""
@@ -303,6 +326,9 @@ class _Sum:
         # Some workers may not know yet on which host a newcomer is.
         hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in messages]
         tensors = [message.tensors for message in messages.values()]
+        if self._rows is not None:
+            self._received = [own[-1] for own in tensors]
+            tensors = [own[:-1] for own in tensors]
         self._x = self._reducer.of.sum_of(tensors, list(messages), hosts, self._x)
         self._counted, self._read = len(messages), None
         self._over()

@@ -182,7 +182,7 @@ class Headers:
             self._are_finite = self._are_finite and (not waits or not bool(self._flag))
         self._put(header, weight)
         if not self._are_finite:
-            self._announced.finite.note(self._replica.names, self._replica.gradients)
+            self._announced.finite.note(self._replica.all_names, self._replica.all_gradients)
             header[self._bad_from + self._rank], self._are_finite, self._has_noted = 1.0, True, True
         noise = self._announced.noise
         if noise.due_at <= noise.timer.rounds:
@@ -268,12 +268,17 @@ class Headers:
         square, *bad = measured.tolist()
         return [*header[:SQUARE], square, *header[SQUARE + 1 : self._bad_from], *bad]
 
-    def learn_late(self, header: list[float], sums: Flat, wire: Wire, counted: int) -> None:
-        """Note that the next step reads what GPUs have measured of this sum, which this one does not wait for."""
+    def learn_late(
+        self, header: list[float], sums: Flat, wire: Wire, counted: int, rows: Sequence[Tensor] = ()
+    ) -> None:
+        """Note that the next step reads what GPUs have measured of this sum, which this one does not wait for.
+
+        `rows` are the sums of the rows of tables, which belong to it.
+        """
         mean = None
         if header[MEASURED] > 0 and not any(header[self.changed]):
             factor = counted / header[WEIGHT]
-            squares = [torch.linalg.vector_norm(x).float().square() for x in numbers_of(sums)]
+            squares = [torch.linalg.vector_norm(x).float().square() for x in (*numbers_of(sums), *rows)]
             mean = wire.on_host(torch.stack(squares).sum() * factor**2)
         step = self._announced.noise.timer.steps + 1
         self._late = Late(header, self.measured_in(sums, wire), mean, counted, step)
@@ -334,7 +339,7 @@ class Headers:
         if any(header[self._bad_from :]):
             self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
         if self._rank in self.bad and not self._has_noted:
-            self._announced.finite.note(self._replica.names, self._replica.gradients)
+            self._announced.finite.note(self._replica.all_names, self._replica.all_gradients)
         self._has_noted = False
 
     def copy_buffers(self, header: Sequence[float], sums: Flat) -> None:
@@ -342,11 +347,14 @@ class Headers:
         if self._announced.buffers is not None:
             self._announced.buffers.copy(header[BUFFERS], header_in(sums)[self.length :])
 
-    def measure(self, header: Sequence[float], mean: Flat, counted: int) -> None:
-        """Measure the `mean` of the gradients of `counted` workers, unless parts changed after they were sent."""
+    def measure(self, header: Sequence[float], mean: Flat, counted: int, rows: Sequence[Tensor] = ()) -> None:
+        """Measure the `mean` of the gradients of `counted` workers, and its `rows` of tables.
+
+        Nothing is measured if parts changed after they were sent.
+        """
         if not any(header[self.changed]):
             gradients = counted - round(header[ENDED] + header[PAUSED])
-            squares, step = square_of(numbers_of(mean)), self._announced.noise.timer.steps + 1
+            squares, step = square_of([*numbers_of(mean), *rows]), self._announced.noise.timer.steps + 1
             self._announced.noise.saw(header[SQUARE], header[MEASURED], header[WEIGHT], gradients, squares, step)
 
 

@@ -34,6 +34,7 @@ from quorate.means.headers import (
 )
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
+from quorate.means.table_means import TableMeans
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
 from quorate.observe.step_times import StepTimer, Timed
@@ -124,7 +125,10 @@ class MeansOfAll:
             self._launch if overlaps and not self._stays else None,
             self._blank,
             is_unwritten=is_unwritten,
+            tables=replica.sparse_tables,
         )
+        self.tables = TableMeans(replica, wire, self.ready, self.headers.look) if replica.sparse_tables else None
+        """The means of tables whose gradients are sparse, which are formed beside every mean of vectors."""
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
         self._away = 0.0
         self.edits: Literal["none", "alike", "unlike"] = "none"
@@ -244,10 +248,12 @@ class MeansOfAll:
 
         headers_summed = list[Work[Tensor]]()
         with self._timer.spending("encode"):
+            message = None if self.tables is None else self.tables.message(self.ready.scale)
             self.ready.complete(write_header)
-            launched = self.reducer.start(self.ready.flat, lambda: self.ready.again(write_again))
+            works = self._launched(self.ready.flat, lambda: self.ready.again(write_again), message)
 
-        def finish(sums: list[Flat]) -> Flat:
+        def finish(sums: list[Any]) -> Flat:
+            rows: Sequence[Tensor] = () if self.tables is None else self.tables.take(self._received(sums))
             if not headers_summed:
                 header = headers.of_sum(self._header_in(sums[0]))
             elif headers.waits_for_bad:
@@ -256,7 +262,7 @@ class MeansOfAll:
                 header = headers.of_sum(torch.tensor(own, dtype=torch.float64))
             else:
                 header = headers.of_sum(headers_summed[0].wait())
-                headers.learn_late(header, sums[0], self.wire, self.reducer.counted)
+                headers.learn_late(header, sums[0], self.wire, self.reducer.counted, rows)
             self._learn(header)
             headers.learn_gradients(header)
             for part, changed in enumerate(header[headers.changed]):
@@ -266,14 +272,32 @@ class MeansOfAll:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
             weight = self._weight_in(header)
-            mean = self._scaled(sums[0], weight, weight)
+            mean: Flat = self._scaled(sums[0], weight, weight)
+            for values in rows:
+                values.mul_(self._factor(weight))
             if header[WEIGHT] > self.reducer.counted:  # examples or terms, and no workers
                 self._timer.contributors = round(max(header[COUNTS : headers.changed.start], default=0.0))
             if header[MEASURED] > 0 and (not headers_summed or headers.waits_for_bad):
-                headers.measure(header, mean, self.reducer.counted)
+                headers.measure(header, mean, self.reducer.counted, rows)
             return mean
 
-        return Together([Followed(launched) if self._follows else launched], finish, self.wire.clock)
+        return Together(works, finish, self.wire.clock)
+
+    def _launched(self, x: Flat, kept: Callable[[], Flat], rows: Tensor | None) -> list[Work[Any]]:
+        """Launch a sum, and the exchange of the rows beside it."""
+        tables = self.tables
+        if tables is None or rows is None:
+            launched = self.reducer.start(x, kept)
+            return [Followed(launched) if self._follows else launched]
+        if isinstance(self.reducer, FaultTolerantSum):
+            return [self.reducer.start(x, kept, rows, tables.exchange)]
+        launched = self.reducer.start(x, kept)
+        return [Followed(launched) if self._follows else launched, tables.exchange(rows)]
+
+    def _received(self, sums: list[Any]) -> Sequence[Tensor]:
+        """Return the rows of all from the results of works that `_launched` has returned."""
+        received: Sequence[Tensor] = sums[1] if len(sums) > 1 else ()
+        return self.reducer.newest_rows if isinstance(self.reducer, FaultTolerantSum) else received
 
     def _header_in(self, sums: Flat) -> Tensor:
         """Return the header of a sum on the CPU; a GPU is waited for."""
@@ -286,18 +310,16 @@ class MeansOfAll:
     def _summed(self, sent: Flat, own: Tensor, kept: Callable[[Flat], Callable[[], Flat]]) -> Work[tuple[Flat, Tensor]]:
         """Launch the sum of a vector with the header `own`, which is on the CPU."""
         header, headers = header_in(sent), self._header_wire
+        rows = None if self.tables is None else self.tables.empty_message()
         if headers is not None:
             header.zero_()
-            works: list[Work[Any]] = [
-                Followed(self.reducer.start(sent, kept(sent))),
-                headers.all_reduce(own[: self.headers.length].double()),
-            ]
-            return Together(works, lambda results: (results[0], results[1]), self.wire.clock)
+            works = self._launched(sent, kept(sent), rows)
+            works.append(headers.all_reduce(own[: self.headers.length].double()))
+            return Together(works, lambda results: (results[0], results[-1]), self.wire.clock)
         if header.device.type != "cpu":
             header.copy_(to_device(own, header))
-        launched = self.reducer.start(sent, kept(sent))
-        work = Followed(launched) if self._follows else launched
-        return Together([work], lambda sums: (sums[0], self._header_in(sums[0])), self.wire.clock)
+        works = self._launched(sent, kept(sent), rows)
+        return Together(works, lambda sums: (sums[0], self._header_in(sums[0])), self.wire.clock)
 
     def _learn_alone(self, weight: float) -> None:
         """Handle a gradient without other replicas: there is no mean to form, and gradients stay in place."""
@@ -342,6 +364,8 @@ class MeansOfAll:
         """Make `value` the `.grad` of every parameter that any worker used."""
         if not (self._stays and value is self.ready.flat):
             self.ready.write(value, self._replica.used)
+        if self.tables is not None:
+            self.tables.write()
 
     def _repeat(self, part: int, sums: Flat) -> None:
         """Sum a part again that changed on some worker after it was sent; the header of the sum stays."""
@@ -384,8 +408,11 @@ class MeansOfAll:
         self._timer.contributors = round(contributors or 0)
         if self._has_outcomes:
             self._watches.exclusions.saw(self.reducer.outcome)
-        factor = self.reducer.factor(self.size, weight) if weight else 1.0
+        factor = self._factor(weight)
         return sums if factor == 1.0 else sums.mul_(factor)
+
+    def _factor(self, weight: float) -> float:
+        return self.reducer.factor(self.size, weight) if weight else 1.0
 
     def shadow_until_ended(self, others: Sequence[MeansOfAll]) -> None:
         """Take part in the means of `others` (this one included) with weight 0 until all workers have ended.

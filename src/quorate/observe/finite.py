@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, NotFinite, ranks_in_words
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import numbers_in
 from quorate.core.telling import tell
 from quorate.wire.failure import host_of
 
@@ -83,7 +83,7 @@ class Finite:
     def note(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
         """Remember the first parameter whose gradient is not finite."""
         pairs = zip(names, gradients, strict=True)
-        self.first = next((name for name, x in pairs if x is not None and not is_finite([local(x)])), "")
+        self.first = next((name for name, x in pairs if x is not None and not is_finite([numbers_in(x)])), "")
 
     def leaves_out(self, ranks: Sequence[int], number: int, *, is_scaled: bool) -> bool:
         """Return whether the update of round `number` is left out, as `ranks` have sent non-finite gradients.

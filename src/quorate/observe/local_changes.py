@@ -156,7 +156,7 @@ class LocalChanges:
 
     def _sampled(self) -> int:
         """Return the checksum of samples of parameters and optimizer state."""
-        return Sample([*self._replica.trained, *(x for _, x in self._state())]).checksum
+        return Sample([*self._replica.all_trained, *(x for _, x in self._state())]).checksum
 
     def _newest_step(self) -> tuple[Sample, Sample] | None:
         """Return samples of the gradient of the newest update; None if it was not sampled, or made elsewhere."""
@@ -170,7 +170,7 @@ class LocalChanges:
         if not self._whole_state or self._replica.momentum is not None:  # it is of this worker's own gradients
             return []
         tensors, state = [], self._replica.optimizer.state
-        for name, p in zip(self._replica.names, self._replica.trained, strict=True):
+        for name, p in zip(self._replica.all_names, self._replica.all_trained, strict=True):
             kept = state.get(p)
             if kept:
                 tensors += [(f"{key} of {name}", x) for key, x in sorted(kept.items()) if isinstance(x, Tensor)]
@@ -180,12 +180,12 @@ class LocalChanges:
 
     def gradient_agreed(self) -> None:
         """Sample the agreed gradient that the backward pass has left in `.grad`; called where `samples_step`."""
-        self._gradients, self._sampled_at = (Sample(self._replica.gradients), None), self._timer.rounds
+        self._gradients, self._sampled_at = (Sample(self._replica.all_gradients), None), self._timer.rounds
 
     def step_begins(self) -> None:
         """Sample the gradient at the step; called where `samples_step`."""
         if self._gradients is not None and self._gradients[1] is None:
-            self._gradients = self._gradients[0], Sample(self._replica.gradients)
+            self._gradients = self._gradients[0], Sample(self._replica.all_gradients)
 
     # -- what all have signed
 
@@ -242,7 +242,7 @@ class LocalChanges:
         if not self._samples:
             return Values(options)
         state = {name: digest(x) for name, x in self._state()}
-        values = Values(options, [digest(x) for x in self._replica.trained], state)
+        values = Values(options, [digest(x) for x in self._replica.all_trained], state)
         if (step := self._newest_step()) is None:
             return values
         before, after = (sample.checksums() for sample in step)
@@ -329,7 +329,7 @@ class LocalChanges:
         """Return the name of the first tensor in which workers differ."""
         columns = enumerate(zip(*values.values(), strict=False))
         at = next((place for place, column in columns if len(set(column)) > 1), None)
-        return "how many tensors there are" if at is None else self._replica.names[at]
+        return "how many tensors there are" if at is None else self._replica.all_names[at]
 
 
 def _are_equal(values: Mapping[int, Any]) -> bool:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quorate.checkpoint.vectors import KeptVectors
+from quorate.core.errors import CheckpointError
 from quorate.core.resize import dealt
 from quorate.core.vectors import Flat, header_in, vector_on_cpu
 from quorate.means.headers import COUNTS
+from quorate.quorums.rows_in_rounds import RowsInRounds
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import kept_moments, restore_moments
 from quorate.rounds.buffer import Entry, Kept, Ledger
@@ -27,7 +29,9 @@ _PLACES = 7
 """Numbers before the counts in a header, for checkpoints that do not say how many there are."""
 
 
-def kept_of(rounds: AnyRounds, replica: Replica, size: int, divisor: int) -> dict[str, Any]:
+def kept_of(
+    rounds: AnyRounds, replica: Replica, size: int, divisor: int, rows: RowsInRounds | None = None
+) -> dict[str, Any]:
     """Return the state of one worker's rounds for a checkpoint, in which contributions are divided by `size`.
 
     They were divided by `divisor` so far; where that is `size`, vectors are not copied.
@@ -47,6 +51,7 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int, divisor: int) -> dic
                 "weight": entry.weight,
                 "count": entry.count,
                 "vector": vectors.written(times(divisor / size, entry.vector)),
+                **({} if rows is None else {"rows": rows.kept(entry.measures, divisor / size)}),
             }
             for entry in kept.entries
         ],
@@ -60,7 +65,13 @@ def kept_of(rounds: AnyRounds, replica: Replica, size: int, divisor: int) -> dic
 
 
 def restore(
-    rounds: AnyRounds, replica: Replica, olds: Sequence[dict[str, Any]], rank: int, size: int, divisor: int
+    rounds: AnyRounds,
+    replica: Replica,
+    olds: Sequence[dict[str, Any]],
+    rank: int,
+    size: int,
+    divisor: int,
+    rows: RowsInRounds | None = None,
 ) -> list[str]:
     """Restore the rounds of worker `rank` of `size` from the states of all old workers; return notes for the user.
 
@@ -74,11 +85,17 @@ def restore(
         for name, value in old["ledger"].items():
             setattr(ledger, name, getattr(ledger, name) + value)
     workers = first.get("workers", past)  # some of them may have died
-    entries = [
-        _entry(entry, vectors, workers, size, old.get("places", _PLACES)) for old in taken for entry in old["entries"]
-    ]
-    for entry in entries:
+    if any(("rows" in entry) != (rows is not None) for old in olds for entry in old["entries"]):
+        raise CheckpointError(
+            "the checkpoint has gradients that were pending, of the same tables as here, but with another setting "
+            "sparse= of their layers; build these as they were when it was saved"
+        )
+    olds_of_entries = [(entry, old.get("places", _PLACES)) for old in taken for entry in old["entries"]]
+    entries = [_entry(entry, vectors, workers, size, places) for entry, places in olds_of_entries]
+    for entry, (old_entry, _) in zip(entries, olds_of_entries, strict=True):
         entry.vector = times(size / divisor, entry.vector)
+        if rows is not None:
+            entry.measures = rows.restore(old_entry["rows"], workers / divisor, entry.version)
     own: dict[str, Any] = olds[rank] if rank < past else {"step": 0.0, "options": None}
     rounds.restore(
         Kept(
@@ -148,6 +165,7 @@ def _joined(entries: Sequence[Entry]) -> list[Entry]:
             total.vector = total.vector + entry.vector
             total.weight += entry.weight
             total.count += entry.count
+            total.measures = total.measures + entry.measures
     return [sums[version] for version in sorted(sums)]
 
 

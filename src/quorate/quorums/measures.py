@@ -16,8 +16,11 @@ def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: b
     return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
 
 
-def with_checksums(values: list[float | None] | None, checksums: Sequence[Any]) -> Any:
-    """Return the payload of a contribution: the measured values, and the checksums of `LocalChanges`, if any."""
+def payload_of(values: list[float | None] | None, checksums: Sequence[Any], rows: int | None = None) -> Any:
+    """Return the payload of a contribution: its measured values, the checksums of `LocalChanges`, if any, and the
+    number of its rows of sparse tables."""
+    if rows is not None:
+        return {"signed": checksums, "measured": values, "rows": rows}
     return {"signed": checksums, "measured": values} if checksums else values
 
 

@@ -92,6 +92,14 @@ class RoundWatch:
             finite.note([s.name for s in vector.layout.segments], grads)
             put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
 
+    def note_rows_not_finite(
+        self, vector: Flat, rows: Sequence[Tensor], names: Sequence[str], grads: Sequence[Tensor | None]
+    ) -> None:
+        """Note the same of the `rows` of sparse tables that go with a contribution."""
+        if self._finite.looks and not self._finite.sees(rows):
+            self._finite.note(names, grads)
+            put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
+
     def measure_gradient(self, gradient: Flat, weight: float) -> None:
         """Note the squared norm of a gradient of `weight` in its header, before it travels."""
         if self._noise is not None and self._number >= self._noise_at:

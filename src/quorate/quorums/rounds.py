@@ -29,7 +29,6 @@ from quorate.core.vectors import (
     count_holders,
     empty_vector,
     header_in,
-    in_layout,
     layout_on_cpu,
     nbytes_of,
     pack,
@@ -39,10 +38,12 @@ from quorate.core.vectors import (
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
+from quorate.quorums.fragment_means import mean_of_fragments
 from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
-from quorate.quorums.measures import measured_in, measures_of, with_checksums
+from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
+from quorate.quorums.rows_in_rounds import RowsInRounds
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
 from quorate.replica.options_in_force import OptionsByPlace
@@ -133,6 +134,7 @@ class WorkerRounds:
         arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self
         self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
+        self._rows = RowsInRounds(replica, wire, agreed) if replica.sparse_tables else None
         self._votes = coding is not None and coding.votes
         is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
@@ -147,6 +149,8 @@ class WorkerRounds:
     def lay_out(self, layout: Layout) -> None:
         """Lay out the vectors of rounds by `layout` from now on; all workers call this while nothing is in flight."""
         self._mean = None
+        if self._replica.sparse_tables and self._rows is None:
+            self._rows = RowsInRounds(self._replica, self._wire, self._agreed)
         self.rounds.lay_out(layout_on_cpu(layout))
         if self._views is not None:
             self._views.close()
@@ -180,8 +184,9 @@ class WorkerRounds:
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
             if self._views is not None and self._views.lent is not None:
                 about["is_lent"] = self._views.lent
-            if contribution is not None and (checksums := self.watch.take_words()):
-                about["measures"] = with_checksums(about.get("measures"), checksums)
+            if contribution is not None:
+                rows = None if self._rows is None else self._rows.contribute(*self._rows_of(contribution, share))
+                about["measures"] = payload_of(about.get("measures"), self.watch.take_words(), rows)
             work = self.rounds.contribute(contribution, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
@@ -218,6 +223,13 @@ class WorkerRounds:
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
 
+    def _rows_of(self, contribution: Flat, weight: float) -> tuple[int, float, Callable[[Sequence[Tensor]], None]]:
+        """Return the version and the scale of the rows of a contribution, and what looks at their numbers."""
+        scale = self._replica.optimizer.__dict__.get("grad_scale")
+        unscaled = weight / self._divisor / (1.0 if scale is None else float(scale))
+        gradients = self._replica.all_names, self._replica.all_gradients
+        return self.version, unscaled, lambda rows: self.watch.note_rows_not_finite(contribution, rows, *gradients)
+
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Return a copy of `vector` for a round: times its share of the world, with a header."""
         packed = scale_into(vector, weight / self._divisor, self.rounds.blank())
@@ -247,7 +259,8 @@ class WorkerRounds:
         can_step, is_finite = self._whole.all_are(
             not float(attributes["found_inf"]) if "found_inf" in attributes else True, are_finite
         )
-        if not can_step or all(grad is None for grad in grads):
+        has_rows = any(p.grad is not None for p in self._replica.sparse_tables)
+        if not can_step or not (has_rows or any(grad is not None for grad in grads)):
             return None
         if flat is not None and is_finite:
             return self._stepped(flat, weight, vector)
@@ -375,9 +388,13 @@ class WorkerRounds:
         factor = self._divisor / divisor
         self._replica.used = used_in(round.sum, len(self._replica.trained))
         sum_norm = self._norm(round.sum) if self._clip_norm is not None or self._measures else math.nan
+        if self._rows is not None:
+            sum_norm = math.hypot(sum_norm, self._rows.take(round))
         norm = factor * sum_norm
         if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
+        if self._rows is not None:
+            self._rows.write(factor)
         own_count = sum(count for _, count in round.contributors.get(wire.rank, ()))
         self._learn_delay(round)
         smoothing = 1.0 if momentum is None else momentum.smoothing
@@ -431,11 +448,13 @@ class WorkerRounds:
         self.rounds.ask_for_save(request)
 
     def kept(self) -> dict[str, Any]:
-        return {**kept_of(self.rounds, self._replica, self._wire.size, self._divisor), **momentum_kept(self._replica)}
+        of = self.rounds, self._replica, self._wire.size, self._divisor, self._rows
+        return {**kept_of(*of), **momentum_kept(self._replica)}
 
     def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
         restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
-        return restore(self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor)
+        of = self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor
+        return restore(*of, self._rows)
 
     # -- rounds.rounds.Replica
 
@@ -475,26 +494,3 @@ def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]
 def on_cpu(fragments: Sequence[Layout]) -> Fragments:
     """Return `fragments` laid out on the CPU, where rounds are formed."""
     return Fragments(tuple(layout_on_cpu(layout) for layout in fragments))
-
-
-def mean_of_fragments(
-    round: Round, fragments: Fragments, rank: int, watch: RoundWatch, learners: Sequence[int] = ()
-) -> Mean | None:
-    """Return the sums of `round` by fragment, not divided; None if some sum is not finite and is left out.
-
-    `learners` says which learner each worker is of, if learners are of several workers.
-    """
-    assert round.sum is not None
-    parts = fragments.split(round.sum) if round.is_pause else [round.sum]
-    are_left_out = [watch.leaves_out(round, part, is_scaled=False) for part in parts]
-    if any(are_left_out):
-        return None
-    first = 0 if round.is_pause else fragments.number(round.number)
-    living = {learner for rank, learner in enumerate(learners) if rank not in round.missing}
-    return Mean(
-        mean=round.sum,
-        contributions=sum(count for _, count in round.contributors.get(rank, ())),
-        payloads=round.measures,
-        learners=round.alive if not learners else len(living),
-        fragments={number: in_layout(x, fragments.layouts[number]) for number, x in enumerate(parts, first)},
-    )

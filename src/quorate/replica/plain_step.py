@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
+from quorate.core.local_tensor import as_piece_of, exchange_numbers, numbers_in
 from quorate.core.precision import widest
 from quorate.core.vectors import Flat
 
@@ -137,7 +137,7 @@ def _unscale(optimizer: Optimizer, scale: torch.Tensor) -> None:
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:
-                kinds.setdefault((p.grad.device, p.grad.dtype), []).append(local(p.grad))
+                kinds.setdefault((p.grad.device, p.grad.dtype), []).append(numbers_in(p.grad))
     inverse = scale.to(widest(scale.device)).reciprocal().float()
     for (device, _), grads in kinds.items():
         torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros((), device=device), inverse.to(device))
@@ -275,6 +275,19 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
         yield
     finally:
         for p, grad in zip(parameters, kept, strict=True):
+            p.grad = grad
+
+
+@contextmanager
+def with_rows(tables: Sequence[Parameter], gradients: Sequence[Tensor | None]) -> Iterator[None]:
+    """Set the `.grad` of sparse tables inside; restore it on exit."""
+    kept: list[Tensor | None] = [p.grad for p in tables]
+    try:
+        for p, x in zip(tables, gradients, strict=True):
+            p.grad = x
+        yield
+    finally:
+        for p, grad in zip(tables, kept, strict=True):
             p.grad = grad
 
 

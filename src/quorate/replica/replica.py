@@ -17,15 +17,23 @@ from torch import Tensor
 from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.buckets.flat import layout_of
+from quorate.buckets.flat import layout_of, words_of_tables
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack
+from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
-from quorate.replica.plain_step import NO_ARGUMENTS, Elsewhere, StepArguments, plain_step, standing_at, with_gradient
+from quorate.replica.plain_step import (
+    NO_ARGUMENTS,
+    Elsewhere,
+    StepArguments,
+    plain_step,
+    standing_at,
+    with_gradient,
+    with_rows,
+)
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.worker_momentum import (
     MomentumChoice,
@@ -47,7 +55,7 @@ class Replica:
 
     `plain` is the optimizer's own class. `header` returns the length of a header, from the number of tensors and of
     parts. `is_coded` says which parameters are compressed; `host` makes steps on the host. `narrow` is a
-    small float that is summed as it is.
+    small float that is summed as it is. With `exchanges_rows`, tables whose gradients are sparse are in no vector.
     """
 
     def __init__(
@@ -59,7 +67,10 @@ class Replica:
         is_coded: Callable[[str, Tensor], bool] | None = None,
         host: HostStep | None = None,
         narrow: torch.dtype | None = None,
+        *,
+        exchanges_rows: bool = False,
     ) -> None:
+        self.exchanges_rows = exchanges_rows
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.host, self.is_coded, self._narrow = host, is_coded, narrow
         self.spread: WholeTensors | OnPieces | None = None
@@ -84,12 +95,23 @@ class Replica:
         """All of the optimizer's parameters, in its order."""
         self.is_trained = [p.requires_grad for p in self.every]
         named = trained_in_order(self.every, self.model)
+        sparse = sparse_tables_in(self.model, named) if self.exchanges_rows else {}
+        self.sparse_tables = list(sparse.values())
+        """The trained tables of embeddings whose gradients are sparse, where their rows are exchanged."""
+        if sparse:
+            named = [(name, p) for name, p in named if name not in sparse]
         self.trained = [p for _, p in named]
         """The parameters in vectors, in their order."""
+        self.all_trained = [*self.trained, *self.sparse_tables] if sparse else self.trained
+        """The parameters in vectors, and the sparse tables."""
+        self.all_names = [*(name for name, _ in named), *sparse]
         tensors: list[tuple[str, Tensor]] = list(named)
         how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
         parts = len(layout_of(tensors, **how).parts)
-        self.layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
+        layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
+        self.layout = with_tables(layout, words_of_tables(list(sparse.items()))) if sparse else layout
+        self.row_gradients: list[Tensor | None] = [None] * len(sparse)
+        """The gradients of `sparse_tables` in the newest round."""
         self.used = [False] * len(named)
         """For each of them, whether any worker had a gradient in the newest mean of gradients."""
 
@@ -124,6 +146,11 @@ class Replica:
     def gradients(self) -> list[Tensor | None]:
         """The `.grad` of each trained parameter."""
         return [p.grad for p in self.trained]
+
+    @property
+    def all_gradients(self) -> list[Tensor | None]:
+        """The `.grad` of each of `all_trained`."""
+        return [p.grad for p in self.all_trained]
 
     @property
     def is_scaled(self) -> bool:
@@ -184,7 +211,9 @@ class Replica:
             with in_force, standing_at(self.trained, at):
                 if gradient is None:
                     return step(is_seen=is_seen)
-                with with_gradient(self.trained, gradient, self.used if is_of_round else None), around:
+                has_rows = is_of_round and self.sparse_tables
+                rows = with_rows(self.sparse_tables, self.row_gradients) if has_rows else nullcontext()
+                with with_gradient(self.trained, gradient, self.used if is_of_round else None), rows, around:
                     return step(is_scaled=not is_of_round)
         finally:
             self.is_stepping = False
@@ -368,6 +397,18 @@ def tables_in(model: Module, trained: Sequence[Parameter]) -> frozenset[int]:
     """Return the places in `trained` of the weights of `Embedding` and `EmbeddingBag`, also shared ones."""
     weights = {id(module.weight) for module in model.modules() if isinstance(module, Embedding | EmbeddingBag)}
     return frozenset(place for place, p in enumerate(trained) if id(p) in weights)
+
+
+def sparse_tables_in(model: Module, named: Sequence[tuple[str, Parameter]]) -> dict[str, Parameter]:
+    """Return the tables of `Embedding(sparse=True)` and the like among `named` parameters, by name.
+
+    A table that another module has as well, as an output layer that is tied to it, has dense gradients: it is left out.
+    """
+    sparse, others = set[int](), set[int]()
+    for module in model.modules():
+        ids = sparse if isinstance(module, Embedding | EmbeddingBag) and module.sparse else others
+        ids.update(id(p) for p in module.parameters(recurse=False))
+    return {name: p for name, p in named if id(p) in sparse - others}
 
 
 class WeightSwitch:

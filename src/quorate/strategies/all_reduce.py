@@ -42,6 +42,7 @@ class AllReduce(Strategy):
     """The gradients of all workers are averaged in every backward pass; equal to torch DDP."""
 
     compresses = "gradients"
+    _sparse_gradients = "rows"
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue. To continue, every step waits until each worker

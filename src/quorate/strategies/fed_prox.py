@@ -40,6 +40,8 @@ from quorate.strategies.parts.client_work import ClientWork, FederatedSettings, 
 class FedProx(FederatedSettings):
     """Federated averaging that keeps clients close to the global model."""
 
+    _sparse_gradients = "refused"  # something dense is added to each gradient
+
     mu: float = 0.01
     """Strength of the proximal term, which keeps a client near the global model; 0 is `fed-avg`."""
 

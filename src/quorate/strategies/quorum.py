@@ -57,6 +57,7 @@ class Quorum(RoundSettings):
 
     meets = "rounds"
     compresses = "gradients"
+    _sparse_gradients = "rows"
 
     wait_for: int | float | Literal["all", "majority", "designated"] = "majority"
     """How many workers must have a gradient before a round starts: a number, a share of the workers, "majority", "all",

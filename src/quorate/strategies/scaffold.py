@@ -105,6 +105,8 @@ class Controlled(ClientWork):
 class Scaffold(FederatedSettings):
     """Federated averaging that corrects each client's gradients for how its data differ from the rest."""
 
+    _sparse_gradients = "refused"  # something dense is added to each gradient
+
     weigh: Literal["examples", "equal"] = "equal"
     """Weight of a client, as in `fed-avg`; only "equal" is supported."""
     server_rate: float = 1.0

@@ -26,6 +26,7 @@ class _Unconcerned:
     """Takes the place of a strategy, and of a `Reduction` and its settings, where none is concerned."""
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
+    _sparse_gradients = "rows"
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
     codec = rule = error_feedback = None
@@ -67,6 +68,10 @@ class Combination:
     workers: int = 0
     """The size of the world; 0: unknown."""
     buffer: str | None = None
+    sparse_table: str | None = None
+    """The name of a trained table whose gradients are sparse."""
+    has_sparse_momentum: bool = False
+    """Whether the optimizer has momentum of such a table."""
     axes: Axes | None = None
     """The mesh of a model in pieces; None: each worker has all of it."""
     shard_by: str = "rows"
@@ -170,6 +175,12 @@ class Rule:
             instead=_COUNTS_INSTEAD.get(combination.strategy.meets),
             by_number=", ".join(_BY_NUMBER),
         )
+
+
+def _sparse(strategy: Strategy) -> str:
+    from quorate.core.strategy import sparse_gradients_of
+
+    return sparse_gradients_of(strategy)
 
 
 def refusals(combination: Combination, *features: str) -> Iterator[Rule]:
@@ -283,6 +294,27 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "refused",
+         "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
+         "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "
+         "strategy that exchanges parameters, such as local-sgd"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows"
+         and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
+         "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
+         "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds"
+         and s.on_death == "continue",
+         'the gradient of {c.sparse_table} is sparse, and the rows of a worker that dies may be lost in a round: set '
+         'on_death="stop" beside {label}, or build the layer with sparse=False'),
+    Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
+         and (_sparse(s) == "rows" or getattr(s, "momentum", None) == "average"),
+         "the gradient of {c.sparse_table} is sparse, and the momentum of {kind} is sparse as well. It grows to all "
+         "rows that any step has touched, and can be neither copied nor saved: take momentum=0, SparseAdam or Adagrad"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.axes,
+         "the gradient of {c.sparse_table} is sparse, and pieces of a model have dense gradients; build the layer "
+         "with sparse=False"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.is_a(_ADA_SCALE),
+         "AdaScale measures dense gradients, and that of {c.sparse_table} is sparse; build it with sparse=False"),
     Rule("weight", lambda c, s, r: c.weight not in ("equal", COUNTED) and s.meets in _COUNTS_INSTEAD,
          'weight="{c.weight}" weighs the means of all workers, and {label} forms no means: {instead}'),
     Rule("weight", lambda c, s, r: c.weight != "equal" and r.is_adaptive,
@@ -403,6 +435,7 @@ def features() -> dict[str, dict[str, Any]]:
         "outliving a death": {"on_death": "continue"},
         "joining": {"on_death": "continue", "joins": True},
         "own servers": {"has_own_servers": True},
+        "sparse gradients": {"sparse_table": "table.weight", "on_death": "stop"},
     }
 
 

@@ -26,7 +26,7 @@ def counting(worker: StrategyWorker) -> LossCounts:
     is_divided = coordinates is not None and coordinates.axes.shards > 1
     has_no_weights = strategy.meets in ("neighbours", "asks", "nobody")
     counts = LossCounts(
-        lambda: worker.replica.trained,
+        lambda: worker.replica.all_trained,
         is_scaled=has_no_weights or (strategy.meets == "servers" and strategy.replicas == "differ"),
         averages_replicas=strategy.meets != "servers" and strategy.replicas != "equal",
         shares=coordinates.axes.shards if coordinates is not None else 1,

@@ -7,7 +7,7 @@ that compute the same batches on several workers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, NoReturn, Unpack, cast
@@ -34,6 +34,7 @@ from quorate.observe.watch import Watch
 from quorate.replica.by_tensors import ShardBy, shard_by_of
 from quorate.replica.optimizer_state import inner_optimizers
 from quorate.replica.plain_step import NO_ARGUMENTS, OWN_STEP, StepArguments, own_step_of, takes_closure
+from quorate.replica.replica import sparse_tables_in, trained_in_order
 from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
@@ -211,8 +212,9 @@ def distribute(
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight, shard_by=shard_by)
     spread = sharded(model, place, optimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if spread is None:
-        check_plain(model, (p for group in optimizer.param_groups for p in group["params"]))
+        check_plain(model, parameters)
     override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
     baseline = None if override.strategy_name is None else override.baselines.get(override.strategy_name)
     label, chosen, reduction = override.strategy_name, None, Reduction()
@@ -221,6 +223,7 @@ def distribute(
     watching = observe_backward(place)
     plain: Any = type(optimizer)
     own_step = own_step_of(optimizer)
+    sparse_tables = sparse_tables_in(model, trained_in_order(parameters, model))
     combination = Combination(
         label=label or "",
         strategy=chosen or UNCONCERNED,
@@ -231,6 +234,8 @@ def distribute(
         optimizers_before=override.optimizers,
         workers=place.wire.size,
         buffer=next((name for name, _ in model.named_buffers()), None),
+        sparse_table=next(iter(sparse_tables), None),
+        has_sparse_momentum=_has_momentum_of(optimizer, sparse_tables.values()),
         is_baseline=baseline is not None,
         is_capturable=any(group.get("capturable") for group in optimizer.param_groups),
         asks_to_outlive=_asks_to_outlive(strategy, {**settings, **override.settings}),
@@ -284,13 +289,11 @@ def distribute(
         swapped.__class__ = class_of(Distributes, plain, beside)
         try:
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
-                parameters = (p for group in optimizer.param_groups for p in group["params"])
                 check_forward_writes(model, parameters, label, place)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
                 named = dataclasses.replace(named, host=host, shard_by=shard_by)
                 chosen, named = as_pieces(spread, chosen, named)
-                parameters = (p for group in optimizer.param_groups for p in group["params"])
                 check_in_shards(model, spread.coordinates, parameters)
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
@@ -338,6 +341,11 @@ def _asks_to_outlive(strategy: str | Strategy, settings: Mapping[str, Any]) -> b
         return settings.get("on_death") == "continue"
     default = next(field.default for field in dataclasses.fields(strategy) if field.name == "on_death")
     return strategy.on_death == "continue" != default
+
+
+def _has_momentum_of(optimizer: Optimizer, tables: Iterable[Tensor]) -> bool:
+    ids = set(map(id, tables))
+    return any(group.get("momentum") and ids & set(map(id, group["params"])) for group in optimizer.param_groups)
 
 
 def _scale_learning_rates(optimizer: Optimizer, factor: float | None) -> None:

@@ -102,7 +102,7 @@ class EditsAtPauses(StepObserver):
             self._bits, self._vectors, self._checksum = self._bits_now(), self._worker.means.vectors, None
 
     def _bits_now(self) -> list[Tensor]:
-        return [bits_of(p) for p in self._worker.replica.trained]
+        return [bits_of(p) for p in self._worker.replica.all_trained]
 
     def applied(self) -> None:
         """Note the parameters that a mean of others has brought to this worker, which is paused.

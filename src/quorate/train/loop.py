@@ -16,7 +16,7 @@ from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
-from quorate.core.strategy import Strategy, buffers_at_pauses, steps_apart
+from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
@@ -82,7 +82,9 @@ class Loop(StepObserver):
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy = strategy
         narrow = watched.reduction.narrow
-        self.replica = Replica(optimizer, plain, model, header, is_coded, watched.host, narrow)
+        exchanges_rows = sparse_gradients_of(strategy) == "rows"
+        of_model = optimizer, plain, model, header, is_coded, watched.host, narrow
+        self.replica = Replica(*of_model, exchanges_rows=exchanges_rows)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._trained = trained(place)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
@@ -189,10 +191,10 @@ class Loop(StepObserver):
         Raises `ConfigurationError` if they added to a gradient that all workers have agreed on, and not applied yet.
         """
         ready = self.worker.means.ready
-        touched = list(ready.touched)
+        touched = [*ready.touched, *ready.touched_tables]
         with ready.apart():
             yield
-        if self._has_agreed and ready.touched != touched:
+        if self._has_agreed and [*ready.touched, *ready.touched_tables] != touched:
             raise ConfigurationError(
                 "a backward pass inside world.evaluate() has added this worker's numbers to gradients that all workers "
                 "have agreed on and not stepped on. Call world.evaluate() after optimizer.step(), or use "
@@ -259,14 +261,15 @@ class Loop(StepObserver):
 
     def _agree_without_backward(self) -> None:
         """Agree on a gradient written by hand. Without one, take part with weight 0 in a step on a mean of all."""
-        worker, trained = self.worker, self.replica.trained
+        worker, trained = self.worker, self.replica.all_trained
         has_any = has_gradient(trained)
         if not has_any and (worker.differs or not trained):
             return
         self._gradient_begins()
         if not has_any:
             worker.means.gradient_begins(0.0)
-        worker.means.ready.touched = [p.grad is not None for p in trained]
+        worker.means.ready.touched = [p.grad is not None for p in self.replica.trained]
+        worker.means.ready.touched_tables = [p.grad is not None for p in self.replica.sparse_tables]
         self._agree_on_gradient()
 
     @property
@@ -362,7 +365,7 @@ class Loop(StepObserver):
     def _level(self, *, always: bool = False) -> None:
         worker, replica = self.worker, self.replica
         updates, own = worker.updates, options_of(replica.optimizer)
-        worker.updates = level(replica.trained, replica.optimizer, worker.wire, updates, self._place, always=always)
+        worker.updates = level(replica.all_trained, replica.optimizer, worker.wire, updates, self._place, always=always)
         if worker.updates > updates and not worker.has_ended:
             worker.schedules.catch_up(replica.optimizer, worker.updates - updates, own)
 

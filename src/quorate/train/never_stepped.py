@@ -87,7 +87,7 @@ class NeverStepped(StepObserver):
         self._versions = None
 
     def backward_ended(self) -> None:
-        if self._worker.step == 0 and has_gradient(self._worker.replica.trained):
+        if self._worker.step == 0 and has_gradient(self._worker.replica.all_trained):
             self._versions = self._now()
 
     def check(self) -> None:
@@ -103,7 +103,7 @@ class NeverStepped(StepObserver):
             worker.digests.look_unstepped()
 
     def _now(self) -> list[int]:
-        trained = self._worker.replica.trained
+        trained = self._worker.replica.all_trained
         checksums = [] if self._worker.agrees_in_backward else [Sample(trained).checksum]
         return [p._version for p in trained] + checksums
 

@@ -92,7 +92,7 @@ class Relayout:
         if in_backward and not replica.trains_any:
             return  # a backward pass for another optimizer: these parameters thaw before their own step
         if apart:
-            self._announced = self._changes.announce(digest_of(replica.layout), replica.names)
+            self._announced = self._changes.announce(digest_of(replica.layout), replica.all_names)
             self._synchronize()
         old_ids = {id(p) for p in replica.every}
         worker.lay_out()
@@ -156,7 +156,7 @@ def without_new_gradients(replicas: Sequence[Replica]) -> Iterator[None]:
     """Hide the gradients of thawed and new parameters inside: until all have paused, they are not stepped on."""
     held = []
     for replica in replicas:
-        trained = {id(p) for p in replica.trained}
+        trained = {id(p) for p in replica.all_trained}
         held += [p for group in replica.optimizer.param_groups for p in group["params"] if id(p) not in trained]
     gradients = [p.grad for p in held]
     for p in held:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, ranks_in_words
 from quorate.core.strategy import Strategy
-from quorate.core.vectors import Layout, digest_of
+from quorate.core.vectors import Layout, digest_of, tables_beside
 from quorate.replica.optimizer_state import beside
 from quorate.replica.plain_step import options_in_force
 from quorate.replica.replica import Replica
@@ -60,7 +60,10 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
 
 
 def _laid_out(layout: Layout) -> list[str]:
-    return [f"{s.name} {s.dtype} {s.shape}" for s in layout.segments]
+    return [
+        *(f"{s.name} {s.dtype} {s.shape}" for s in layout.segments),
+        *(f"sparse {table}" for table in tables_beside(layout)),
+    ]
 
 
 def _places(layout: Layout) -> list[str]:

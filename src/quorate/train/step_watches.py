@@ -16,7 +16,7 @@ from torch import Tensor
 from quorate.checkpoint.participants import trained
 from quorate.core.device_copies import HostCopy
 from quorate.core.errors import ConfigurationError
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import local, numbers_in
 from quorate.core.precision import widest
 from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
@@ -91,7 +91,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
     Raises `NotFinite` if the policy is "raise": on this worker, and the others end with it.
     """
     finite, replica = worker.finite, worker.replica
-    numbers = [None if x is None else _numbers_in(local(x)) for x in replica.gradients]
+    numbers = [None if x is None else numbers_in(x) for x in replica.gradients]
     gradients = [x for x in numbers if x is not None]
     if not gradients:
         return False
@@ -134,11 +134,6 @@ def note_end(worker: StrategyWorker, place: Place) -> None:
     """Report to the other workers that this one ends the training of an optimizer."""
     had_more = any(loader.is_under_way for loader in loaders(place).values())
     ends_of(place).ended(place, worker.name, worker.step, had_more=had_more)
-
-
-def _numbers_in(gradient: Tensor) -> Tensor:
-    x = gradient.detach()
-    return x._values() if x.layout == torch.sparse_coo else x
 
 
 class BufferWatch(StepObserver):
@@ -213,7 +208,7 @@ class Edits(StepObserver):
         """Whether parameters on a GPU had been edited before the newest step."""
 
     def step_ended(self) -> None:
-        rounds, parameters = self._worker.rounds, self._worker.replica.trained
+        rounds, parameters = self._worker.rounds, self._worker.replica.all_trained
         if rounds.waits_for_all:
             return
         if self._sampled.parameters is not parameters:
@@ -224,7 +219,11 @@ class Edits(StepObserver):
         """Raise `ConfigurationError` if the parameters differ from those after the step before."""
         seen, self._seen = self._seen, None
         worker = self._worker
-        if seen is None or seen[0] != worker.rounds.version or self._sampled.parameters is not worker.replica.trained:
+        if (
+            seen is None
+            or seen[0] != worker.rounds.version
+            or self._sampled.parameters is not worker.replica.all_trained
+        ):
             return
         numbers = self._sampled.numbers()
         before = seen[1]

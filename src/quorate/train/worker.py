@@ -95,7 +95,9 @@ class StrategyWorker:
             name, replica.options, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer
         )
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
-        self.digests = Digests(wire, watched.strategy, watched.compare_every, lambda: (replica.names, replica.trained))
+        self.digests = Digests(
+            wire, watched.strategy, watched.compare_every, lambda: (replica.all_names, replica.all_trained)
+        )
         self.losses = Losses(wire if coordinates is None else place.wire, self.timer, lambda: self.version)
         is_exact = coordinates is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
@@ -420,10 +422,12 @@ def begin_rounds(
     abreast = None if coordinates is None else coordinates.abreast.channel(f"optimizer/{timer.name}/momentum")
     of_tensors = WholeReplica(abreast)
     whole = WholeReplica(row)
-    nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, replica.every)))
+    in_vectors = [x for x in replica.every if not any(x is table for table in replica.sparse_tables)]
+    nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, in_vectors)))
     seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
     settings = by_rule(reduction, settings, wire.size, seed, strategy)
     terms: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
+    tape = place.context(Replaying).of(wire.rank, timer.name)
     agreed = Agreed(
         **terms, vector_bytes=nbytes, tolerates_death=is_survived, pieces=1 if row is None else row.size, **settings
     )
@@ -460,7 +464,7 @@ def begin_rounds(
         clip_norm=clip_norm,
         measures=measures,
         fragments=fragments,
-        tape=place.context(Replaying).of(wire.rank, timer.name),
+        tape=tape,
         counts_ended=may_be_late and not keeps_moments,
         coding=coding_of(
             reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight

@@ -231,6 +231,28 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"shares_batches": False},
     ),
     ("each forward pass", {"syncs_norms": True, "strategy": "quorum"}, {"strategy": "local-sgd"}),
+    (
+        "which have no sparse numbers",
+        {"sparse_table": "table.weight", "strategy": "robust"},
+        {"strategy": "all-reduce"},
+    ),
+    (
+        "its rows are averaged as they are",
+        {"sparse_table": "table.weight", "strategy": "all-reduce", "reduction": {"reduce": "median"}},
+        {"reduction": {"reduce": "ring"}},
+    ),
+    (
+        "of a worker that dies may be lost",
+        {"sparse_table": "table.weight", "strategy": of("quorum", on_death="continue")},
+        {"strategy": "all-reduce"},
+    ),
+    (
+        "It grows to all rows that any step has touched",
+        {"sparse_table": "table.weight", "has_sparse_momentum": True, "strategy": of("local-sgd", momentum="average")},
+        {"strategy": "local-sgd"},
+    ),
+    ("pieces of a model have dense gradients", {"sparse_table": "table.weight", **PIECES}, {"axes": None}),
+    ("AdaScale measures dense", {"sparse_table": "table.weight", "optimizer": AdaScale}, {"optimizer": SGD}),
     ("under others all begin", {"joins": True, "strategy": "d-psgd"}, {"strategy": "quorum"}),
     ("has no servers", {"has_own_servers": True, "strategy": "quorum"}, {"strategy": "downpour"}),
     ("servers on workers", {"has_own_servers": True, "strategy": "easgd"}, {"strategy": "downpour"}),

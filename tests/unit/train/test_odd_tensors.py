@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import quorate
 from quorate.core.errors import ConfigurationError
+from quorate.core.strategy import sparse_gradients_of
 from quorate.strategies import strategies
 from quorate.wire import current
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
@@ -58,20 +60,18 @@ def test_an_optimizer_that_needs_a_closure_is_refused_by_distribute(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sparse_gradients_are_refused_where_gradients_are_exchanged_and_work_elsewhere(name: str) -> None:
-    kind: Any = (
-        sgd if name in ("all-reduce", "d2", "dana") else lambda parameters: torch.optim.SparseAdam(list(parameters))
-    )
+def test_sparse_gradients_are_refused_where_vectors_of_gradients_are_formed_and_work_elsewhere(name: str) -> None:
+    kind: Any = sgd if name in ("d2", "dana") else lambda parameters: torch.optim.SparseAdam(list(parameters))
 
     is_elastic = name in ("eamsgd", "easgd", "symmetric-easgd")  # else their centre has not moved yet
     often = {"sync_every": 1} if is_elastic else OF_ONE_TENSOR.get(name, {})
+    often = {"on_death": "stop"} if sparse_gradients_of(strategies.get(name)()) == "rows" else often
     model = lambda: nn.Embedding(6, 3, sparse=True, _weight=torch.ones(6, 3))  # noqa: E731
     loss = lambda t: t.model(torch.tensor([1, 2, t.rank])).square().mean()  # noqa: E731
     scene = Scene(name, 2, model=model, make=kind, steps=4, loss=loss, settings=often)
-    if name in EXCHANGES_GRADIENTS:
-        refused(
-            scene.play, "^the gradient of weight is sparse; only dense gradients can be exchanged, so build the layer"
-        )
+    assert (sparse_gradients_of(strategies.get(name)()) != "local") == (name in EXCHANGES_GRADIENTS)
+    if sparse_gradients_of(strategies.get(name)()) == "refused":
+        refused(scene.trainer, f"^the gradient of weight is sparse, and {re.escape(scene.strategy)} forms vectors of")
         return
     end = scene.end().view(6, 3)
     assert bool((end[:3] < 1).all())

@@ -96,7 +96,7 @@ class AgreedState:
             before, self._met[name] = self._met.get(name, -1), step
             if self._is_wanted and before != step - 1:
                 self._step = step
-                self._copy(loop.replica.trained)
+                self._copy(loop.replica.all_trained)
                 self._copy(x for module in modules for x in module.buffers())
 
     def _copy(self, tensors: Iterable[Tensor]) -> None:
@@ -115,7 +115,7 @@ class AgreedState:
         """Replace the numbers of `module` in `state`, if they differ from those of others."""
         for loop in loops_of(self._place):
             if loop.worker.has_rounds and loop.strategy.replicas == "equal" and not loop.worker.finished:
-                self._shown[loop.worker.name] = loop.worker.step, digest_of(loop.replica.trained)
+                self._shown[loop.worker.name] = loop.worker.step, digest_of(loop.replica.all_trained)
         differing = [loop for loop in loops_of(self._place) if _may_differ(loop) and not self._is_equal(loop)]
         if not differing or any(isinstance(state.get(f"{prefix}{name}"), Parameter) for name in _names(module)):
             return  # equal, or with keep_vars=True, for the parameters themselves
@@ -123,7 +123,7 @@ class AgreedState:
         step = differing[0].worker.step
         if self._is_in_each_step(site_of_script(), step):
             self._say(_EACH_STEP, _EACH_STEP)
-        elif all(p in self._copies for loop in differing for p in loop.replica.trained):
+        elif all(p in self._copies for loop in differing for p in loop.replica.all_trained):
             named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
             for name, x in named:
                 if f"{prefix}{name}" in state and x in self._copies:
@@ -141,7 +141,7 @@ class AgreedState:
         """Say what the last state lacks that the script has asked for, now that the training has ended."""
         for loop in loops_of(self._place):
             step, digest = self._shown.pop(loop.worker.name, (-1, 0))
-            if step == loop.worker.step and digest_of(loop.replica.trained) != digest:
+            if step == loop.worker.step and digest_of(loop.replica.all_trained) != digest:
                 self._say(_LACKS, _LACKS)
 
     def _is_equal(self, loop: Loop) -> bool:

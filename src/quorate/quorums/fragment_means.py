@@ -1,0 +1,34 @@
+"""The means of rounds of fragments: see `rounds.fragments`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorate.core.means import Mean
+from quorate.core.vectors import in_layout
+from quorate.quorums.round_watch import RoundWatch
+from quorate.rounds.fragments import Fragments
+from quorate.rounds.log import Round
+
+
+def mean_of_fragments(
+    round: Round, fragments: Fragments, rank: int, watch: RoundWatch, learners: Sequence[int] = ()
+) -> Mean | None:
+    """Return the sums of `round` by fragment, not divided; None if some sum is not finite and is left out.
+
+    `learners` says which learner each worker is of, if learners are of several workers.
+    """
+    assert round.sum is not None
+    parts = fragments.split(round.sum) if round.is_pause else [round.sum]
+    are_left_out = [watch.leaves_out(round, part, is_scaled=False) for part in parts]
+    if any(are_left_out):
+        return None
+    first = 0 if round.is_pause else fragments.number(round.number)
+    living = {learner for rank, learner in enumerate(learners) if rank not in round.missing}
+    return Mean(
+        mean=round.sum,
+        contributions=sum(count for _, count in round.contributors.get(rank, ())),
+        payloads=round.measures,
+        learners=round.alive if not learners else len(living),
+        fragments={number: in_layout(x, fragments.layouts[number]) for number, x in enumerate(parts, first)},
+    )

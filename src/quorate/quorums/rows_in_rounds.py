@@ -1,0 +1,124 @@
+"""Rows of sparse gradients beside contributions to rounds.
+
+A worker sends the rows of a contribution to every other worker before it contributes, with a number. The number travels
+in the payload of the contribution, so that a round says whose rows belong to it, however late they are. Every worker
+adds them in order of rank and number. Rows of contributions that no round takes are discarded when they are too old for
+the next one.
+
+Cost: per contribution, with P workers, P - 1 times the rows that were touched. Memory holds the rows of all workers
+that rounds may still take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quorate.buckets.rows import Rows, RowsOfWorker, as_gradient, read, rows_of, scaled_message, sum_of, written
+from quorate.core.contracts import Message, Wire
+from quorate.core.errors import ConfigurationError
+from quorate.replica.replica import Replica
+from quorate.rounds.log import Round
+from quorate.rounds.terms import Agreed
+
+_TAG = "rows"
+
+
+class RowsInRounds:
+    """The rows of one worker's sparse tables in rounds; belongs to the training thread."""
+
+    def __init__(self, replica: Replica, wire: Wire, agreed: Agreed) -> None:
+        if replica.momentum is not None and replica.momentum.kind != "sgd":
+            raise ConfigurationError(
+                f"the gradient of {replica.all_names[len(replica.trained)]} is sparse, and {replica.plain.__name__} "
+                "has moments of dense gradients on each worker; give the table to an optimizer of its own, SparseAdam "
+                "or Adagrad"
+            )
+        self._replica, self._wire, self._agreed = replica, wire.channel("rows"), agreed
+        self._number = 0
+        self._rows: dict[int, dict[int, tuple[int, Tensor]]] = {rank: {} for rank in range(wire.size)}
+        """By rank and number, the rows that a round may take, and the round before which they were computed."""
+        others = [rank for rank in range(wire.size) if rank != wire.rank]
+        self._receives = {rank: self._wire.receive(rank, _TAG) for rank in others}
+        self._limit = 0 if agreed.late == "drop" else agreed.max_staleness
+        self._sums = list[Rows | None]()
+
+    def contribute(self, version: int, scale: float, look: Callable[[Sequence[Tensor]], None]) -> int:
+        """Send `scale` times the rows in `.grad` to all workers, and return their number.
+
+        They were computed after round `version`; `look` gets the numbers of the rows.
+        """
+        tables, names = self._tables, self._replica.all_names[len(self._replica.trained) :]
+        rows = [None if p.grad is None else rows_of(p.grad, name) for p, name in zip(tables, names, strict=True)]
+        look([own.values for own in rows if own is not None])
+        return self._send(written(rows, [own is not None for own in rows], scale, tables).cpu(), version)
+
+    def _send(self, rows: Tensor, version: int) -> int:
+        self._number += 1
+        self._rows[self._wire.rank][self._number] = version, rows
+        message = Message((rows,), {"number": self._number, "version": version}, shared=True)
+        for rank in self._receives:
+            self._wire.send(message, rank, _TAG)
+        return self._number
+
+    @property
+    def _tables(self) -> Sequence[Tensor]:
+        return self._replica.sparse_tables
+
+    def take(self, formed: Round) -> float:
+        """Add the rows of a round, each by its staleness, and return the norm of the sum. Raises as `Work.wait`."""
+        messages = list[RowsOfWorker]()
+        for rank, words in sorted(formed.measures.items()):
+            stalenesses = [staleness for staleness, count in formed.contributors.get(rank, ()) for _ in range(count)]
+            for word, staleness in zip(words, stalenesses, strict=True):
+                message = read(self._rows_of(rank, word["rows"]), self._tables)
+                weight = self._agreed.weight_of(staleness)
+                messages.append(message if weight == 1.0 else replace(message, scale=message.scale * weight))
+        self._forget(formed.number)
+        self._sums = [sum_of(messages, place, table) for place, table in enumerate(self._tables)]
+        norms = [float(torch.linalg.vector_norm(rows.values)) for rows in self._sums if rows is not None]
+        return math.hypot(*norms)
+
+    def _rows_of(self, rank: int, number: int) -> Tensor:
+        while number not in self._rows[rank]:
+            self._receive(rank)
+        return self._rows[rank].pop(number)[1]
+
+    def _receive(self, rank: int) -> None:
+        _, message = self._receives[rank].wait()
+        self._receives[rank] = self._wire.receive(rank, _TAG)
+        self._rows[rank][message.header["number"]] = message.header["version"], message.tensors[0]
+
+    def _forget(self, newest: int) -> None:
+        """Discard the rows that are too old for the rounds after `newest`."""
+        for rank, rows in self._rows.items():
+            while rank in self._receives and self._receives[rank].done():
+                self._receive(rank)
+            for number in [number for number, (version, _) in rows.items() if newest - version > self._limit]:
+                del rows[number]
+
+    def write(self, factor: float) -> None:
+        """Make `factor` times the newest sum the gradients of tables in the next update by a round."""
+        for rows in self._sums:
+            if rows is not None:
+                rows.values.mul_(factor)
+        self._replica.row_gradients = [
+            None if rows is None else as_gradient(rows, table)
+            for rows, table in zip(self._sums, self._tables, strict=True)
+        ]
+
+    # -- checkpoints
+
+    def kept(self, words: Sequence[Mapping[str, Any]], factor: float) -> list[Tensor]:
+        """Return `factor` times the messages of contributions with these payloads, which no round has taken."""
+        return [scaled_message(self._rows[self._wire.rank][word["rows"]][1], factor) for word in words]
+
+    def restore(self, kept: Sequence[Tensor], factor: float, version: int) -> list[dict[str, Any]]:
+        """Send `factor` times these messages again, and return the payloads of their contributions."""
+        numbers = [self._send(scaled_message(x, factor), version) for x in kept]
+        return [{"signed": [], "measured": None, "rows": number} for number in numbers]
