@@ -45,6 +45,8 @@ from quorate.wire import current
 from quorate.wire.metered import Metered
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
+_WITHOUT_ASSERTIONS = ("cpu", "mps", "xpu")
+"""Devices that report nothing by themselves, or at once."""
 
 
 def plan_for(model: Module, tensor: object, workers: int) -> Plan:
@@ -223,8 +225,8 @@ class Layer:
 
     def _own_entries(self, ids: Tensor) -> Tensor:
         count = self.width or 0
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count * self.together.size:
-            raise IndexError(f"{self.name} has {count * self.together.size} entries, and was asked for another one")
+        entries = count * self.together.size
+        _check_entries(ids, entries, f"{self.name} has {entries} entries, and was asked for another one")
         outside = (ids < self.first) | (ids >= self.first + count)
         self.outside.append(outside)
         return (ids - self.first).masked_fill(outside, 0)
@@ -256,6 +258,21 @@ class Layer:
         if self.style in ("columns", "fused", "repeated") and module.training and not self.is_in_sequence:
             together.draw_apart()
         return output if self.style != "whole" else None
+
+
+def _check_entries(ids: Tensor, count: int, sentence: str) -> None:
+    """Raise `IndexError` with the `sentence` for an id that is none of `count` entries.
+
+    A CUDA device is not waited for: it asserts the same itself, as in torch's own embeddings.
+    """
+    if not ids.numel():
+        return
+    least, most = ids.aminmax()
+    are_entries = (least >= 0) & (most < count)
+    if ids.device.type not in _WITHOUT_ASSERTIONS:
+        torch._assert_async(are_entries, sentence)  # type: ignore[attr-defined]
+    elif not are_entries:
+        raise IndexError(sentence)
 
 
 def _by_channel(bias: Tensor, module: Any) -> Tensor:
