@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad
 from quorate.core.axes import Zero
 from quorate.core.contracts import Wire, Work
 from quorate.core.local_tensor import is_sharded, local
+from quorate.core.precision import widest
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.stages.division import Stages
@@ -190,12 +191,20 @@ class Ending:
 
     def over_stages(self, norm: Tensor, norm_type: float) -> Tensor:
         """Return the norm of all stages' gradients."""
-        own_norm = norm.detach().cpu().double().reshape(())
-        power = own_norm**norm_type if norm_type != float("inf") else own_norm
-        powers = self._wire.tell_all("the norm over all stages", float(power))
-        every = torch.tensor(self._coordinates.traffic.wait(powers, self._wire.clock), dtype=torch.float64)
-        whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
+        own = norm.detach().to(widest(norm.device)).reshape(1)
+        if self._wire.carries(own):  # the norm stays on the GPUs, which are not waited for
+            gathered: Work[list[Tensor]] = self._wire.all_gather(_power(own, norm_type))
+            powers = torch.cat(self._coordinates.traffic.wait(gathered, self._wire.clock))
+        else:
+            told = self._wire.tell_all("the norm over all stages", float(_power(own.cpu().double(), norm_type)))
+            powers = torch.tensor(self._coordinates.traffic.wait(told, self._wire.clock), dtype=torch.float64)
+        whole = powers.max() if norm_type == float("inf") else powers.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
+
+
+def _power(norm: Tensor, norm_type: float) -> Tensor:
+    power: Tensor = norm if norm_type == float("inf") else norm**norm_type
+    return power
 
 
 def _of(stages: Stages, name: str) -> Tensor:

@@ -98,7 +98,8 @@ class Pipeline:
                 self._do(run, action, end)
             self._between.pause(run)
         self.ending.ended()
-        return self._broadcast(torch.stack(list(losses.values())).sum() if losses else torch.zeros(()))
+        blank = torch.zeros((), device=self._device)
+        return self._broadcast(torch.stack(list(losses.values())).sum() if losses else blank)
 
     def _do(self, run: Run, action: Action, end: Callable[[int], None]) -> None:
         stage, kind, number = action
