@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+import quorate
+from tests.support.counted_networks import NETWORKS, WIDTH
 from tests.support.counted_waits import Case, Counts, counted
-from tests.support.on_gpu import GPU, IS_REAL, needs_gpu
+from tests.support.on_gpu import GPU, IS_REAL, needs_gpu, run_on_gpu
+from tests.support.processes import WorkersFailed
 from tests.support.second_device import watching
 
 pytestmark = [
@@ -196,6 +199,17 @@ def test_a_layer_of_experts_waits_once() -> None:
     ((small, large),) = counted([case], layers=(1, 4))
     assert unasked(small) == case.steps and unasked(large) == 4 * case.steps, told(large)
     assert sum(without_samples(large.copies).values()) <= 5 * case.steps
+
+
+def asked_for_another(world: Any) -> None:
+    network = NETWORKS["words"]
+    model = quorate.parallelize(network.make(1).to(GPU), world.mesh(tensor=2), tensor={"tables.0": "embedding"})
+    model(torch.full(network.shape, 2 * WIDTH, device=GPU))
+
+
+def test_an_id_that_is_no_entry_is_refused_by_the_device() -> None:
+    with pytest.raises(WorkersFailed, match="tables.0 has 32 entries, and was asked for another one"):
+        run_on_gpu(2, asked_for_another, gpus="nccl")
 
 
 CODES = ("draco", "detox", "gradient-coding")

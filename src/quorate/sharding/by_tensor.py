@@ -270,7 +270,7 @@ def _check_entries(ids: Tensor, count: int, sentence: str) -> None:
     least, most = ids.aminmax()
     are_entries = (least >= 0) & (most < count)
     if ids.device.type not in _WITHOUT_ASSERTIONS:
-        torch._assert_async(are_entries, sentence)  # type: ignore[attr-defined]
+        torch._assert_async(are_entries, sentence)
     elif not are_entries:
         raise IndexError(sentence)
 

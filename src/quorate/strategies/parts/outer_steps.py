@@ -367,7 +367,11 @@ class Measured:
         return asdict(self)
 
 
-def dots(*pairs: tuple[Sequence[Tensor], Sequence[Tensor]]) -> list[float]:
+Pair = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Two vectors, by part."""
+
+
+def dots(*pairs: Pair) -> list[float]:
     """Return the inner product of each pair. Sums of pieces are added in double precision, so that their order hardly
     matters. A GPU is waited for once."""
     totals, every = [0.0] * len(pairs), list[list[Tensor]]()
@@ -414,12 +418,12 @@ def measured(before: Flat, after: Flat, gradient: Flat, memory: dict[str, Any], 
     as much as two steps of an optimizer."""
     for old, new in zip(before.parts, after.parts, strict=True):
         old.sub_(new)  # the step
-    pairs = [(gradient.parts, gradient.parts), (before.parts, gradient.parts)]
+    pairs: list[Pair] = [(gradient.parts, gradient.parts), (before.parts, gradient.parts)]
     if NEWEST in memory:
         newest = [old.to(new.device) for old, new in zip(memory[NEWEST], gradient.parts, strict=True)]
         pairs.append((gradient.parts, newest))
-    square, along, *product = dots(*pairs)
-    rho, smoothed = correlated(gradient, square, *(product or [None]), memory)
+    square, along, *products = dots(*pairs)
+    rho, smoothed = correlated(gradient, square, products[0] if products else None, memory)
     norm, share = math.sqrt(square), _ratio(along, square)
     if share is None:
         return Measured(norm, rho, smoothed, None, None)
@@ -435,12 +439,13 @@ def holding(gradient: Flat, memory: dict[str, Any], gain: float, *, most: float,
     Nesterov's. Before there is a buffer it is 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another
     order have the same.
     """
-    buffers, pairs = memory.get(BUFFER), [(gradient.parts, gradient.parts)]
+    buffers = memory.get(BUFFER)
+    pairs: list[Pair] = [(gradient.parts, gradient.parts)]
     if buffers:
         before = [old.to(new.device) for old, new in zip(buffers, gradient.parts, strict=True)]
         pairs.append((before, gradient.parts))
-    square, *product = dots(*pairs)
-    share = _ratio(*product, square) if product else 0.0
+    square, *products = dots(*pairs)
+    share = _ratio(products[0], square) if products else 0.0
     if share is None:
         return most
     momentum = _root(share, gain - 1) if is_nesterov else (gain - 1) / share if share > 0 else 0.0
