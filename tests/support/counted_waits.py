@@ -109,6 +109,7 @@ def counts_of(case: Case, events: Sequence[Event]) -> Counts:
     waits = Counter(f"{e.name} at {e.line}" for e in events if e.kind == "wait")
     copies = Counter(f"{e.name} at {e.line}" for e in events if e.kind == "copy")
     strange = [e for e in events if e.kind in ("kernel", "pin") and e.current != case.index]
+    strange += [e for e in events if e.name == "synchronize" and e.index != case.index]
     return Counts(waits, copies, strange)
 
 

@@ -196,8 +196,8 @@ class Ending:
             gathered: Work[list[Tensor]] = self._wire.all_gather(_power(own, norm_type))
             powers = torch.cat(self._coordinates.traffic.wait(gathered, self._wire.clock))
         else:
-            told = self._wire.tell_all("the norm over all stages", float(_power(own.cpu().double(), norm_type)))
-            powers = torch.tensor(self._coordinates.traffic.wait(told, self._wire.clock), dtype=torch.float64)
+            sent = self._wire.tell_all("the norm over all stages", float(_power(own.cpu().double(), norm_type)))
+            powers = torch.tensor(self._coordinates.traffic.wait(sent, self._wire.clock), dtype=torch.float64)
         whole = powers.max() if norm_type == float("inf") else powers.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
 
