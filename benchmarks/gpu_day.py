@@ -1,12 +1,13 @@
 """Nine minutes on one GPU: what cannot be learnt without it, the dearest knowledge first.
 
-    python benchmarks/gpu_day.py FOLDER [--stand-in] [--only STEP ...]
+    python benchmarks/gpu_day.py [FOLDER] [--stand-in] [--only STEP ...]
 
-Each step is a program with a limit of its own, and writes FOLDER/STEP.json and FOLDER/STEP.log; a step that fails or is
-over its limit takes nothing from the others. Every figure has five repeats or more, and the interval of its median.
+Each step is a program with a limit of its own, and writes FOLDER/STEP.json and FOLDER/STEP.log (FOLDER is by default
+$OUT); a step that fails or is over its limit takes nothing from the others. A figure is in the file as soon as it is
+measured. Every figure has five repeats or more, and the interval of its median.
 
 - `env`: the machine, and `quorate doctor`.
-- `waits`: how often five steps wait for the GPU, by strategy.
+- `waits`: how often five steps wait for the GPU, by strategy, and of a model in shards.
 - `overhead`: one worker, a GPT of 124 million parameters in bfloat16 by autocast. The whole algorithm of
   `all-reduce` over torch DDP with a group of one, and both over a plain loop, in tokens a second.
 - `deaths`: one of three workers is killed. How long the others need for the steps after it, and how they end.
@@ -57,7 +58,11 @@ def network(numbers: int, device: Any) -> Any:
     return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(16))).to(device)
 
 
-def trained(case: tuple[str, str, dict[str, Any]], numbers: int, steps: int, look: Callable[..., Any], dies: bool,
+Training = tuple[str, str, dict[str, Any], dict[str, int]]
+"""A strategy, the way of its sums, its settings, and the mesh by which a model is divided."""
+
+
+def trained(case: Training, numbers: int, steps: int, look: Callable[..., Any], dies: bool,
             board: Any, rank: int, size: int) -> list[Any]:  # fmt: skip
     """One worker: what `look(step, function)` returns for each step, which it makes."""
     import torch
@@ -66,17 +71,21 @@ def trained(case: tuple[str, str, dict[str, Any]], numbers: int, steps: int, loo
     from tests.support.on_gpu import GPU, share_a_gpu
     from tests.support.second_device import process_group
 
-    strategy, gpus, settings = case
+    strategy, gpus, settings, mesh = case
     if is_stand_in() and gpus == "nccl":
         process_group.stand_in()
     share_a_gpu(gpus, rank)
     world = quorate.join()
-    model = network(numbers, GPU)
+    if is_stand_in():
+        world.device = GPU
+    model: Any = network(numbers, GPU)
+    width = model[0].in_features
+    model = quorate.parallelize(model, world.mesh(**mesh)) if mesh else model
     plain = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
     optimizer: Any = quorate.distribute(
         plain, model, strategy, with_one_worker="algorithm", compare_every=0, **settings
     )
-    x = torch.randn(64, model[0].in_features).to(GPU)
+    x = torch.randn(64, width).to(GPU)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -148,28 +157,39 @@ def env(report: Any) -> None:
 def waits(report: Any) -> None:
     from tests.support.processes import run_real_board
 
-    cases: list[tuple[int, str, str, dict[str, Any]]] = [
-        (1, "all-reduce", "nccl", {}),
-        (2, "all-reduce", "nccl", {}),
-        (2, "all-reduce", "nccl", {"on_death": "continue"}),
-        (2, "all-reduce", "nccl", {"compress": "power-sgd", "start": 0}),
-        (2, "all-reduce", "host", {}),
-        (2, "quorum", "host", {}),
-        (2, "local-sgd", "nccl", {"sync_every": 1}),
+    cases: list[tuple[int, str, str, dict[str, Any], dict[str, int]]] = [
+        (1, "all-reduce", "nccl", {}, {}),
+        (2, "all-reduce", "nccl", {}, {}),
+        (2, "all-reduce", "nccl", {}, {"shards": 2}),
+        (2, "all-reduce", "nccl", {"on_death": "continue"}, {}),
+        (2, "all-reduce", "nccl", {"compress": "power-sgd", "start": 0}, {}),
+        (2, "all-reduce", "host", {}, {}),
+        (2, "quorum", "host", {}, {}),
+        (2, "local-sgd", "nccl", {"sync_every": 1}, {}),
     ]
-    for size, strategy, gpus, settings in cases:
-        task = partial(trained, (strategy, gpus, settings), 400_000, 5 + REPEATS, waits_of, False)
+    for size, strategy, gpus, settings, mesh in cases:
+        task = partial(trained, (strategy, gpus, settings, mesh), 400_000, 5 + REPEATS, waits_of, False)
         for counts in run_real_board(size, task, 60.0)[:1]:
-            name = f"waits of a step: {size} {strategy} {gpus} {' '.join(map(str, settings.values()))}".rstrip()
-            report.rows.append(_figure(name, counts[5:]))
+            words = [str(size), strategy, gpus, *map(str, settings.values()), *mesh]
+            _keep(report, f"waits of a step: {' '.join(words)}", counts[5:])
 
 
-def _figure(name: str, values: list[Any]) -> Any:
+def _keep(report: Any, name: str, values: list[Any]) -> None:
+    """Write a figure into the file of this step at once: a step may be over its limit before the next one."""
     import record
 
     row = record.figure(name, [float(value) for value in values])
     print(row, flush=True)
-    return row
+    report.rows.append(row)
+    _write(report)
+
+
+def _write(report: Any) -> None:
+    import record
+
+    found = {"machine": record.machine(), "settings": report.settings, "bars": report.bars}
+    found["rows"] = [vars(row) for row in report.rows]
+    (Path(report.settings["folder"]) / f"{report.settings['step']}.json").write_text(json.dumps(found, indent=1))
 
 
 def one_worker(side: str, steps: int, board: Any, rank: int, size: int) -> float:
@@ -228,12 +248,10 @@ def overhead(report: Any) -> None:
     def shares(of: str, over: str) -> list[float]:
         return [base / own for base, own in zip(seconds[over], seconds[of], strict=True)]
 
-    report.rows += [
-        _figure("plain loop, ms", [1000 * x for x in seconds["plain"]]),
-        _figure("DDP over a plain loop, tokens/s", shares("ddp", "plain")),
-        _figure("all-reduce over a plain loop, tokens/s", shares("all-reduce", "plain")),
-        _figure("all-reduce over DDP, tokens/s", shares("all-reduce", "ddp")),
-    ]
+    _keep(report, "plain loop, ms", [1000 * x for x in seconds["plain"]])
+    _keep(report, "DDP over a plain loop, tokens/s", shares("ddp", "plain"))
+    _keep(report, "all-reduce over a plain loop, tokens/s", shares("all-reduce", "plain"))
+    _keep(report, "all-reduce over DDP, tokens/s", shares("all-reduce", "ddp"))
     measured = None if is_stand_in() else statistics.median(shares("all-reduce", "ddp"))
     report.bar("all-reduce over DDP with a group of one", measured, at_least=0.97)
 
@@ -245,7 +263,7 @@ def deaths(report: Any) -> None:
         seconds = list[float]()
         for _ in range(REPEATS):
             settings: dict[str, Any] = {"on_death": "continue"} if strategy == "all-reduce" else {}
-            case = strategy, "nccl", settings
+            case = strategy, "nccl", settings, {}
             task = partial(trained, case, 40_000, LAST, time_after, True)
             for outcome in outcomes_real_board(3, task, 20.0):
                 steps = outcome.result or []
@@ -253,7 +271,7 @@ def deaths(report: Any) -> None:
                 if outcome.rank == 0 and len(steps) == LAST:
                     seconds.append(steps[-1] - steps[DEATH - 1])
         if len(seconds) >= REPEATS:
-            report.rows.append(_figure(f"{strategy}: seconds of rank 0 from a death to step {LAST}", seconds))
+            _keep(report, f"{strategy}: seconds of rank 0 from a death to step {LAST}", seconds)
 
 
 def axes(report: Any) -> None:
@@ -288,7 +306,7 @@ def memory(report: Any) -> None:
                 to.copy_(of)
                 module.synchronize()
                 rates.append(nbytes / (time.perf_counter() - begin) / 1e9)
-            report.rows.append(_figure(f"{name}, {way}, GB/s", rates[1:]))
+            _keep(report, f"{name}, {way}, GB/s", rates[1:])
 
 
 def rounds(report: Any) -> None:
@@ -296,26 +314,26 @@ def rounds(report: Any) -> None:
 
     numbers = 40_000 if is_stand_in() else 25_600_000
     for strategy, settings in (("all-reduce", {}), ("quorum", {"wait_for": "all", "grace": 5.0}), ("eager-solo", {})):
-        task = partial(trained, (strategy, "host", settings), numbers, 3 + 2 * REPEATS, seconds_of, False)
+        task = partial(trained, (strategy, "host", settings, {}), numbers, 3 + 2 * REPEATS, seconds_of, False)
         for rank, seconds in enumerate(run_real_board(2, task, 60.0)):
-            report.rows.append(_figure(f"{strategy}, rank {rank}: ms a step", [1000 * x for x in seconds[3:]]))
+            _keep(report, f"{strategy}, rank {rank}: ms a step", [1000 * x for x in seconds[3:]])
 
 
 def run_step(name: str, folder: Path) -> None:
     import record
 
-    report = record.Report(f"gpu_day {name}", {"repeats": REPEATS, "stand_in": is_stand_in()})
+    settings = {"repeats": REPEATS, "stand_in": is_stand_in(), "folder": str(folder), "step": name}
+    report = record.Report(f"gpu_day {name}", settings)
     try:
         globals()[name](report)
     finally:
-        found = {"machine": record.machine(), "settings": report.settings, "bars": report.bars}
-        found["rows"] = [vars(row) for row in report.rows]
-        (folder / f"{name}.json").write_text(json.dumps(found, indent=1))
+        _write(report)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where results are written")
+    default = Path(os.environ.get("OUT", "gpu-day"))
+    parser.add_argument("folder", type=Path, nargs="?", default=default, help="where results are written")
     parser.add_argument("--stand-in", action="store_true", help="on a device of the CPU's memory, small models")
     parser.add_argument("--only", nargs="+", choices=LIMITS, default=list(LIMITS), help="steps to run")
     parser.add_argument("--step", choices=LIMITS, help=argparse.SUPPRESS)

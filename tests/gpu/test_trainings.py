@@ -10,8 +10,17 @@ import pytest
 import torch
 
 from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES, OWN
-from tests.support.gpu_trainings import Run, kept, loaded, means, normalized, one_is_not_finite, several
-from tests.support.on_gpu import GPU, WAYS, needs_gpu, needs_real_gpu, run_on_gpu
+from tests.support.gpu_trainings import (
+    Run,
+    kept,
+    late_is_not_finite,
+    loaded,
+    means,
+    normalized,
+    one_is_not_finite,
+    several,
+)
+from tests.support.on_gpu import GPU, IS_REAL, WAYS, needs_gpu, needs_real_gpu, run_on_gpu
 from tests.support.processes import run_real_world
 from tests.support.scene import parameters, played
 from tests.unit.strategies import test_coded
@@ -117,6 +126,21 @@ def test_a_gradient_that_is_not_finite_is_seen_there(gpus: str) -> None:
     assert (
         "rank 1 (host" in told and "not finite to round 4 of all-reduce, first in 0.weight; its update is left" in told
     )
+
+
+SHARDS = {"shards": 2}
+
+
+@pytest.mark.skipif(IS_REAL, reason="two workers on one GPU have no shards but by NCCL, as test_pieces.py has them")
+@pytest.mark.parametrize(("mesh", "who"), [({}, "rank 1 (host"), (SHARDS, "replica 0 (ranks 0 and 1)")])
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_gradient_of_any_step_is_reported_although_flags_are_read_late(
+    step: int, mesh: dict[str, int], who: str
+) -> None:
+    """Also one of the last step, behind which there is none that reads its flag."""
+    for told in run_on_gpu(2, partial(late_is_not_finite, mesh, [step]), gpus="nccl"):
+        (line,) = (line for line in told.splitlines() if "not finite" in line)
+        assert who in line and f"not finite to round {step + 1} of all-reduce" in line
 
 
 def test_batches_come_whole() -> None:

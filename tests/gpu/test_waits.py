@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
+import quorate
+from tests.support.counted_networks import NETWORKS, WIDTH
 from tests.support.counted_waits import Case, Counts, counted
-from tests.support.on_gpu import GPU, IS_REAL, needs_gpu
+from tests.support.on_gpu import GPU, IS_REAL, needs_gpu, run_on_gpu
+from tests.support.processes import WorkersFailed
 from tests.support.second_device import watching
 
 pytestmark = [
@@ -23,15 +27,85 @@ def coded(compress: str, **settings: Any) -> Case:
     return Case(settings={"compress": compress, "dense_below": 0, **settings})
 
 
+PAIR = {"shards": 2}
+
+
+def divided(network: str, mesh: dict[str, int], *, more: dict[str, Any] | None = None, **how: Any) -> Case:
+    return Case(network=network, mesh=mesh, divided=how, **(more or {}))
+
+
+def between(strategy: str = "all-reduce", **settings: Any) -> Case:
+    """Replicas in shards."""
+    return Case(strategy, settings, size=4, mesh={"replicas": 2, **PAIR})
+
+
+EVERY = {"sync_every": 1}
+IN_TWO = {"sync_every": 2, "fragments": 2, "overlap": 0}
+
+
+OFFLOADED = "the optimizer's step on the host"
 GROUPS: dict[str, list[tuple[Case, int]]] = {
     "all-reduce": [
         (Case(), 1),
         (Case(adamw=True), 1),
         (Case(settings={"on_nonfinite": "skip"}), 1),
         (Case(settings={"on_nonfinite": "ignore"}), 1),
-        (Case(settings={"on_death": "continue"}), 2),
-        (Case("local-sgd", {"sync_every": 1}), 2),
+        (Case(settings={"on_death": "continue"}), 1),
     ],
+    "local steps": [
+        (Case("local-sgd", EVERY), 2),
+        (Case("local-sgd", {**EVERY, "momentum": "average"}), 2),
+        (Case("post-local-sgd", {**EVERY, "after": 0}), 2),
+        (Case("slowmo", EVERY), 2),
+        (Case("adaptive-local-sgd", {**EVERY, "most": 1}), 3),
+        (Case("hierarchical-local-sgd", EVERY), 2),
+        (Case("symmetric-easgd", EVERY), 2),
+        *((Case(name, EVERY), 2) for name in ("fed-avg", "fed-prox", "fed-opt", "scaffold")),
+        (Case("fed-avg", {**EVERY, "clip": 1.0}), 2),
+    ],
+    "outer steps": [
+        (Case("diloco", EVERY), 3),
+        (Case("diloco", {**EVERY, "outer_gain": "measured"}), 4),
+        (Case("diloco", {**EVERY, "compress": "top-k", "dense_below": 0}), 4),
+        (Case("sparse-loco", EVERY), 3),
+        (Case("streaming-diloco", IN_TWO), 3),
+    ],
+    "shards": [
+        *((divided("layers", PAIR, zero=zero), 1) for zero in (1, 2, 3)),
+        (divided("layers", PAIR, zero=3, more={"adamw": True, "clips": True}), 1),
+        (divided("layers", PAIR, more={"settings": {"on_nonfinite": "skip"}}), 1),
+        (divided("layers", PAIR, more={"settings": {"shard_by": "tensors"}}), 1),
+        (divided("words", PAIR), 1),
+    ],
+    "tensor": [
+        (divided("pairs", {"tensor": 2}), 1),
+        (divided("pairs", {"tensor": 2}, more={"adamw": True, "clips": True}), 1),
+        (divided("words", {"tensor": 2}, tensor="tables"), 1),
+        (divided("filters", {"tensor": 2}), 1),
+        (divided("branches", {"tensor": 2}, tensor={}), 1),
+        (divided("heads", {"tensor": 2}, tensor="sequence"), 1),
+        (divided("ring", {"tensor": 2}, tensor="sequence"), 1),
+    ],
+    "stages": [
+        (divided("layers", {"stages": 2}, microbatches=2), 1),
+        (divided("layers", {"stages": 2}, microbatches=2, more={"by_schedule": True}), 1),
+        (divided("layers", {"stages": 2}, microbatches=2, more={"by_schedule": True, "clips": True}), 1),
+        (divided("tied", {"stages": 2}, microbatches=2), 1),
+    ],
+    "several axes": [
+        (between(), 1),
+        (divided("pairs", {"replicas": 2, "tensor": 2}, more={"size": 4}), 1),
+        (divided("layers", {"replicas": 2, "stages": 2}, microbatches=2, more={"size": 4, "by_schedule": True}), 1),
+        (divided("pairs", {"shards": 2, "tensor": 2}, more={"size": 4}), 1),
+        (divided("layers", {"shards": 2, "stages": 2}, microbatches=2, more={"size": 4, "by_schedule": True}), 1),
+    ],
+    "replicas in shards": [
+        (between("quorum", wait_for="all", grace=5.0), 2),
+        (between("local-sgd", sync_every=1), 2),
+        (between("diloco", sync_every=1), 3),
+        (between(compress="power-sgd:start=0,min_rate=1", dense_below=0), 2),
+    ],
+    OFFLOADED: [(divided("layers", PAIR, offload="optimizer", more={"adamw": True}), 1)],
     "through the host": [
         (Case(gpus="host"), 1),
         (Case(gpus="host", settings={"on_death": "continue"}), 1),
@@ -55,6 +129,17 @@ GROUPS: dict[str, list[tuple[Case, int]]] = {
         (Case("easgd", gpus="host"), 3),
         (Case("parameter-server", gpus="host"), 9),
         (Case("dana", gpus="host"), 9),
+        (Case("adaptive", gpus="host"), 2),
+        (Case("eager-majority", gpus="host"), 2),
+        (Case("eager-averaging", EVERY, gpus="host"), 2),
+        (Case("bounded-staleness", gpus="host"), 2),
+        (Case("backup-workers", gpus="host"), 2),
+        (Case("dcd-psgd", gpus="host"), 4),
+        (Case("ecd-psgd", gpus="host"), 4),
+        (Case("eamsgd", EVERY, gpus="host"), 9),
+        *((Case(name, gpus="host"), 9) for name in ("downpour", "dc-asgd", "ssp", "sync-backup")),
+        (Case("async-local-sgd", EVERY, gpus="host"), 9),
+        (Case("decoupled-diloco", IN_TWO, gpus="host"), 10),
     ],
     "codecs that add": [(coded(name), 1) for name in ("half", "random-k", "mask")],
     "power-sgd": [(coded("power-sgd:start=0,min_rate=1"), 2)],
@@ -73,7 +158,11 @@ GROUPS: dict[str, list[tuple[Case, int]]] = {
 
 def told(counts: Counts) -> dict[str, int]:
     """By line, without the comparison of replicas after rounds 1, 2, 4, 8 and 16, which falls into any step."""
-    return {line: count for line, count in counts.waits.items() if "observe/signatures.py" not in line}
+    return without_samples(counts.waits)
+
+
+def without_samples(lines: Counter[str]) -> dict[str, int]:
+    return {line: count for line, count in lines.items() if "observe/signatures.py" not in line}
 
 
 def unasked(counts: Counts) -> int:
@@ -90,6 +179,53 @@ def test_waits_do_not_grow_with_a_model(group: str) -> None:
         limit = most * case.steps * (2 if waits_for_others else 1)  # a late worker is sent more messages
         assert sum(told(large).values()) <= limit, (case, told(large))
         assert not small.strange and not large.strange, case
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != OFFLOADED])
+def test_copies_do_not_grow_with_a_model(group: str) -> None:
+    """Between the host and a device, of gradients that fill less than one part."""
+    cases, waits_for_others = GROUPS[group], group.startswith("rounds")
+    counts_of = counted([case for case, _ in cases], part_bytes=None)
+    for (case, most), (small, large) in zip(cases, counts_of, strict=True):
+        before, after = without_samples(small.copies), without_samples(large.copies)
+        if not waits_for_others:
+            assert before == after, case
+        assert sum(after.values()) <= (2 * most + 3) * case.steps, (case, after)
+
+
+def test_a_layer_of_experts_waits_once() -> None:
+    """For the numbers of tokens of each expert, which are the sizes of what workers send each other."""
+    case = divided("experts", PAIR)
+    ((small, large),) = counted([case], layers=(1, 4))
+    assert unasked(small) == case.steps and unasked(large) == 4 * case.steps, told(large)
+    assert sum(without_samples(large.copies).values()) <= 5 * case.steps
+
+
+def asked_for_another(world: Any) -> None:
+    network = NETWORKS["words"]
+    model = quorate.parallelize(network.make(1).to(GPU), world.mesh(tensor=2), tensor={"tables.0": "embedding"})
+    model(torch.full(network.shape, 2 * WIDTH, device=GPU))
+
+
+def test_an_id_that_is_no_entry_is_refused_by_the_device() -> None:
+    with pytest.raises(WorkersFailed, match="tables.0 has 32 entries, and was asked for another one"):
+        run_on_gpu(2, asked_for_another, gpus="nccl")
+
+
+CODES = ("draco", "detox", "gradient-coding")
+
+
+@pytest.mark.parametrize("strategy", CODES)
+def test_where_workers_compute_the_same_batches(strategy: str) -> None:
+    case = Case(strategy, size=3, gpus="host", are_alike=True)
+    (((small,),), ((large,),)) = (counted([case], layers=(layers,)) for layers in (2, 6))
+    assert unasked(small) == unasked(large) and sum(told(large).values()) <= 2 * case.steps, told(large)
+
+
+def test_flags_of_gradients_are_read_in_the_next_step() -> None:
+    cases = [Case(), divided("layers", PAIR), divided("pairs", {"tensor": 2}), divided("tied", {"stages": 2})]
+    for case, ((large,),) in zip(cases, ([counts] for counts in counted(cases, layers=(6,))), strict=True):
+        assert unasked(large) == 0, (case, told(large))
 
 
 def test_no_wait_is_before_the_last_part_is_launched() -> None:

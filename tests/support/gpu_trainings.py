@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,6 +149,24 @@ def means(world: Any) -> list[Tensor]:
     half = world.mean(x.to(torch.bfloat16))
     assert found.device.type == half.device.type == GPU.type
     return [found, half.float(), *world.gather(x)]
+
+
+def late_is_not_finite(mesh: dict[str, int], at: Sequence[int], world: Any) -> str:
+    """What was told of the gradients of four steps, of which the last worker's are NaN in steps `at`."""
+    told = io.StringIO()
+    with redirect_stderr(told):
+        model = net().to(GPU)
+        if mesh:
+            model = quorate.parallelize(model, world.mesh(**mesh))
+        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model, compare_every=0)
+        for step in range(4):
+            x, y = (part.to(GPU) for part in batch(world.rank, step))
+            optimizer.zero_grad()
+            scale = torch.nan if step in at and world.rank == world.size - 1 else 1.0
+            (F.cross_entropy(model(x), y) * scale).backward()
+            optimizer.step()
+        optimizer.finish()
+    return told.getvalue()
 
 
 def one_is_not_finite(world: Any) -> tuple[list[Tensor], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,6 +61,28 @@ def event_on(device: torch.device) -> Any:
 def record(event: Any, device: torch.device) -> None:
     """Let `event` happen after the work that this thread has given to `device` so far."""
     event.record(torch.get_device_module(device).current_stream(device))
+
+
+def lies_in(x: Tensor, other: Tensor) -> bool:
+    """Return whether `x` is a part of the memory of `other`."""
+    return x.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+@cache
+def _stream_aside(device: torch.device) -> Any:
+    return torch.get_device_module(device).Stream(device)
+
+
+@contextmanager
+def aside(device: torch.device) -> Iterator[None]:
+    """Inside, this thread gives its work to a stream of its own, behind the work that `device` has so far.
+
+    Work that is given to the device later is not held up by it.
+    """
+    module, stream = torch.get_device_module(device), _stream_aside(device)
+    stream.wait_stream(module.current_stream(device))
+    with module.stream(stream):
+        yield
 
 
 def to_device(numbers: Sequence[float] | Tensor, like: Tensor) -> Tensor:

@@ -21,11 +21,13 @@ from torch import Tensor
 
 from quorate.aggregation.outcome import Outcome
 from quorate.core.contracts import Done, Message, Wire, Work
+from quorate.core.device_copies import HostCopy
 from quorate.core.errors import Mismatch, PeerFailed, QuorateError, WireTimeout, ranks_in_words
 from quorate.core.vectors import Flat, Layout, empty_vector, header_in
 from quorate.means.dense import Dense
 from quorate.means.reducer import Reducer
 from quorate.wire.survivors import GatherAmongSurvivors, Survivors
+from quorate.wire.work import read_behind
 
 _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"
@@ -216,6 +218,8 @@ class _Sum:
         """Whether a part had changed after it was sent, on any worker."""
         self._counted = reducer.wire.size
         self._has_counted = self._has_said = self._is_over = False
+        self._behind: HostCopy | None = None
+        """A copy of the header that shows that the sum is there: a GPU is waited for once."""
         self._header: Work[Tensor] | None = None
         """The header of the sum on its way to the host."""
         self._read: Tensor | None = None
@@ -266,11 +270,13 @@ class _Sum:
     def _move_on(self, left: float, slice_: float) -> None:
         if self._dense is not None:
             try:
+                if self._has and self._behind is None:
+                    self._behind = read_behind(self._dense, header_in(self._x))
                 self._dense.wait(left)
                 if self._exchanged is not None:
                     self._received = self._exchanged.wait(left)
                 if self._has and self._header is None:
-                    here = self._reducer.of.header_of(self._x)
+                    here = self._reducer.of.header_of(self._x) if self._behind is None else self._behind.there
                     self._header = self._wire.on_host(header_in(self._x)) if here is None else Done(here)
                 header = self._read = None if self._header is None else self._header.wait(left)
             except PeerFailed as error:

@@ -150,6 +150,10 @@ class Headers:
         """The sums of parts on a GPU; and, as tensors on the GPU, whether one of them is not finite, and the square of
         the gradient that is measured."""
         self._late: Late | None = None
+        self._late_flag: Work[Tensor] | None = None
+        """Without other replicas: whether the gradient before was not finite, on its way to the host."""
+        self._late_bad: list[float] | None = None
+        """The ranks whose gradient before was not finite, on this worker; the next header of its replica has them."""
         if before is not None:
             self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
             self.admission.members = before.admission.members
@@ -256,7 +260,11 @@ class Headers:
     @property
     def waits_for_bad(self) -> bool:
         """Whether a step waits until it knows which gradients are not finite, as its update depends on it."""
-        return self._within is not None or self._announced.finite.policy in ("skip", "raise")
+        return self._announced.finite.policy in ("skip", "raise")
+
+    def learn_flag_late(self, wire: Wire) -> None:
+        """Note that the next step reads the flag for which `of_gradient` has not waited."""
+        self._late_flag = None if self._flag is None else wire.on_host(self._flag)
 
     def measured_in(self, sums: Flat, wire: Wire) -> Work[Tensor]:
         """Copy to the host what GPUs have measured of a sum: see `with_measured`."""
@@ -286,6 +294,10 @@ class Headers:
     def take_late(self) -> None:
         """Read what GPUs have measured of the sum before; all workers call this at the same place."""
         late, self._late = self._late, None
+        flag, self._late_flag = self._late_flag, None
+        if flag is not None:
+            self._late_bad = [0.0] * (self.length - self._bad_from)
+            self._late_bad[self._rank] = float(flag.wait())
         if late is None:
             return
         header = self.with_measured(late.header, late.measured.wait())
@@ -293,6 +305,12 @@ class Headers:
             gradients = late.counted - round(header[ENDED] + header[PAUSED])
             squares = header[SQUARE], header[MEASURED], header[WEIGHT]
             self._announced.noise.saw(*squares, gradients, float(late.mean.wait()), late.step)
+        if self._within is not None:
+            self._late_bad = header[self._bad_from :]
+        else:
+            self._learn_late_bad(header)
+
+    def _learn_late_bad(self, header: Sequence[float]) -> None:
         if any(header[self._bad_from :]):
             self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
             self.is_bad_late = True
@@ -310,10 +328,13 @@ class Headers:
         One that stops, or has numbers that are not finite, counts for all; saves are added up.
         """
         assert self._within is not None
-        own = [header[SAVING], header[STOPPING], *header[self._bad_from :]]
+        bad, late, self._late_bad = header[self._bad_from :], self._late_bad, None
+        own = [header[SAVING], header[STOPPING], *map(max, bad, late or bad)]
         headers = torch.tensor(self._within.tell_all("headers of pieces", own).wait(), dtype=torch.float64)
         _, stopping, *bad = headers.amax(0).tolist()
         joined = [*header[: self._bad_from], *bad]
+        if late is not None:
+            self._learn_late_bad(joined)
         joined[STOPPING], joined[SAVING] = stopping, float(headers[:, 0].sum())
         return joined
 

@@ -324,7 +324,10 @@ class MeansOfAll:
     def _learn_alone(self, weight: float) -> None:
         """Handle a gradient without other replicas: there is no mean to form, and gradients stay in place."""
         self.headers.look(*(local(x).reshape(-1) for x in self._replica.gradients if x is not None))
-        header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over()))
+        waits = self.headers.waits_for_bad
+        header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over(), waits=waits))
+        if not waits:
+            self.headers.learn_flag_late(self.wire)
         self._learn(header)
         self.headers.learn_gradients(header)
 

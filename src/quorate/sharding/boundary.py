@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from quorate.core.device_copies import event_on, record
 from quorate.core.errors import ConfigurationError
 
 
@@ -28,19 +29,21 @@ class Boundary:
     def to_host(self, x: Tensor, there: Tensor) -> None:
         """Copy `x` into memory of the host; `wait` before it is read."""
         assert x.dtype == there.dtype
-        there.copy_(x, non_blocking=True)
+        there.copy_(x, non_blocking=event_on(x.device) is not None)
         self.to_host_bytes += x.nbytes
 
     def to_device(self, x: Tensor, there: Tensor) -> None:
         """Copy `x` from memory of the host; `wait` before it is written to."""
         assert x.dtype == there.dtype
-        there.copy_(x, non_blocking=True)
+        there.copy_(x, non_blocking=event_on(there.device) is not None)
         self.to_device_bytes += x.nbytes
 
     def wait(self, tensors: Sequence[Tensor]) -> None:
-        """Wait until copies from and to the devices of `tensors` have been made."""
-        for device in {x.device for x in tensors if x.device.type == "cuda"}:
-            torch.cuda.synchronize(device)
+        """Wait until the copies that this thread has begun from and to the devices of `tensors` have been made."""
+        for device in {x.device for x in tensors}:
+            if (event := event_on(device)) is not None:
+                record(event, device)
+                event.synchronize()
 
 
 @dataclass(frozen=True)

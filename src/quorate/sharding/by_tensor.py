@@ -47,6 +47,8 @@ from quorate.wire import current
 from quorate.wire.metered import Metered
 
 _CALLS_NONE_OF_ITS_OWN = (*CLOSED, MultiheadAttention)
+_WITHOUT_ASSERTIONS = ("cpu", "mps", "xpu")
+"""Devices that report nothing by themselves, or at once."""
 
 
 def plan_for(model: Module, tensor: object, workers: int) -> Plan:
@@ -227,8 +229,7 @@ class Layer:
 
     def _own_entries(self, ids: Tensor) -> Tensor:
         count = self.width or 0
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.total:
-            raise IndexError(f"{self.name} has {self.total} entries, and was asked for another one")
+        _check_entries(ids, self.total, f"{self.name} has {self.total} entries, and was asked for another one")
         outside = (ids < self.first) | (ids >= self.first + count)
         self.outside.append(outside)
         return (ids - self.first).masked_fill(outside, 0)
@@ -267,6 +268,21 @@ class Layer:
             return joined(output, self.together, dim)
         filled = pad(output, (0, each - output.shape[dim]))
         return joined(filled, self.together, dim).narrow(dim, 0, self.total)
+
+
+def _check_entries(ids: Tensor, count: int, sentence: str) -> None:
+    """Raise `IndexError` with the `sentence` for an id that is none of `count` entries.
+
+    A CUDA device is not waited for: it asserts the same itself, as in torch's own embeddings.
+    """
+    if not ids.numel():
+        return
+    least, most = ids.aminmax()
+    are_entries = (least >= 0) & (most < count)
+    if ids.device.type not in _WITHOUT_ASSERTIONS:
+        torch._assert_async(are_entries, sentence)
+    elif not are_entries:
+        raise IndexError(sentence)
 
 
 def _by_channel(bias: Tensor, module: Any) -> Tensor:

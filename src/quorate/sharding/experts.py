@@ -105,28 +105,30 @@ class Experts(Module):
         flat = x.reshape(-1, self.dim)
         if len(flat) % self.groups:
             raise ConfigurationError(f"{len(flat)} tokens cannot be cut into groups={self.groups} of equal size")
-        routes = route(self.router(flat), self.top_k, self.capacity_factor, self.groups)
+        choices = choices_of(self.router(flat), self.top_k, self.capacity_factor, self.groups)
+        routes, y = self._there_and_back(flat, choices)
         self.balance_loss, self.z_loss, self.dropped = routes.balance_loss, routes.z_loss, routes.dropped
-        counts = routes.expert.bincount(minlength=self.count)
-        y = self._there_and_back(flat[routes.token], counts)
         weighted = y * routes.gate.to(y.dtype).view(-1, *[1] * (y.dim() - 1))
         outputs = weighted.new_zeros(len(flat), *y.shape[1:]).index_add(0, routes.token, weighted)
         return outputs.view(*x.shape[:-1], *y.shape[1:])
 
-    def _there_and_back(self, rows: Tensor, sent: Tensor) -> Tensor:
-        """Return the outputs of experts for `rows`, of which expert i takes the next `sent[i]`."""
-        exchange = self._exchange
+    def _there_and_back(self, flat: Tensor, choices: Choices) -> tuple[Routes, Tensor]:
+        """Return the routes of the tokens `flat`, and the outputs of their experts. A GPU is waited for once."""
+        exchange, sent = self._exchange, choices.counts
         if exchange is None:
-            return self._computed(rows, sent.tolist(), 1)
+            of_experts: list[int] = sent.tolist()
+            routes = choices.routes(sum(of_experts))
+            return routes, self._computed(flat[routes.token], of_experts, 1)
         counts = exchange.counts(sent)
         workers = exchange.size
         sums = torch.cat((sent.view(workers, -1).sum(1), counts.sum(1), counts.sum(0))).tolist()
         sent_rows, taken, of_experts = sums[:workers], sums[workers : 2 * workers], sums[2 * workers :]
-        received = exchange.rows(rows, sent_rows, taken)
+        routes = choices.routes(sum(sent_rows))
+        received = exchange.rows(flat[routes.token], sent_rows, taken)
         numbers = torch.arange(counts.shape[1], device=counts.device).repeat(exchange.size)
         order = numbers.repeat_interleave(counts.flatten(), output_size=sum(taken)).argsort(stable=True)
         y = self._computed(received[order], of_experts, exchange.size)
-        return exchange.rows(y[order.argsort()], taken, sent_rows)
+        return routes, exchange.rows(y[order.argsort()], taken, sent_rows)
 
     def _computed(self, rows: Tensor, counts: list[int], workers: int) -> Tensor:
         """Return the outputs of local experts. Each is called, even without tokens, so that all parameters get
@@ -198,6 +200,33 @@ class Routes:
     """The mean of (log sum exp of a token's logits) squared, without a coefficient."""
 
 
+@dataclass(frozen=True)
+class Choices:
+    """All T k choices of tokens, in the order of `Routes`; those whose expert was full come last.
+
+    Their shapes depend on no number, so that a GPU is not waited for.
+    """
+
+    token: Tensor
+    expert: Tensor
+    gate: Tensor
+    counts: Tensor
+    """How many choices each expert takes: (E,)."""
+    balance_loss: Tensor
+    z_loss: Tensor
+
+    def routes(self, taken: int) -> Routes:
+        """Return the routes, where `taken` is the sum of `counts`."""
+        return Routes(
+            token=self.token[:taken],
+            expert=self.expert[:taken],
+            gate=self.gate[:taken],
+            dropped=len(self.token) - taken,
+            balance_loss=self.balance_loss,
+            z_loss=self.z_loss,
+        )
+
+
 def capacity_of(tokens: int, count: int, top_k: int, factor: float | None) -> int:
     """Return how many tokens of a group an expert takes: ceil(factor k T / E); all of them where `factor` is None."""
     if factor is None:
@@ -218,6 +247,12 @@ def route(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int
     all choices that were for it, including the dropped ones. `z_loss` is equation 5 of Zoph et al. 2022 (ST-MoE, arXiv
     2202.08906). Numbers of fewer than 4 bytes are routed in float32. T is a multiple of `groups`.
     """
+    choices = choices_of(logits, top_k, capacity_factor, groups)
+    return choices.routes(int(choices.counts.sum()))
+
+
+def choices_of(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int = 1) -> Choices:
+    """Return the choices of which `route` returns those that are taken. No GPU is waited for."""
     logits = logits.float() if logits.element_size() < 4 else logits
     tokens, count = logits.shape
     each = tokens // groups
@@ -229,24 +264,30 @@ def route(logits: Tensor, top_k: int, capacity_factor: float | None, groups: int
     group = torch.arange(tokens, device=logits.device) // max(each, 1)
     place = (group.unsqueeze(1) * count + chosen).t().flatten()  # one for each group and expert; first choices first
     order = place.argsort(stable=True)
-    demand = place.bincount(minlength=groups * count)
-    position = torch.arange(len(order), device=logits.device) - (demand.cumsum(0) - demand)[place[order]]
-    kept = order[position < capacity_of(each, count, top_k, capacity_factor)]
-    expert = chosen.t().flatten()[kept]
+    first = _firsts(place[order], groups * count)
+    demand = first.diff()
+    position = torch.arange(len(order), device=logits.device) - first[place[order]]
+    expert = chosen.t().flatten()[order]
+    expert = expert.where(position < capacity_of(each, count, top_k, capacity_factor), count)
     by_expert = expert.argsort(stable=True)
-    kept = kept[by_expert]
+    expert, choice = expert[by_expert], order[by_expert]
 
     share = demand.view(groups, count).to(probability.dtype) / max(each * top_k, 1)
     mean = probability.view(groups, each, count).mean(1) if tokens else probability.new_zeros(groups, count)
     z = logits.logsumexp(-1).square()
-    return Routes(
-        token=kept % max(tokens, 1),
-        expert=expert[by_expert],
-        gate=gates.t().flatten()[kept],
-        dropped=tokens * top_k - len(kept),
+    return Choices(
+        token=choice % max(tokens, 1),
+        expert=expert,
+        gate=gates.t().flatten()[choice],
+        counts=_firsts(expert, count).diff(),
         balance_loss=count * (share * mean).sum(-1).mean(),
         z_loss=z.mean() if tokens else z.sum(),
     )
+
+
+def _firsts(ascending: Tensor, count: int) -> Tensor:
+    """Return the positions at which numbers of at least 0, 1, ..., `count` begin in an ascending vector."""
+    return torch.searchsorted(ascending, torch.arange(count + 1, device=ascending.device))
 
 
 class Exchange:

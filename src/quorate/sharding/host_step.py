@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from quorate.core.device_copies import HostCopy, event_on
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
 from quorate.sharding.bits import digest_of
@@ -33,6 +34,8 @@ _OF_SCALER = ("grad_scale", "found_inf")
 _PATIENCE = 600.0
 """Seconds to wait for a step of the host."""
 Run = Callable[[Optimizer], object]
+Look = tuple[Sequence[Parameter], "HostCopy | None"]
+"""Parameters, and for each of them a flag on its way to the host: whether it was written since the last step."""
 MASTER = "master"
 """The name under which the optimizer keeps the numbers of a parameter of a small dtype, in float32."""
 _SMALL = (torch.bfloat16, torch.float16)
@@ -130,15 +133,17 @@ class HostStep:
         """Copy everything that a step needs to the host."""
         optimizer = self._optimizer
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        self._copies.refresh(stepped)
+        look = self._copies.look(stepped)
+        new = [p for p in stepped if p not in self._copies]
+        self._copies.take_gradients([p for p in stepped if p in self._copies])
+        self._copies.refresh(stepped, look)
+        self._copies.take_gradients(new)
         state: defaultdict[Tensor, Any] = defaultdict(dict)
         for p in stepped:
-            self._copies.take_gradient(p)
             if p in optimizer.state:
                 self._copies.pause(p, optimizer.state[p])
                 kept = {key: x for key, x in optimizer.state[p].items() if key != MASTER}
                 state.update({self._copies[p]: kept} if kept else {})
-        self._boundary.wait([local(p) for p in stepped])
         for p in stepped:
             self._copies.give_gradient(p)
         groups = [self._group(group) for group in optimizer.param_groups]
@@ -241,29 +246,41 @@ class HostCopies:
     def __getitem__(self, p: Parameter) -> Parameter:
         return self._held[p].copy
 
+    def __contains__(self, p: Parameter) -> bool:
+        return p in self._held
+
     def forget_shown(self) -> None:
         """Compare each parameter with its copy before the next step, number by number."""
         for held in self._held.values():
             held.shown = None
 
-    def refresh(self, stepped: Sequence[Parameter]) -> None:
+    def refresh(self, stepped: Sequence[Parameter], look: Look) -> None:
         """Update the copies of parameters that were written since the last step."""
-        written = [p for p, is_new in zip(stepped, self.are_written(stepped), strict=True) if is_new]
+        written = [p for p, is_new in zip(stepped, self._written(stepped, look), strict=True) if is_new]
         received = {}
         for p in written:
             here = local(p.detach())
-            received[p] = torch.empty(here.shape, dtype=here.dtype, pin_memory=here.device.type == "cuda", device="cpu")
+            received[p] = _empty_like(here)
             self._boundary.to_host(here, received[p])
         self._boundary.wait([local(p) for p in written])
         for p, numbers in received.items():
             self._write_copy(p, numbers)
             self._held[p].shown = digest_of(local(p))
 
-    def are_written(self, parameters: Sequence[Parameter]) -> list[bool]:
-        """Return for each parameter whether it was written since the last step, or there was no step."""
+    def look(self, parameters: Sequence[Parameter]) -> Look:
+        """Compare the parameters with those that were shown after the last step; the device is not waited for."""
         shown = [p for p in parameters if p in self._held and self._held[p].shown is not None]
         looks = [torch.ne(digest_of(local(p)), _shown(self._held[p])).any() for p in shown]
-        written = dict(zip(shown, torch.stack(looks).tolist(), strict=True)) if looks else {}
+        return shown, HostCopy(torch.stack(looks)) if looks else None
+
+    def are_written(self, parameters: Sequence[Parameter]) -> list[bool]:
+        """Return for each parameter whether it was written since the last step, or there was no step."""
+        return self._written(parameters, self.look(parameters))
+
+    @staticmethod
+    def _written(parameters: Sequence[Parameter], look: Look) -> list[bool]:
+        shown, flags = look
+        written = {} if flags is None else dict(zip(shown, flags.value().tolist(), strict=True))
         return [written.get(p, True) for p in parameters]
 
     def _write_copy(self, p: Parameter, numbers: Tensor) -> None:
@@ -282,13 +299,18 @@ class HostCopies:
                 there, new = as_piece_of(p, old), torch.where(old.to(numbers.dtype) == numbers, old, new)
             local(there).detach().copy_(new)
         if held is None or local(held.copy).data_ptr() != local(there).data_ptr():
-            self._held[p] = held = _Held(Parameter(there.detach()))
+            self._held[p] = held = _Held(Parameter(there.detach()), gradient=None if held is None else held.gradient)
         if wide != numbers.dtype:
             held.passing = numbers
             state[p][MASTER] = there.detach()
 
-    def take_gradient(self, p: Parameter) -> None:
-        """Copy the gradient of `p` to the host; it is complete when the boundary has been waited for."""
+    def take_gradients(self, parameters: Sequence[Parameter]) -> None:
+        """Copy the gradients of `parameters` to the host; the device is waited for once."""
+        for p in parameters:
+            self._take_gradient(p)
+        self._boundary.wait([local(p) for p in parameters])
+
+    def _take_gradient(self, p: Parameter) -> None:
         held, grad = self._held[p], local(_gradient_of(p))
         if grad.layout != torch.strided:
             held.gradient = grad.to("cpu", copy=True)
@@ -296,7 +318,7 @@ class HostCopies:
             return
         there = held.gradient
         if there is None or there.shape != grad.shape or there.dtype != grad.dtype:
-            there = torch.empty(grad.shape, dtype=grad.dtype, pin_memory=grad.device.type == "cuda", device="cpu")
+            there = _empty_like(grad)
         held.gradient = there
         self._boundary.to_host(grad, there)
 
@@ -325,12 +347,16 @@ class HostCopies:
         return numbers if held.passing is None else held.passing.copy_(numbers)
 
     def show(self, parameters: Sequence[Parameter]) -> None:
-        """Write the copies back to the parameters on the device."""
+        """Write the copies back to the parameters on the device, which is not waited for: gradients of the next step,
+        for which it is, are copied behind them."""
         for p in parameters:
             self._boundary.to_device(self.numbers_of(p), local(p.detach()))
-        self._boundary.wait([local(p) for p in parameters])
-        for p in parameters:
             self._held[p].shown = digest_of(local(p))
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """Return a tensor of the host, pinned where the device of `x` copies by itself."""
+    return torch.empty(x.shape, dtype=x.dtype, pin_memory=event_on(x.device) is not None, device="cpu")
 
 
 def _gradient_of(p: Parameter) -> Tensor:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.precision import widest
@@ -114,4 +115,4 @@ class AdaptiveLocalSGD(LocalStepSettings):
 
 def _square(x: Flat) -> float:
     wide = (part.abs() if part.is_complex() else part for part in x.segments())
-    return sum(float(part.to(widest(part.device)).square().sum()) for part in wide)
+    return sum(values_of([part.to(widest(part.device)).square().sum() for part in wide]))

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
+from quorate.core.device_copies import event_on
 from quorate.core.errors import ConfigurationError
 from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy
@@ -394,7 +395,7 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostSte
     rests = how.where == "all"
     if rests and not how.delays and all(p.dtype.itemsize > 2 for p in parameters):
         return None  # the optimizer finds everything on the host
-    is_pinned = any(p.device.type == "cuda" for p in parameters)
+    is_pinned = any(event_on(p.device) is not None for p in parameters)
     memory = HostMemory(how.folder, is_pinned=is_pinned)
     return HostStep(optimizer, plain, how.boundary, memory, delays=how.delays, crosses=not rests)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from quorate.core.device_copies import values_of
 from quorate.core.precision import widest
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.observe.step_observer import Observers, Phase, StepObserver
@@ -23,14 +24,14 @@ class LocalSquare(StepObserver):
 
     def __init__(self, worker: StrategyWorker) -> None:
         self._worker = worker
-        self.newest: Tensor | None = None
-        """A tensor (1,), float64, on the CPU; None where there was no backward pass since the step before."""
+        self.newest: list[Tensor] | None = None
+        """The norm of each tensor; None where there was no backward pass since the step before."""
 
     def backward_ended(self) -> None:
         """Cost: a pass over the gradient."""
         ready = self._worker.means.ready
         if ready.fired and not ready.paused:
-            self.newest = _square(self._worker.replica.gradients)
+            self.newest = _norms(self._worker.replica.gradients)
 
 
 class Gains(StepObserver):
@@ -40,12 +41,12 @@ class Gains(StepObserver):
 
     def __init__(self, optimizer: AdaScale, worker: StrategyWorker, local: LocalSquare) -> None:
         self._optimizer, self._worker, self._local = optimizer, worker, local
-        self._mean: Tensor | None = None
+        self._mean: list[Tensor] | None = None
 
     def backward_ended(self) -> None:
         """Cost: another pass over the gradient."""
         if self._local.newest is not None:
-            self._mean = _square(self._worker.replica.gradients)
+            self._mean = _norms(self._worker.replica.gradients)
 
     def take_in(self, *_: object) -> None:
         """Every worker is about to make the step. Raises `ConfigurationError` under a GradScaler."""
@@ -57,9 +58,11 @@ class Gains(StepObserver):
             return
         reducer = worker.means.reducer
         size = reducer.counted if isinstance(reducer, FaultTolerantSum) else worker.size
-        squares = float(worker.means.of_number(local))
+        norms = torch.tensor(values_of([*local, *mean]), dtype=torch.float64)
+        own, of_mean = (some.square().sum().reshape(1) for some in norms.split([len(local), len(mean)]))
+        squares = float(worker.means.of_number(own))
         if size > 1:
-            self._optimizer.take_in(spread_of(squares, float(mean), size), size)
+            self._optimizer.take_in(spread_of(squares, float(of_mean), size), size)
 
 
 def measure_gains(optimizer: Optimizer, worker: StrategyWorker, observers: Observers) -> None:
@@ -71,6 +74,6 @@ def measure_gains(optimizer: Optimizer, worker: StrategyWorker, observers: Obser
         optimizer.register_step_pre_hook(gains.take_in)
 
 
-def _square(gradients: Sequence[Tensor | None]) -> Tensor:
-    norms = [torch.linalg.vector_norm(g, dtype=widest(g.device)).cpu().double() for g in gradients if g is not None]
-    return torch.stack(norms).square().sum().reshape(1) if norms else torch.zeros(1, dtype=torch.float64)
+def _norms(gradients: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return the norm of each gradient, where it lies: no GPU is waited for."""
+    return [torch.linalg.vector_norm(g, dtype=widest(g.device)) for g in gradients if g is not None]

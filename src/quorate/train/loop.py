@@ -336,6 +336,7 @@ class Loop(StepObserver):
                     for single in loop.worker.with_single_ones:
                         single.go_away(ended=worker.has_ended)
             in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
+            self._report_late()
             self.relayout.all_have_paused()
             for single in worker.with_single_ones:
                 single.quiesce()
@@ -344,6 +345,13 @@ class Loop(StepObserver):
         if not worker.has_rounds:
             worker.edits.average()
         keep_round(worker.state, worker.neighbours)
+
+    def _report_late(self) -> None:
+        """Report the gradient of the newest step, if a GPU has shown only now that it was not finite."""
+        worker, headers = self.worker, self.worker.means.headers
+        bad, headers.bad, headers.is_bad_late = headers.bad, [], False
+        if bad:
+            worker.finite.leaves_out(bad, worker.updates, is_scaled=self.replica.is_scaled)
 
     def _synchronize(self) -> None:
         """Pause all workers, make every replica the mean, and continue."""

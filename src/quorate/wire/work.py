@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorate.core.contracts import Clock, Done, Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quorate.core.device_copies import HostCopy
 
 T = TypeVar("T")
 
@@ -21,6 +26,15 @@ def followed(work: Work[T]) -> T:
     """
     follow: Callable[[], T] | None = getattr(work, "follow", None)
     return work.wait() if follow is None else follow()
+
+
+def read_behind(work: Work[Any], x: Tensor) -> HostCopy | None:
+    """Let the wait for a collective of a GPU's tensors end with a copy of `x`, a part of its result, to the host.
+
+    The copy is made behind the collective, and holds up no other work of the GPU. None where there can be no such copy.
+    """
+    read: Callable[[Tensor], HostCopy | None] | None = getattr(work, "read_behind", None)
+    return None if read is None else read(x)
 
 
 class Followed(Generic[T]):
@@ -69,6 +83,10 @@ class Together(Generic[T]):
             self._combine = None
             self._works, self._results = [], []
         return self._result
+
+    def read_behind(self, x: Tensor) -> HostCopy | None:
+        """See `read_behind`."""
+        return None if self._first is None else read_behind(self._first, x)
 
     def follow(self) -> T:
         """See `followed`."""

@@ -377,7 +377,8 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
               "devices, sim:", any_here, " and cpu! (", schema.name(), ")");
   const auto& name = schema.name();
   if (any_here >= 0 && any_here != current) tell("kernel", name.c_str(), any_here);
-  if (WAITING.count(name)) tell("wait", name.c_str(), std::max(any_here, 0));
+  bool knows_size = name == "aten::repeat_interleave" && !(*stack)[stack->size() - 1].isNone();
+  if (WAITING.count(name) && !knows_size) tell("wait", name.c_str(), std::max(any_here, 0));
   if (has_host_index) tell("wait", "an index that is on the host", std::max(any_here, 0));
   Apart apart;
   At at_device(any_here < 0 ? std::nullopt : std::optional<at::Device>(c10::Device(HERE, any_here)));

@@ -15,8 +15,9 @@ from torch.nn import Module, Parameter
 from torch.nn.utils import clip_grad
 
 from quorate.core.axes import Zero
-from quorate.core.contracts import Wire
+from quorate.core.contracts import Wire, Work
 from quorate.core.local_tensor import is_sharded, local
+from quorate.core.precision import widest
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.plain_piece import plain_piece
 from quorate.sharding.stages.division import Stages
@@ -172,23 +173,38 @@ class Ending:
 
     def _share_bad_news(self) -> None:
         """Make a gradient not finite in all stages if it is in one, so that all stages skip the step, or none."""
-        gradients = [local(p.grad) for p in self.trained() if p.grad is not None]
-        sums = [x.sum().cpu().double() for x in gradients if x.numel()]
-        is_bad = bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
+        gradients = [x for p in self.trained() if p.grad is not None and (x := local(p.grad)).numel()]
+        device = next((x.device for x in gradients), next(self.model.parameters()).device)
+        own = torch.zeros((), dtype=torch.bool, device=device)
+        if gradients:
+            own = torch.stack([x.sum().isfinite() for x in gradients]).all().logical_not()
+        first = gradients[0][(0,) * gradients[0].dim()] if gradients else own.float()
+        if self._wire.carries(own):  # the flag stays on the GPUs, which are not waited for
+            flags: Work[Any] = self._wire.all_reduce(own.float())
+            count = self._coordinates.traffic.wait_along(flags, self._wire.clock)
+            first.copy_(torch.where((count > 0) & ~own, torch.nan, first))
+            return
+        is_bad = bool(own)
         flags = self._wire.tell_all("whether gradients are finite", is_bad)
         if any(self._coordinates.traffic.wait_along(flags, self._wire.clock)) and not is_bad:
-            x = next((x for x in gradients if x.numel()), None)
-            if x is not None:
-                x[(0,) * x.dim()] = float("nan")
+            first.fill_(float("nan"))
 
     def over_stages(self, norm: Tensor, norm_type: float) -> Tensor:
         """Return the norm of all stages' gradients."""
-        own_norm = norm.detach().cpu().double().reshape(())
-        power = own_norm**norm_type if norm_type != float("inf") else own_norm
-        powers = self._wire.tell_all("the norm over all stages", float(power))
-        every = torch.tensor(self._coordinates.traffic.wait(powers, self._wire.clock), dtype=torch.float64)
-        whole = every.max() if norm_type == float("inf") else every.sum() ** (1.0 / norm_type)
+        own = norm.detach().to(widest(norm.device)).reshape(1)
+        if self._wire.carries(own):  # the norm stays on the GPUs, which are not waited for
+            gathered: Work[list[Tensor]] = self._wire.all_gather(_power(own, norm_type))
+            powers = torch.cat(self._coordinates.traffic.wait(gathered, self._wire.clock))
+        else:
+            sent = self._wire.tell_all("the norm over all stages", float(_power(own.cpu().double(), norm_type)))
+            powers = torch.tensor(self._coordinates.traffic.wait(sent, self._wire.clock), dtype=torch.float64)
+        whole = powers.max() if norm_type == float("inf") else powers.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)
+
+
+def _power(norm: Tensor, norm_type: float) -> Tensor:
+    power: Tensor = norm if norm_type == float("inf") else norm**norm_type
+    return power
 
 
 def _of(stages: Stages, name: str) -> Tensor:

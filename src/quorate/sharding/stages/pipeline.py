@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.precision import widest
 from quorate.sharding.collectives import Pieces
 from quorate.sharding.stages.batches import Merged, merged, micro_batches
 from quorate.sharding.stages.between import Between, Kept, Run
@@ -98,7 +99,8 @@ class Pipeline:
                 self._do(run, action, end)
             self._between.pause(run)
         self.ending.ended()
-        return self._broadcast(torch.stack(list(losses.values())).sum() if losses else torch.zeros(()))
+        blank = torch.zeros((), device=self._device)
+        return self._broadcast(torch.stack(list(losses.values())).sum() if losses else blank)
 
     def _do(self, run: Run, action: Action, end: Callable[[int], None]) -> None:
         stage, kind, number = action
@@ -114,7 +116,8 @@ class Pipeline:
 
     def _broadcast(self, loss: Tensor) -> Tensor:
         root = self.layout.owner(self.last)
-        value = loss.detach().to(self._device if self._between.is_carried else "cpu", torch.float64)
+        device = self._device if self._between.is_carried else torch.device("cpu")
+        value = loss.detach().to(device, widest(device))
         received = self.traffic.wait_along(self.wire.broadcast(value, root), self.wire.clock)
         is_double = next(self.model.parameters()).dtype == torch.float64
         return received if is_double else received.float()

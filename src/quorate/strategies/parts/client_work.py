@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from quorate.core.clients import ClientTerms, Turn
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.precision import widest
 from quorate.core.resize import kept
@@ -246,9 +247,8 @@ def clipped(delta: Flat, most: float) -> Flat:
     """
     if not most:
         return delta
-    length = math.sqrt(
-        sum(float(part.detach().abs().to(widest(part.device)).square().sum()) for part in delta.bare().parts)
-    )
+    parts = [part.detach().abs().to(widest(part.device)) for part in delta.bare().parts]
+    length = math.sqrt(sum(values_of([part.square().sum() for part in parts])))
     if not math.isfinite(length):
         return delta.map(torch.zeros_like)
     return delta.mul_(most / length) if length > most else delta

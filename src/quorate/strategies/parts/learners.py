@@ -24,7 +24,7 @@ from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
 from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, merged_deltas
-from quorate.strategies.parts.outer_steps import OuterOptimizer, dot, merged
+from quorate.strategies.parts.outer_steps import OuterOptimizer, dots, merged
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
 """The fields of a learner that are equal on all of its workers."""
@@ -461,8 +461,9 @@ class AsyncLearner(Learner):
             self.m = [m.mul_(self.outer.momentum) for m in self.m] or [torch.zeros_like(part) for part in x.parts]
             for own, m, total in zip(x.parts, self.m, gathered, strict=True):
                 own.add_(m.add_(total), alpha=-self.outer.rate * self.outer.momentum)
-            if square := dot(gathered, gathered):
-                share = dot(self.m, gathered) / square
-                worker.note_outer_step(fragment, None, reach=self.outer.rate * (1 + self.outer.momentum * share))
+            square, product = dots((gathered, gathered), (self.m, gathered))
+            if square:
+                reach = self.outer.rate * (1 + self.outer.momentum * product / square)
+                worker.note_outer_step(fragment, None, reach=reach)
             self.gathered, self.arrivals = [], 0
         return True

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Work
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
@@ -366,21 +367,29 @@ class Measured:
         return asdict(self)
 
 
-def dot(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
-    """Return the inner product. Sums of pieces are added in double precision, so that their order hardly matters."""
-    total, every = 0.0, list[Tensor]()
-    for x, y in zip(xs, ys, strict=True):
-        kind = torch.float64 if torch.float64 in (_real(x).dtype, _real(y).dtype) else torch.float32
-        pieces = zip(_real(x).reshape(-1).split(PIECE), _real(y).reshape(-1).split(PIECE), strict=True)
-        sums = [torch.dot(x_piece.to(kind), y_piece.to(kind)) for x_piece, y_piece in pieces]
-        if sums and sums[0].device.type != "cpu":
-            every += sums
-        else:
-            total += float(torch.stack(sums).double().sum())
-    if every:  # a GPU is waited for once
-        kind = torch.float64 if any(x.dtype == torch.float64 for x in every) else torch.float32
-        total += float(torch.stack([x.to(kind) for x in every]).cpu().double().sum())
-    return total
+Pair = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Two vectors, by part."""
+
+
+def dots(*pairs: Pair) -> list[float]:
+    """Return the inner product of each pair. Sums of pieces are added in double precision, so that their order hardly
+    matters. A GPU is waited for once."""
+    totals, every = [0.0] * len(pairs), list[list[Tensor]]()
+    for number, (xs, ys) in enumerate(pairs):
+        every.append([])
+        for x, y in zip(xs, ys, strict=True):
+            kind = torch.float64 if torch.float64 in (_real(x).dtype, _real(y).dtype) else torch.float32
+            pieces = zip(_real(x).reshape(-1).split(PIECE), _real(y).reshape(-1).split(PIECE), strict=True)
+            sums = [torch.dot(x_piece.to(kind), y_piece.to(kind)) for x_piece, y_piece in pieces]
+            if sums and sums[0].device.type != "cpu":
+                every[number] += sums
+            else:
+                totals[number] += float(torch.stack(sums).double().sum())
+    if any(every):
+        values = torch.tensor(values_of([x for sums in every for x in sums]), dtype=torch.float64)
+        for number, some in enumerate(values.split([len(sums) for sums in every])):
+            totals[number] += float(some.sum())
+    return totals
 
 
 def of_optimizer(memory: dict[str, Any]) -> dict[str, Any]:
@@ -388,12 +397,12 @@ def of_optimizer(memory: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in memory.items() if name not in (NEWEST, NORM, SMOOTHED)}
 
 
-def correlated(gradient: Flat, square: float, memory: dict[str, Any]) -> tuple[float | None, float | None]:
-    """rho and its smoothed value; `square` is <d, d>, and `memory` has `gradient` for the newest from now on."""
-    rho: float | None = None
-    if NEWEST in memory:
-        before = [old.to(new.device) for old, new in zip(memory[NEWEST], gradient.parts, strict=True)]
-        rho = _ratio(dot(gradient.parts, before), math.sqrt(square) * memory[NORM])
+def correlated(
+    gradient: Flat, square: float, product: float | None, memory: dict[str, Any]
+) -> tuple[float | None, float | None]:
+    """rho and its smoothed value. `square` is <d, d>, and `product` that of d and the one before, if there is one;
+    `memory` has `gradient` for the newest from now on."""
+    rho = None if product is None else _ratio(product, math.sqrt(square) * memory[NORM])
     memory[NEWEST] = [_real(part).to(torch.bfloat16, copy=True) for part in gradient.parts]
     memory[NORM] = math.sqrt(square)
     smoothed: float | None = memory.get(SMOOTHED)
@@ -407,15 +416,19 @@ def correlated(gradient: Flat, square: float, memory: dict[str, Any]) -> tuple[f
 def measured(before: Flat, after: Flat, gradient: Flat, memory: dict[str, Any], rate: float) -> Measured:
     """Measure the outer step from `before`, which is written over, to `after` on `gradient`. Cost: some nine passes,
     as much as two steps of an optimizer."""
-    square = dot(gradient.parts, gradient.parts)
-    rho, smoothed = correlated(gradient, square, memory)
     for old, new in zip(before.parts, after.parts, strict=True):
         old.sub_(new)  # the step
-    norm, share = math.sqrt(square), _ratio(dot(before.parts, gradient.parts), square)
+    pairs: list[Pair] = [(gradient.parts, gradient.parts), (before.parts, gradient.parts)]
+    if NEWEST in memory:
+        newest = [old.to(new.device) for old, new in zip(memory[NEWEST], gradient.parts, strict=True)]
+        pairs.append((gradient.parts, newest))
+    square, along, *products = dots(*pairs)
+    rho, smoothed = correlated(gradient, square, products[0] if products else None, memory)
+    norm, share = math.sqrt(square), _ratio(along, square)
     if share is None:
         return Measured(norm, rho, smoothed, None, None)
     before.add_(gradient, alpha=-share)
-    transverse = math.sqrt(dot(before.parts, before.parts))
+    transverse = math.sqrt(*dots((before.parts, before.parts)))
     return Measured(norm, rho, smoothed, share / rate, _ratio(transverse, rate * norm))
 
 
@@ -426,9 +439,13 @@ def holding(gradient: Flat, memory: dict[str, Any], gain: float, *, most: float,
     Nesterov's. Before there is a buffer it is 1, and 1 + m. Rounded to `GRAIN`, so that workers which sum up in another
     order have the same.
     """
-    buffers, square = memory.get(BUFFER), dot(gradient.parts, gradient.parts)
-    before = [old.to(new.device) for old, new in zip(buffers or (), gradient.parts, strict=False)]
-    share = _ratio(dot(before, gradient.parts), square) if before else 0.0
+    buffers = memory.get(BUFFER)
+    pairs: list[Pair] = [(gradient.parts, gradient.parts)]
+    if buffers:
+        before = [old.to(new.device) for old, new in zip(buffers, gradient.parts, strict=True)]
+        pairs.append((before, gradient.parts))
+    square, *products = dots(*pairs)
+    share = _ratio(products[0], square) if products else 0.0
     if share is None:
         return most
     momentum = _root(share, gain - 1) if is_nesterov else (gain - 1) / share if share > 0 else 0.0

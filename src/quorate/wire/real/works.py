@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.contracts import Clock, Message, Wire, Work
-from quorate.core.device_copies import HostCopy
+from quorate.core.device_copies import HostCopy, aside, lies_in
 from quorate.core.errors import PeerFailed, QuorateError, WireTimeout
 from quorate.wire.naming import named
 from quorate.wire.real.endpoint import Endpoint
@@ -49,6 +49,8 @@ class GroupWork:
         self._launch: Callable[[], Any] | None = launch
         self._description, self._x, self._moved = description, x, moved
         self._work: Any = None
+        self._copy: HostCopy | None = None
+        """A copy of a part of the result, made behind this collective; it shows that it is complete."""
         self._is_over = False
         launches.append(self)
         self._launch_described()
@@ -81,7 +83,8 @@ class GroupWork:
 
     def _ready(self, seconds: float) -> bool:
         if self._moved.device.type != "cpu":
-            return is_over(self._work.is_completed, self._order.endpoint.clock, seconds) and self._has_ended()
+            asks = self._work.is_completed if self._copy is None else self._copy.is_there
+            return is_over(asks, self._order.endpoint.clock, seconds) and self._has_ended()
         try:
             self._work.wait(timedelta(seconds=max(seconds, 0.001)))
         except RuntimeError:
@@ -100,6 +103,16 @@ class GroupWork:
     def _has_ended(self) -> bool:
         self._end()
         return True
+
+    def read_behind(self, x: Tensor) -> HostCopy | None:
+        """See `wire.work.read_behind`."""
+        self._launch_described()
+        if self._work is None or self._moved.device.type == "cpu" or not lies_in(x, self._moved):
+            return None
+        with aside(self._moved.device):
+            self._end()
+            self._copy = HostCopy(x)
+        return self._copy
 
     def follow(self) -> Tensor:
         """See `wire.work.followed`."""
