@@ -47,6 +47,7 @@ def numbers(library: str, size: int) -> Any:
         from torchdata import nodes
 
         return nodes.Loader(nodes.IterableWrapper([{"x": number} for number in range(COUNT)])), 2
+    import tests.support.library_scripts.operators  # noqa: F401
     from streaming import StreamingDataset
 
     return StreamingDataset(local="mds", batch_size=2, shuffle=False), 2
@@ -61,6 +62,16 @@ def write_archives() -> None:
                 member = tarfile.TarInfo(f"{number:03d}.cls")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
+
+
+def write_shards() -> None:
+    """Write the numbers in shards of MosaicML streaming."""
+    import tests.support.library_scripts.operators  # noqa: F401
+    from streaming import MDSWriter
+
+    with MDSWriter(out="mds", columns={"x": "int"}, size_limit=160) as writer:
+        for number in range(COUNT):
+            writer.write({"x": number})
 
 
 def batches(loader: Any, steps: int) -> Iterator[Any]:

@@ -40,11 +40,15 @@ def refuse_groups_of_children() -> None:
     """
     pid, plain_start, plain_join, state = os.getpid(), BaseProcess.start, BaseProcess.join, {"watches": False}
 
+    def end_fork(size: int) -> None:
+        if os.getpid() != pid:
+            _end_child(size)
+
     def start(self: Any) -> None:
         self._quorate = _Mark()
         if not state["watches"]:
             state["watches"] = True
-            after_import_of_torch(lambda: _watch_groups(lambda size: os.getpid() == pid or _end_child(size)))
+            after_import_of_torch(lambda: _watch_groups(end_fork))
         plain_start(self)
 
     def join(self: Any, timeout: float | None = None) -> None:
@@ -85,7 +89,7 @@ def _end_child(size: int) -> None:
         raise SystemExit(_REFUSED)
 
 
-def _watch_groups(look: Callable[[int], object]) -> None:
+def _watch_groups(look: Callable[[int], None]) -> None:
     """Call `look` with the number of processes, -1 where the environment says it, before a group is made."""
     import torch.distributed as dist
 
