@@ -133,7 +133,7 @@ class AgreedState:
             self._say(_OWN, _OWN)
 
     def shown_to_all(self) -> None:
-        """Note that the script has a state of an evaluation of all, which lacks nothing, after the others it asked for."""
+        """Note that the newest state which the script has asked for is of an evaluation of all, and lacks nothing."""
         self._shown.clear()
 
     def averages(self) -> None:
