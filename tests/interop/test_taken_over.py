@@ -154,3 +154,26 @@ def test_a_training_goes_on_from_it(name: str, strategy: str, size: int, tmp_pat
     begun = min(after[:2])
     assert begun - before[-1] < 0.5 * (before[0] - before[-1]), (before, after)
     assert after[-1] < before[0]
+
+
+VARIANTS = {
+    "accelerate_nlp in bf16": ("accelerate_nlp", "--mixed_precision", "bf16"),
+    "lightning_ddp clipped in bf16": ("lightning_ddp", "--precision", "bf16-mixed"),
+    "lightning_ddp with SWA": ("lightning_ddp", "--average", "swa"),
+    "lightning_ddp with EMA": ("lightning_ddp", "--average", "ema"),
+    "timm_train in bf16": ("timm_train", "--amp"),
+    "trainer in bf16": ("trainer", "--bf16"),
+    "trainer compiled": ("trainer", "--torch_compile"),
+}
+
+
+@pytest.mark.parametrize("variant", [pytest.param(x, marks=skipped(*NEEDS[x.split()[0]])) for x in VARIANTS])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_precisions_averages_and_graphs_are_the_script_s(variant: str, strategy: str, tmp_path: Path) -> None:
+    name, *arguments = VARIANTS[variant]
+    longer = LONGER[name] if "compiled" not in variant else ()
+    output = start(tmp_path, name, 2, strategy, *longer, *arguments)
+    for moment in ("evaluated", "state"):
+        state(tmp_path, moment, 2)
+    if longer:
+        assert learned(output) > 0.1

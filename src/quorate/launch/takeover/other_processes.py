@@ -57,8 +57,8 @@ def refuse_groups_of_children() -> None:
             BaseProcess.join = plain_join  # type: ignore[method-assign]
             _refuse(
                 "the script starts processes that train by itself (multiprocessing.Process), and each worker would "
-                "start all of them; start the script with python, or the processes by torch.multiprocessing.spawn, as "
-                "many as there are workers, under --strategy"
+                "start all of them. Start the script with python, or one process for each worker by "
+                "torch.multiprocessing.spawn under --strategy"
             )
 
     BaseProcess.start, BaseProcess.join = start, join  # type: ignore[method-assign]
