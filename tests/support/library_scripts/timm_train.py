@@ -117,7 +117,7 @@ def main():
     loader_train = torch.utils.data.DataLoader(train, batch_size=8, sampler=sampler, drop_last=True)
     eval_sampler = torch.utils.data.distributed.DistributedSampler(validation, shuffle=False, drop_last=True)
     loader_eval = torch.utils.data.DataLoader(validation, batch_size=8, sampler=eval_sampler)
-    mixup_fn = Mixup(mixup_alpha=args.mixup, num_classes=4)
+    mixup_fn = Mixup(mixup_alpha=args.mixup or 1.0, prob=float(args.mixup > 0), num_classes=4)
     lr_scheduler, num_epochs = create_scheduler_v2(
         optimizer,
         sched="cosine",
