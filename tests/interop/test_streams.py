@@ -28,7 +28,7 @@ LIBRARIES = (
 )
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ["all-reduce", "eager-majority"])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_each_example_is_computed_once(
@@ -39,7 +39,7 @@ def test_each_example_is_computed_once(
     if library == "streaming":
         write = "from tests.support.stream_training import write_shards; write_shards()"
         path = os.pathsep.join(map(str, [ROOT / "src", ROOT, *paths]))
-        subprocess.run([str(PYTHON), "-c", write], check=True, timeout=100, env={**os.environ, "PYTHONPATH": path})
+        subprocess.run([str(PYTHON), "-c", write], check=True, timeout=300, env={**os.environ, "PYTHONPATH": path})
     else:
         stream_training.write_archives()
     words = ("--strategy", strategy, "--name", "first")
