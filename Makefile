@@ -121,6 +121,9 @@ test-interop: venv
 	@[ -d $(VENV)/interop/timm ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
 	  --target $(VENV)/interop/timm 'timm>=1.0' torchvision 2>/dev/null || \
 	  echo "make test-interop: timm could not be installed" >&2
+	@[ -d $(VENV)/interop/streaming ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
+	  --target $(VENV)/interop/streaming mosaicml-streaming xxhash zstd brotli python-snappy cramjam catalogue 2>/dev/null || \
+	  echo "make test-interop: mosaicml-streaming could not be installed" >&2
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
 
 # Jupyter goes into an environment of its own beside this one, whose packages it finds too.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,12 +66,50 @@ def test_all_reduce_has_the_numbers_of_ddp(name: str, size: int, tolerance: floa
         check_equal(state(tmp_path / "own", moment, size), state(tmp_path / "ours", moment, size), tolerance)
 
 
+STRATEGIES = ("eager-majority", "local-sgd:sync_every=4", "d-psgd")
+LONGER = {
+    "accelerate_nlp": ("--num_epochs", "6"),
+    "accelerate_cv": ("--epochs", "5"),
+    "lightning_ddp": ("--epochs", "4", "--lr", "0.3"),
+    "trainer": ("--max_steps", "24", "--optim", "adamw_torch", "--learning_rate", "0.02"),
+    "timm_train": ("--epochs", "4"),
+}
+"""Arguments of a training that is long enough to learn something."""
+
+
+def losses(output: str) -> list[float]:
+    """Return the printed losses of rank 0's batches."""
+    return [float(x) for x in re.findall(r"^loss=([0-9.]+)$", output, re.MULTILINE)]
+
+
+def learned(output: str) -> float:
+    """Return by how much the losses of the last third are below that of the first batch."""
+    seen = losses(output)
+    last = seen[-len(seen) // 3 :]
+    return seen[0] - sum(last) / len(last)
+
+
+@pytest.fixture(scope="module")
+def learned_by_all_reduce(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], float]:
+    """Return what `learned` is of a script under `all-reduce`, which is run once."""
+
+    @cache
+    def difference(name: str, size: int) -> float:
+        return learned(start(tmp_path_factory.mktemp(name), name, size, "all-reduce", *LONGER[name]))
+
+    return difference
+
+
 @scripts()
-@pytest.mark.parametrize("strategy", ["eager-majority", "local-sgd", "d-psgd"])
-def test_evaluations_and_the_end_have_the_agreed_model(name: str, strategy: str, tmp_path: Path) -> None:
-    start(tmp_path, name, 3, strategy)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_learns_and_all_evaluate_and_save_the_agreed_model(
+    name: str, strategy: str, size: int, tmp_path: Path, learned_by_all_reduce: Callable[[str, int], float]
+) -> None:
+    difference = learned(start(tmp_path, name, size, strategy, *LONGER[name]))
     for moment in ("evaluated", "state"):
-        state(tmp_path, moment, 3)
+        state(tmp_path, moment, size)
+    assert difference > 0.5 * learned_by_all_reduce(name, size) > 0
 
 
 RESUMED = {
@@ -78,14 +119,61 @@ RESUMED = {
     ),
     "trainer": (("--stop", "4"), ()),
     "lightning_ddp": (("--epochs", "1"), ("--ckpt_path", "kept/last.ckpt")),
+    "timm_train": (
+        ("--drop", "0", "--mixup", "0", "--stop", "1"),
+        ("--drop", "0", "--mixup", "0", "--resume", "out/last.pth.tar"),
+    ),
 }
-"""The arguments of the part before, and those of the part after it."""
+"""The arguments of the part before, and those of the part after it. timm keeps no state of generators."""
 
 
 @scripts(*RESUMED)
 def test_the_library_s_own_checkpoint_is_resumed(name: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    start(whole, name, 2, "all-reduce")
+    start(whole, name, 2, "all-reduce", *(RESUMED[name][0][:4] if name == "timm_train" else ()))
     for arguments in RESUMED[name]:
         start(parts, name, 2, "all-reduce", *arguments)
     check_equal(state(whole, "state", 2), state(parts, "state", 2), 0.0)
+
+
+HALVES = {
+    "accelerate_cv": (("--stop_after", "2"), ("--resume_from_checkpoint", "epoch_1")),
+    "trainer": (("--stop", "12"), ()),
+    "lightning_ddp": (("--epochs", "2"), ("--ckpt_path", "kept/last.ckpt")),
+    "timm_train": (("--stop", "2"), ("--resume", "out/last.pth.tar")),
+}
+"""The same of the longer training."""
+
+
+@scripts(*HALVES)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_training_goes_on_from_it(name: str, strategy: str, size: int, tmp_path: Path) -> None:
+    before, after = (losses(start(tmp_path, name, size, strategy, *LONGER[name], *half)) for half in HALVES[name])
+    state(tmp_path, "state", size)
+    begun = min(after[:2])
+    assert begun - before[-1] < 0.5 * (before[0] - before[-1]), (before, after)
+    assert after[-1] < before[0]
+
+
+VARIANTS = {
+    "accelerate_nlp in bf16": ("accelerate_nlp", "--mixed_precision", "bf16"),
+    "lightning_ddp clipped in bf16": ("lightning_ddp", "--precision", "bf16-mixed"),
+    "lightning_ddp with SWA": ("lightning_ddp", "--average", "swa"),
+    "lightning_ddp with EMA": ("lightning_ddp", "--average", "ema"),
+    "timm_train in bf16": ("timm_train", "--amp"),
+    "trainer in bf16": ("trainer", "--bf16"),
+    "trainer compiled": ("trainer", "--torch_compile"),
+}
+
+
+@pytest.mark.parametrize("variant", [pytest.param(x, marks=skipped(*NEEDS[x.split()[0]])) for x in VARIANTS])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_precisions_averages_and_graphs_are_the_script_s(variant: str, strategy: str, tmp_path: Path) -> None:
+    name, *arguments = VARIANTS[variant]
+    longer = LONGER[name] if "compiled" not in variant else ()
+    output = start(tmp_path, name, 2, strategy, *longer, *arguments)
+    for moment in ("evaluated", "state"):
+        state(tmp_path, moment, 2)
+    if longer:
+        assert learned(output) > 0.1

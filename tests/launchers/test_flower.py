@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.architecture.test_documents import blocks
 from tests.architecture.tree import ROOT
 
 PYTHON = ROOT / ".venv" / "flower" / "bin" / "python"
@@ -78,3 +79,31 @@ def test_strategies_make_their_rounds_of_what_nodes_send_back(name: str, tmp_pat
     model = json.loads(told[0].removeprefix("result "))
     found = torch.tensor([*model["weight"][0], *model["bias"]])
     torch.testing.assert_close(found, expected(name), rtol=1e-4, atol=1e-5)
+
+
+BEFORE = """
+import torch
+from flwr.simulation import run_simulation
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 1)
+def partition(number, count):
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number))
+    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+def loss_of(model, batch):
+    return (model(batch[0]) - batch[1]).square().mean()
+{script}
+run_simulation(server, client, num_supernodes=6)
+"""
+
+
+@pytest.mark.timeout(280)
+def test_the_script_before_of_the_migration_page_runs(tmp_path: Path) -> None:
+    (before,) = blocks(ROOT / "docs" / "howto" / "migrate-flower.md", "py")
+    (tmp_path / "before.py").write_text(BEFORE.format(script=before))
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
+    ended = subprocess.run(
+        [str(PYTHON), "before.py"], cwd=tmp_path, capture_output=True, text=True, timeout=260, env=environment
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert (ended.stdout + ended.stderr).count("aggregate_train: Received 3 results and 0 failures") == 10

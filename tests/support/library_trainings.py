@@ -48,6 +48,7 @@ CASES = {
     "several batches": Case(batches=2, clip=0.5),
     "local steps": Case("local-sgd", {"sync_every": 3}, clip=0.5),
     "scaled": Case(is_scaled=True),
+    "scaled and clipped": Case(is_scaled=True, clip=0.5),
     "early ends": Case(ends_early=True),
     "solo": Case("eager-solo"),
 }
@@ -78,6 +79,8 @@ def by_hand(it: Training) -> None:
             (it.scaler.scale(loss) if it.scaler else loss).backward()
             if number % it.case.batches:
                 continue
+            if it.scaler and it.case.clip is not None:
+                it.scaler.unscale_(it.optimizer)
             if it.case.clip is not None:
                 nn.utils.clip_grad_norm_(it.model.parameters(), it.case.clip)
             if it.scaler:
@@ -267,7 +270,11 @@ def keras_net() -> Any:
 
 LIBRARIES: dict[str, tuple[Callable[[], Any], Callable[[Training], None], tuple[str, ...]]] = {
     "fabric": (net, in_fabric, ("clipped", "several batches", "local steps", "scaled", "early ends", "solo")),
-    "lightning": (net, in_lightning, ("clipped", "several batches", "local steps", "scaled", "early ends", "solo")),
+    "lightning": (
+        net,
+        in_lightning,
+        ("clipped", "several batches", "local steps", "scaled", "scaled and clipped", "early ends", "solo"),
+    ),
     "accelerate": (net, in_accelerate, ("clipped", "several batches", "local steps", "scaled", "early ends", "solo")),
     "transformers": (net, in_transformers, ("clipped", "several batches", "local steps", "early ends", "solo")),
     "keras": (keras_net, in_keras, ("clipped", "local steps", "scaled", "early ends", "solo")),

@@ -10,6 +10,7 @@ import json
 import sys
 import tarfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,13 @@ def numbers(library: str, size: int) -> Any:
         from torchdata import nodes
 
         return nodes.Loader(nodes.IterableWrapper([{"x": number} for number in range(COUNT)])), 2
-    from streaming import StreamingDataset
+    return mosaic().StreamingDataset(local="mds", batch_size=2, shuffle=False), 2
 
-    return StreamingDataset(local="mds", batch_size=2, shuffle=False), 2
+
+def mosaic() -> Any:
+    """Return MosaicML's package, with the operators of the torchvision that it imports declared before."""
+    import_module("tests.support.library_scripts.operators")
+    return import_module("streaming")
 
 
 def write_archives() -> None:
@@ -61,6 +66,13 @@ def write_archives() -> None:
                 member = tarfile.TarInfo(f"{number:03d}.cls")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
+
+
+def write_shards() -> None:
+    """Write the numbers in shards of MosaicML streaming."""
+    with mosaic().MDSWriter(out="mds", columns={"x": "int"}, size_limit=160) as writer:
+        for number in range(COUNT):
+            writer.write({"x": number})
 
 
 def batches(loader: Any, steps: int) -> Iterator[Any]:

@@ -171,11 +171,6 @@ REFUSED = {
         "m = torch.multiprocessing; m.spawn(print, args=(m.get_context('spawn').SimpleQueue(),), nprocs=2)",
         "the script gives a SimpleQueue to the processes that it starts",
     ),
-    "processes by hand": (
-        "import multiprocessing as m; p = m.get_context('fork').Process(target=dist.init_process_group)\n"
-        "p.start(); p.join(); raise SystemExit(p.exitcode + 1)",
-        "the script starts processes that train by itself (multiprocessing.Process)",
-    ),
     "a group of more processes": (
         "dist.destroy_process_group(); dist.init_process_group('gloo', rank=0, world_size=3)",
         "the script makes a group of 3 processes (init_process_group), and 2 workers were started of it",
@@ -217,6 +212,40 @@ def test_a_sentence_says_what_does_not_work(case: str, tmp_path: Path) -> None:
     ended = quorate(tmp_path, "run", "-n", "2", "--strategy", "eager-majority", "train.py")
     assert ended.returncode == 2
     assert words in ended.stderr
+
+
+BY_HAND = """
+import sys
+import torch.distributed as dist, torch.multiprocessing as mp
+def alone():
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+def train(rank, size):
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=rank, world_size=size)
+if __name__ == "__main__":
+    mp.set_start_method(sys.argv[1])
+    for target, calls in ((alone, [()]), (train, [(0, 2), (1, 2)])):
+        processes = [mp.Process(target=target, args=call) for call in calls]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+            print("status", process.exitcode, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("spawn", ()), ("fork", ()), ("spawn", ("--strategy", "eager-majority"))]
+)
+def test_processes_of_a_script_that_would_train_are_refused(method: str, options: tuple[str], tmp_path: Path) -> None:
+    """Torch would wait in them for ever, as each worker starts all of them; a group of one process is left alone."""
+    (tmp_path / "train.py").write_text(BY_HAND)
+    ended = quorate(tmp_path, "run", "-n", "2", "--name", "r", *options, "train.py", method)
+    assert ended.returncode == 2, ended.stderr
+    for rank in range(2):
+        log = (tmp_path / f"runs/r/rank-{rank}.log").read_text()
+        assert log.count("the script starts processes that train by itself (multiprocessing.Process)") == 1
+        assert log.count("status 0") == log.count("status") == 1, "of the group of one process"
+        assert "Traceback" not in log
 
 
 def test_a_script_whose_parameters_were_never_agreed_on_does_not_end_well(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,21 @@ _HOW_COMPUTED = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Options that choose the implementation of a step."""
 Elsewhere = Callable[[Callable[[Optimizer], None]], None]
 """Makes the given step of an optimizer in another place than that of the parameters."""
+
+
+_UNSCALES_BEFORE = ("lightning", "lightning_fabric", "pytorch_lightning")
+
+
+def _scales_in_step(optimizer: Any) -> bool:
+    reader = str(sys._getframe(1).f_globals.get("__name__", ""))
+    return reader.partition(".")[0] not in _UNSCALES_BEFORE
+
+
+scales_in_step = property(_scales_in_step)
+"""Whether `step` takes the scale of a GradScaler, as torch's attribute says: True, so that all workers step.
+
+Lightning reads False: else it neither unscales gradients before it clips them, nor lets them be clipped.
+"""
 
 
 def plain_step(

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from quorate.core.telling import tell
 from quorate.observe.backward import observe_backward
 from quorate.observe.step_observer import Phase, StepObserver
-from quorate.replica.plain_step import plain_step
+from quorate.replica.plain_step import plain_step, scales_in_step
 from quorate.sharding.host_step import HostStep
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.loss_counts import LossCounts, checked_count
@@ -78,7 +78,7 @@ class Alone(_CountedAlone):
 class AloneOnHost(_CountedAlone):
     """The optimizer of a single worker, with its steps on the host."""
 
-    _step_supports_amp_scaling = True
+    _step_supports_amp_scaling = scales_in_step
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         own: dict[str, Any] = self.__dict__

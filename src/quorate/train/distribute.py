@@ -34,7 +34,7 @@ from quorate.observe.step_times import timing
 from quorate.observe.watch import Watch
 from quorate.replica.by_tensors import ShardBy, shard_by_of
 from quorate.replica.optimizer_state import inner_optimizers
-from quorate.replica.plain_step import NO_ARGUMENTS, OWN_STEP, StepArguments, own_step_of, takes_closure
+from quorate.replica.plain_step import NO_ARGUMENTS, OWN_STEP, StepArguments, own_step_of, scales_in_step, takes_closure
 from quorate.replica.replica import sparse_tables_in, trained_in_order
 from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
@@ -82,7 +82,7 @@ _STEPPED = "_quorate_never_stepped"
 class Distributes:
     """The methods of a distributed optimizer; mixed in before its plain class."""
 
-    _step_supports_amp_scaling = True  # so that GradScaler calls `step` on every worker
+    _step_supports_amp_scaling = scales_in_step
 
     def step(self, closure: Callable[[], Any] | None = None, *arguments: Any, **named: Any) -> Any:
         """Make one step of the strategy with these arguments; return the result of the plain `step`."""

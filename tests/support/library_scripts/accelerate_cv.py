@@ -40,8 +40,9 @@ def training_function(config, args):
     overall_step = starting_epoch = resume_step = 0
     if args.resume_from_checkpoint:
         accelerator.load_state(args.resume_from_checkpoint)
-        overall_step = resume_step = int(os.path.basename(args.resume_from_checkpoint).replace("step_", ""))
-        starting_epoch, resume_step = divmod(resume_step, len(train_dataloader))
+        kind, _, number = os.path.basename(args.resume_from_checkpoint).partition("_")
+        overall_step = int(number) if kind == "step" else (int(number) + 1) * len(train_dataloader)
+        starting_epoch, resume_step = divmod(overall_step, len(train_dataloader))
     rank = accelerator.process_index
     for epoch in range(starting_epoch, config["epochs"]):
         model.train()
@@ -52,6 +53,7 @@ def training_function(config, args):
         for inputs, labels in active_dataloader:
             with accelerator.accumulate(model):
                 loss = cross_entropy(model(inputs), labels)
+                accelerator.print(f"loss={loss.item():.4f}", flush=True)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), 0.5)
@@ -75,6 +77,8 @@ def training_function(config, args):
         accelerator.print(f"epoch {epoch}: accuracy={100 * accurate / num_elems:.2f}", flush=True)
         accelerator.save_state(f"epoch_{epoch}")
         torch.save(model.state_dict(), f"evaluated-{rank}.pt")
+        if epoch + 1 == int(args.stop_after):
+            return
     accelerator.wait_for_everyone()
     accelerator.end_training()
     torch.save(accelerator.unwrap_model(model).state_dict(), f"state-{rank}.pt")
@@ -87,8 +91,10 @@ def main():
     parser.add_argument("--checkpointing_steps", default=100)
     parser.add_argument("--resume_from_checkpoint", default="")
     parser.add_argument("--stop", default=0)
+    parser.add_argument("--stop_after", default=0)
+    parser.add_argument("--epochs", default=2, type=int)
     args = parser.parse_args()
-    training_function({"lr": 0.2, "epochs": 2, "seed": 42}, args)
+    training_function({"lr": 0.2, "epochs": args.epochs, "seed": 42}, args)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ MAX_GPU_BATCH_SIZE, EVAL_BATCH_SIZE = 8, 16
 class Pairs(torch.utils.data.Dataset):
     def __init__(self, count, seed):
         drawn = torch.Generator().manual_seed(seed)
-        self.words = torch.randint(3, 40, (count, 12), generator=drawn)
-        self.labels = (self.words[:, 1] > self.words[:, 6]).long()
+        self.labels = torch.randint(2, (count,), generator=drawn)
+        self.words = torch.randint(3, 22, (count, 12), generator=drawn) + 18 * self.labels[:, None]
 
     def __len__(self):
         return len(self.labels)
@@ -62,6 +62,7 @@ def training_function(config, args):
         for step, batch in enumerate(train_dataloader):
             outputs = model(**batch)
             loss = outputs.loss / gradient_accumulation_steps
+            accelerator.print(f"loss={outputs.loss.item():.4f}", flush=True)
             accelerator.backward(loss)
             if step % gradient_accumulation_steps == 0:
                 optimizer.step()
@@ -89,8 +90,9 @@ def main():
     parser.add_argument("--mixed_precision", default=None, choices=["no", "fp16", "bf16", "fp8"])
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--batch_size", default=8)
+    parser.add_argument("--num_epochs", default=2)
     args = parser.parse_args()
-    training_function({"lr": 2e-3, "num_epochs": 2, "seed": 42, "batch_size": args.batch_size}, args)
+    training_function({"lr": 2e-3, "num_epochs": args.num_epochs, "seed": 42, "batch_size": args.batch_size}, args)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,12 @@ import argparse
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,6 +51,10 @@ class ImageClassifier(L.LightningModule):
 
 
 class Evaluated(Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.is_global_zero:
+            print(f"loss={outputs['loss'].item():.4f}", flush=True)
+
     def on_validation_end(self, trainer, module):
         torch.save(module.state_dict(), f"evaluated-{trainer.global_rank}.pt")
 
@@ -55,24 +64,36 @@ def main():
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--ckpt_path")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--average", choices=["ema", "swa"])
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--precision", default="32-true")
     args = parser.parse_args()
     L.seed_everything(5)
     train = DataLoader(pictures(192, 1), batch_size=8, shuffle=True)
     validation = DataLoader(pictures(48, 2), batch_size=8)
     kept = ModelCheckpoint("kept", filename="best", monitor="val_acc", mode="max", save_last=True)
+    averages = {
+        "ema": [EMAWeightAveraging(decay=0.9)],
+        "swa": [StochasticWeightAveraging(swa_lrs=0.02, swa_epoch_start=1, annealing_epochs=1)],
+        None: [],
+    }
     trainer = L.Trainer(
+        precision=args.precision,
         accelerator="cpu",
         devices=args.devices,
         strategy="ddp",
         max_epochs=args.epochs,
         accumulate_grad_batches=2,
         gradient_clip_val=0.5,
-        callbacks=[kept, Evaluated()],
+        callbacks=[kept, Evaluated(), *averages[args.average]],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    model = ImageClassifier()
+    model = ImageClassifier(args.lr)
+    if args.compile:
+        model.compile()
     trainer.fit(model, train, validation, ckpt_path=args.ckpt_path)
     if trainer.is_global_zero:
         print(f"val_acc={trainer.callback_metrics['val_acc']:.4f}", flush=True)

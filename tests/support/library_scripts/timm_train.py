@@ -14,6 +14,7 @@ with suppress(ImportError):
 from timm import create_model, utils
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
+from timm.models import load_checkpoint, resume_checkpoint
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils import ApexScaler, NativeScaler  # noqa: F401
@@ -24,6 +25,10 @@ parser.add_argument("--resume", default="")
 parser.add_argument("--dist-bn", default="reduce")
 parser.add_argument("--model", default="test_resnet")
 parser.add_argument("--amp", action="store_true")
+parser.add_argument("--drop", default=0.1, type=float)
+parser.add_argument("--mixup", default=0.2, type=float)
+parser.add_argument("--torchcompile", action="store_true")
+parser.add_argument("--stop", default=0, type=int)
 args = parser.parse_args()
 
 
@@ -66,6 +71,8 @@ def train_one_epoch(epoch, model, loader, optimizer, loss_fn, args, lr_scheduler
             loss = _forward()
             _backward(loss)
         losses_m.update(loss.item() * accum_steps, input.size(0))
+        if utils.is_primary(args):
+            print(f"loss={loss.item() * accum_steps:.4f}", flush=True)
         if not need_update:
             continue
         num_updates += 1
@@ -90,25 +97,27 @@ def main():
     args.device = "cpu"
     device = utils.init_distributed_device(args)
     utils.random_seed(42, args.rank)
-    model = create_model(args.model, num_classes=4, drop_rate=0.1).to(device)
+    model = create_model(args.model, num_classes=4, drop_rate=args.drop).to(device)
     optimizer = create_optimizer_v2(model, opt="momentum", lr=0.02, weight_decay=1e-4)
     loss_scaler = NativeScaler(device="cpu") if args.amp else None
     start_epoch = 0
     if args.resume:
-        kept = torch.load(args.resume, weights_only=False)
-        model.load_state_dict(kept["state_dict"])
-        optimizer.load_state_dict(kept["optimizer"])
-        start_epoch = kept["epoch"] + 1
+        primary = utils.is_primary(args)
+        start_epoch = resume_checkpoint(
+            model, args.resume, optimizer=optimizer, loss_scaler=loss_scaler, log_info=primary
+        )
     model_ema = utils.ModelEmaV3(model, decay=0.9)
     if args.resume:
-        model_ema.module.load_state_dict(kept["state_dict_ema"])
+        load_checkpoint(model_ema.module, args.resume, use_ema=True)
+    if args.torchcompile:
+        model = torch.compile(model)
     model = NativeDDP(model, broadcast_buffers=args.dist_bn not in ("broadcast", "reduce"))
     train, validation = pictures(96, 1), pictures(32, 2)
     sampler = torch.utils.data.distributed.DistributedSampler(train)
     loader_train = torch.utils.data.DataLoader(train, batch_size=8, sampler=sampler, drop_last=True)
     eval_sampler = torch.utils.data.distributed.DistributedSampler(validation, shuffle=False, drop_last=True)
     loader_eval = torch.utils.data.DataLoader(validation, batch_size=8, sampler=eval_sampler)
-    mixup_fn = Mixup(mixup_alpha=0.2, num_classes=4)
+    mixup_fn = Mixup(mixup_alpha=args.mixup or 1.0, prob=float(args.mixup > 0), num_classes=4)
     lr_scheduler, num_epochs = create_scheduler_v2(
         optimizer,
         sched="cosine",
@@ -152,6 +161,8 @@ def main():
             print(f"epoch {epoch}: top1={eval_metrics['top1']:.2f} ema={ema_metrics['top1']:.2f}", flush=True)
         torch.save(utils.get_state_dict(model), f"evaluated-{args.rank}.pt")
         lr_scheduler.step(epoch + 1, eval_metrics["top1"])
+        if epoch + 1 == args.stop:
+            break
     torch.distributed.destroy_process_group()
     torch.save(model.module.state_dict(), f"state-{args.rank}.pt")
 

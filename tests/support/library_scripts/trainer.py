@@ -11,7 +11,7 @@ from transformers.trainer_utils import get_last_checkpoint
 class Blocks(torch.utils.data.Dataset):
     def __init__(self, count, seed):
         drawn = torch.Generator().manual_seed(seed)
-        self.words = torch.randint(16, (count, 8), generator=drawn).cumsum(1) % 16
+        self.words = (torch.randint(16, (count, 1), generator=drawn) + torch.arange(8)) % 16
 
     def __len__(self):
         return len(self.words)
@@ -23,7 +23,11 @@ class Blocks(torch.utils.data.Dataset):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--max_steps", type=int, default=12)
+    parser.add_argument("--optim", default="sgd")
+    parser.add_argument("--learning_rate", type=float, default=0.1)
     parser.add_argument("--stop", type=int, default=0)
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--torch_compile", action="store_true")
     args = parser.parse_args()
     training_args = TrainingArguments(
         output_dir="out",
@@ -31,8 +35,8 @@ def main():
         per_device_train_batch_size=4,
         per_device_eval_batch_size=8,
         gradient_accumulation_steps=2,
-        learning_rate=0.1,
-        optim="sgd",
+        learning_rate=args.learning_rate,
+        optim=args.optim,
         eval_strategy="steps",
         eval_steps=4,
         save_steps=4,
@@ -42,6 +46,8 @@ def main():
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
+        bf16=args.bf16,
+        torch_compile=args.torch_compile,
         seed=7,
     )
     set_seed(training_args.seed)
@@ -60,9 +66,14 @@ def main():
     trainer.train(resume_from_checkpoint=last_checkpoint)
     trainer.save_model("model")
     rank = training_args.process_index
+    for row in trainer.state.log_history if rank == 0 else ():
+        if "loss" in row and row["step"] > int((last_checkpoint or "-0").rpartition("-")[2]):
+            print(f"loss={float(row['loss']):.4f}", flush=True)
     metrics = trainer.evaluate()
     print(f"rank {rank} eval_loss={metrics['eval_loss']:.6f}", flush=True)
-    torch.save(trainer.model.state_dict(), f"evaluated-{rank}.pt")
+    torch.save(
+        trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False).state_dict(), f"evaluated-{rank}.pt"
+    )
     trainer.accelerator.end_training()
     torch.save(model.state_dict(), f"state-{rank}.pt")
 

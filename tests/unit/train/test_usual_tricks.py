@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -99,3 +100,17 @@ def test_workers_make_the_steps_of_one_process(name: str) -> None:
     assert max(float((a - b).abs().max()) for a, b in zip(wanted, begun, strict=True)) > 3e-2, "it has moved"
     for end in ends:
         assert all(torch.allclose(a, b, rtol=0, atol=far) for a, b in zip(end, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reader", "is_scaled"), [("torch.amp.grad_scaler", True), ("lightning.fabric.plugins.precision.amp", False)]
+)
+def test_lightning_unscales_before_it_clips_and_a_scaler_lets_all_workers_step(reader: str, is_scaled: bool) -> None:
+    def read(world: quorate.World) -> bool:
+        model = nn.Linear(2, 1)
+        optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), fused=True), model)
+        read_there = FunctionType((lambda x: x._step_supports_amp_scaling).__code__, {"__name__": reader})
+        supports: bool = read_there(optimizer)
+        return supports
+
+    assert VirtualWorld(2).run(joined(read)) == [is_scaled] * 2

@@ -99,9 +99,21 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """The command line."""
-        taken_over = ["-m", "quorate.run"] if asked_strategy(self.overrides) else []
-        return [sys.executable, *taken_over, *(["-m"] if self.is_module else []), self.script, *self.arguments]
+        """The command line.
+
+        A script without a strategy is a plain program, unless it may start processes that make a group.
+        """
+        is_watched = asked_strategy(self.overrides) or (not self.is_module and _has_processes(self.script))
+        watched = ["-m", "quorate.run"] if is_watched else []
+        return [sys.executable, *watched, *(["-m"] if self.is_module else []), self.script, *self.arguments]
+
+
+def _has_processes(script: str) -> bool:
+    """Return whether the source of `script` names `multiprocessing`; False where it cannot be read here."""
+    try:
+        return b"multiprocessing" in Path(script).read_bytes()
+    except OSError:
+        return False
 
 
 def hash_seed() -> str:

@@ -132,6 +132,10 @@ class AgreedState:
         else:
             self._say(_OWN, _OWN)
 
+    def shown_to_all(self) -> None:
+        """Note that the newest state which the script has asked for is of an evaluation of all, and lacks nothing."""
+        self._shown.clear()
+
     def averages(self) -> None:
         """Say that a moving average is of this worker's own replica, where replicas differ."""
         if any(_may_differ(loop) and not self._is_equal(loop) for loop in loops_of(self._place)):

@@ -17,6 +17,9 @@ from quorate.core.script_errors import OneSentence
 from quorate.launch.takeover.torch_import import after_import_of_torch
 from quorate.wire import current
 
+_REFUSED = 81
+"""The exit status of a process that was refused a group: no status of Python's, of a shell's, or of a signal."""
+
 
 class _Mark:
     """A part of a process object, which forbids groups in the process where it is unpickled."""
@@ -26,43 +29,74 @@ class _Mark:
 
 
 def _forbid_groups() -> None:
-    after_import_of_torch(lambda: _refuse_groups(lambda: True))
+    after_import_of_torch(lambda: _watch_groups(_end_child))
 
 
-def refuse_other_groups() -> None:
-    """Let `init_process_group` raise `ConfigurationError` for another number of processes than there are workers.
+def refuse_groups_of_children() -> None:
+    """Let processes that this one starts, forked or spawned, end where they would make a group.
 
-    It does so for any number in processes that this one starts, forked or spawned.
+    `join` of such a process raises `ConfigurationError`, once. A group of one process is its own affair. torch is not
+    imported for it.
     """
-    pid, plain = os.getpid(), BaseProcess.start
-    _refuse_groups(lambda: os.getpid() != pid)
+    pid, plain_start, plain_join, state = os.getpid(), BaseProcess.start, BaseProcess.join, {"watches": False}
+
+    def end_fork(size: int) -> None:
+        if os.getpid() != pid:
+            _end_child(size)
 
     def start(self: Any) -> None:
         self._quorate = _Mark()
-        plain(self)
+        if not state["watches"]:
+            state["watches"] = True
+            after_import_of_torch(lambda: _watch_groups(end_fork))
+        plain_start(self)
 
-    BaseProcess.start = start  # type: ignore[method-assign]
+    def join(self: Any, timeout: float | None = None) -> None:
+        plain_join(self, timeout)
+        if self.exitcode == _REFUSED and os.getpid() == pid:
+            BaseProcess.join = plain_join  # type: ignore[method-assign]
+            _refuse(
+                "the script starts processes that train by itself (multiprocessing.Process), and each worker would "
+                "start all of them. Start the script with python, or one process for each worker by "
+                "torch.multiprocessing.spawn under --strategy"
+            )
+
+    BaseProcess.start, BaseProcess.join = start, join  # type: ignore[method-assign]
 
 
-def _refuse_groups(is_refused: Callable[[], bool]) -> None:
+def refuse_other_sizes() -> None:
+    """Let `init_process_group` raise `ConfigurationError` for another number of processes than there are workers."""
+    pid, workers = os.getpid(), os.environ.get("WORLD_SIZE", "")
+
+    def look(size: int) -> None:
+        if os.getpid() == pid and workers.isdecimal() and size not in (-1, int(workers)):
+            _refuse(
+                f"the script makes a group of {size} processes (init_process_group), and {workers} workers were "
+                f"started of it; start it with -n {size}, or ask for {workers}, as by devices={workers} in Lightning"
+            )
+
+    _watch_groups(look)
+
+
+def _refuse(sentence: str) -> None:
+    if current.place() is None:
+        sys.excepthook = OneSentence(names_line=True)
+    raise ConfigurationError(sentence)
+
+
+def _end_child(size: int) -> None:
+    if size != 1:
+        raise SystemExit(_REFUSED)
+
+
+def _watch_groups(look: Callable[[int], None]) -> None:
+    """Call `look` with the number of processes, -1 where the environment says it, before a group is made."""
     import torch.distributed as dist
 
     plain = dist.init_process_group
 
     def init_process_group(*arguments: Any, **named: Any) -> Any:
-        if current.place() is None:
-            sys.excepthook = OneSentence(names_line=True)
-        workers, size = os.environ.get("WORLD_SIZE", ""), named.get("world_size", (*arguments, *[-1] * 4)[3])
-        if workers.isdecimal() and size not in (-1, int(workers)):
-            raise ConfigurationError(
-                f"the script makes a group of {size} processes (init_process_group), and {workers} workers were "
-                f"started of it; start it with -n {size}, or ask for {workers}, as by devices={workers} in Lightning"
-            )
-        if is_refused():
-            raise ConfigurationError(
-                "the script starts processes that train by itself (multiprocessing.Process), and each worker would "
-                "start all of them; start them by torch.multiprocessing.spawn, as many as there are workers"
-            )
+        look(named.get("world_size", (*arguments, *[-1] * 4)[3]))
         return plain(*arguments, **named)
 
     for module in (dist, dist.distributed_c10d):

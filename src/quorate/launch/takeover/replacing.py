@@ -22,7 +22,7 @@ from quorate.core.telling import flush, tell
 from quorate.launch.run.overrides import Overrides, asked_strategy, unused
 from quorate.launch.takeover.fully_shard import replace_fully_shard
 from quorate.launch.takeover.optimizers import count_optimizers
-from quorate.launch.takeover.other_processes import refuse_other_groups
+from quorate.launch.takeover.other_processes import refuse_groups_of_children, refuse_other_sizes
 from quorate.launch.takeover.recorded import RecordedDistributedDataParallel
 from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, settle, turn_inside
 from quorate.launch.worker.baselines import baselines
@@ -142,7 +142,8 @@ def _replace_start_of_processes() -> None:
         function(rank, *args)
         return None if join else _Joined()
 
-    refuse_other_groups()
+    refuse_groups_of_children()
+    refuse_other_sizes()
     for module in (torch.multiprocessing, torch.multiprocessing.spawn):
         for name in ("spawn", "start_processes"):
             if callable(getattr(module, name, None)) and not isinstance(getattr(module, name), type(os)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides, asked_strategy, overrides_here
+from quorate.launch.takeover.other_processes import refuse_groups_of_children
 from quorate.launch.takeover.torch_import import after_import_of_torch
 from quorate.launch.worker.other_launchers import launched_rank
 
@@ -17,13 +18,16 @@ _MEETS_WITHIN = 60.0
 def take_over_if_asked() -> None:
     """Let the script that this process is about to run train under the strategy that was asked for, if any was.
 
-    It happens as soon as the script has imported torch, whose threads it may choose before.
+    It happens as soon as the script has imported torch, whose threads it may choose before. Under any of several
+    workers, processes that the script starts by hand make no group.
     """
     try:
         chosen = overrides_here()
     except ConfigurationError:
         return  # quorate.join() says it
     if asked_strategy(chosen) is None:
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            refuse_groups_of_children()
         return
     after_import_of_torch(lambda: _take_over(chosen))
 

@@ -386,6 +386,8 @@ class _StateHook:
         evaluations = self._taken.evaluations
         if evaluations is None or not evaluations.is_together:
             self._taken.agreed.show(module, state, prefix)
+        else:
+            self._taken.agreed.shown_to_all()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _StateHook:
         return _StateHook(None, None)
