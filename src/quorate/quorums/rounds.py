@@ -137,8 +137,7 @@ class WorkerRounds:
         is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
         self._divisor = 1 if is_plain and wire.size.bit_count() == 1 else wire.size
-        """The divisor of contributions before they are added. A division by a power of two changes no digit of a sum,
-        so it is left to the mean: a contribution is then the gradient itself."""
+        """The divisor of contributions before they are added: 1 where the mean's division changes no other digit."""
         watch.divided_by(self._divisor)
         self._observers = observers if self._divisor == 1 else None
         self._views = self._new_views()
@@ -163,7 +162,9 @@ class WorkerRounds:
         self._fragments = Fragments(tuple(fragments))
         self.rounds.lay_out_fragments(on_cpu(fragments))
 
-    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
+    def contribute(
+        self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None, version: int | None = None
+    ) -> Work[int]:
         self._timer.arrived()
         share = self._worker.share(weight)
         with self._timer.spending("encode"):
@@ -182,7 +183,7 @@ class WorkerRounds:
                 about["is_lent"] = self._views.lent
             if contribution is not None and (checksums := self.watch.take_words()):
                 about["measures"] = with_checksums(about.get("measures"), checksums)
-            work = self.rounds.contribute(contribution, **about)
+            work = self.rounds.contribute(contribution, version=version, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
 
@@ -211,9 +212,8 @@ class WorkerRounds:
     ) -> Work[int] | None:
         for vector in vectors:
             self.watch.note_if_not_finite(vector, vector.segments())
-        about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": payload}
-        about |= {"began": began}
-        return self.rounds.hand_in_last([vector_on_cpu(x) for x in vectors], **about)
+        about: dict[str, Any] = {"fresh": fresh, "measures": payload, "began": began}
+        return self.rounds.hand_in_last([vector_on_cpu(x) for x in vectors], step=float(self._worker.step()), **about)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
