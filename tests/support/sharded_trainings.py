@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -99,6 +99,7 @@ class Case:
     precision: str | None = None
     offload: str | None = None
     delayed: bool = False
+    correct: Literal["delay"] | None = None
     numbers: str = "float32"
     evaluates: bool = False
     looks: bool = False
@@ -147,6 +148,7 @@ def train(case: Case, world: Any, each: int, *, shards: bool, seed: int = 1) -> 
     if shards:
         mesh = world.mesh(replicas=case.replicas)
         chosen: Any = {"precision": case.precision, "offload": case.offload, "delayed_update": case.delayed}
+        chosen["correct"] = case.correct
         model = quorate.parallelize(model, mesh, zero=case.zero, **chosen)
     optimizer: Any = quorate.distribute(made(case, model), model, case.strategy, **case.settings)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8) if case.schedule else None
@@ -216,6 +218,7 @@ def kept(
     model: Any = Model(seed=1 + world.rank).to(getattr(torch, case.numbers))
     if shards:
         chosen: Any = {"zero": case.zero, "offload": case.offload, "delayed_update": case.delayed}
+        chosen["correct"] = case.correct
         model = quorate.parallelize(model, world.mesh(replicas=case.replicas), **chosen)
     plain = made(case, model)
     optimizer: Any = quorate.distribute(plain, model, case.strategy, **case.settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.optim.delay_correction import delay_corrected
 from tests.support.processes import run_real_world
 from tests.support.sampled import Few
 from tests.support.sharded_trainings import STEPS, Case, Model, batch, kept, made, replicated, sharded
@@ -136,7 +138,8 @@ def delayed_alone(
         shown.load_state_dict(masters.state_dict())
         for x, p in zip(masters.parameters(), shown.parameters(), strict=True):
             x.grad = None if p.grad is None else p.grad.clone()
-        optimizer.step()
+        with nullcontext() if case.correct is None else delay_corrected(optimizer):
+            optimizer.step()
         schedule.step()
         if not delays or step in pauses:
             shown.load_state_dict(masters.state_dict())
@@ -149,9 +152,10 @@ def test_a_delayed_update_is_one_gradient_behind(few: Few) -> None:
         Case(offload="all", delayed=True, schedule=True, zero=1),
         Case(offload="disk", delayed=True, schedule=True, evaluates=True),
         Case(offload="optimizer", delayed=True, schedule=True, replicas=2),
+        Case(offload="optimizer", delayed=True, schedule=True, correct="delay"),
     ]
     for size in few([1, 2]):
-        chosen = few(cases[: 2 + size])
+        chosen = few([*cases[: 2 + size], cases[-1]])
         for end in run_real_world(size, partial(all_of, chosen), 120.0):
             for case, found in zip(chosen, end, strict=True):
                 pauses = range(1, STEPS, 2) if case.evaluates else ()
@@ -169,9 +173,10 @@ def test_checkpoints_go_on_in_other_shards_with_offload_and_without(tmp_path: Pa
     assert max(furthest(end, wanted) for end, _ in ends) < (1e-6 if optimizer == "sgd" else 2e-5)
 
 
-def test_a_checkpoint_has_every_delayed_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("correct", [None, "delay"])
+def test_a_checkpoint_has_every_delayed_step(tmp_path: Path, correct: Any) -> None:
     """Saved behind the third step, which is a pause, and gone on from."""
-    case = Case(offload="optimizer", delayed=True)
+    case = Case(offload="optimizer", delayed=True, optimizer="sgd" if correct is None else "adamw", correct=correct)
     ends = [run_real_world(2, partial(kept, case, tmp_path, until), 60.0) for until in (3, 6)][-1]
     wanted, other = (delayed_alone(case, 4, steps=6, rate=0.9, pauses=pauses) for pauses in ([2], []))
     assert furthest(ends[0][0], wanted) < 1e-6 < 1e-4 < furthest(ends[0][0], other)
@@ -207,6 +212,8 @@ def all_refused(world: Any) -> list[str]:
         partial(spread, offload="gpu"),
         partial(spread, delayed_update=True),
         partial(spread, offload="optimizer", delayed_update=1),
+        partial(spread, offload="optimizer", correct="delay"),
+        partial(spread, offload="optimizer", delayed_update=True, correct=True),
         partial(spread, offload="optimizer", offload_folder="."),
         partial(spread, offload="disk", offload_folder="/dev/null/folder"),
         partial(spread, capturable, offload="optimizer"),
@@ -224,6 +231,8 @@ def test_what_cannot_be_is_refused() -> None:
         "offload='gpu' is unknown; known: optimizer, all, disk",
         'delayed_update needs the step on the host; give offload="optimizer" as well',
         "delayed_update=1 is not known; it must be True or False",
+        'correct="delay" is for steps that are one gradient behind; give delayed_update=True',
+        'correct=True is not known; it must be "delay" or None',
         'offload_folder needs offload="disk"',
         "offload_folder is /dev/null/folder, which cannot be created: Not a directory",
         "Adam with capturable=True steps on a GPU",

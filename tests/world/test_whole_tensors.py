@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,11 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim import _muon
 
 import quorate
+from quorate.checkpoint.participants import checkpoint_context
+from quorate.wire import current
+from quorate.wire.virtual.world import VirtualWorld
+from tests.support.joined import joined
 from tests.support.processes import run_real_world
 from tests.support.sampled import Few
-from tests.support.sharded_trainings import Case, Lars, Model, batch, kept, kept_alone, made
+from tests.support.sharded_trainings import Case, Lars, Model, batch, kept, kept_alone, made, whole
 from tests.world.test_sharded_checkpoints import furthest as furthest_of
 from tests.world.test_sharding import furthest
 
@@ -154,3 +160,79 @@ def test_rows_become_tensors_and_rows_again(tmp_path: Path) -> None:
         ends: Any = run_real_world(workers, partial(dealt_anew, tmp_path, by, 2 * until), 60.0)
         wanted = kept_alone(Case(optimizer="adamw"), 2 * until)
         assert max(furthest_of(end, wanted) for end, _ in ends) < 2e-5, (workers, by)
+
+
+def two(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of blocks, and AdamW for tables, the head, norms and biases."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in named if name.startswith("blocks") and p.ndim == 2]
+    others = [p for name, p in named if not (name.startswith("blocks") and p.ndim == 2)]
+    return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=3e-3, eps=1e-4)]
+
+
+MICRO = 2
+"""Backward passes of a step."""
+
+
+def muon_trained(root: Path, until: int, overflows: int, shards: bool, world: Any) -> tuple[list[Any], list[Any]]:
+    """The parameters after `until` steps under a GradScaler, and the matrices that Muon has orthogonalized here, by
+    step. In the step `overflows` a gradient is infinite, on the last worker only. It goes on from the newest checkpoint
+    and saves at the end."""
+    torch.set_num_threads(1)
+    checkpoint_context(current.here()).root = root
+    checkpoint_context(current.here()).tell = lambda sentence: None
+    model: Any = Model(seed=1 + world.rank)
+    if shards:
+        model = quorate.parallelize(model)
+    optimizers: list[Any] = [quorate.distribute(plain, model) for plain in two(model)]
+    scaler, seen, by_step = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100), list[Any](), list[Any]()
+    plain_step = _muon._zeropower_via_newtonschulz
+
+    def counted(gradient: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        seen.append((tuple(gradient.shape), type(gradient) is torch.Tensor))
+        return plain_step(gradient, *arguments)
+
+    _muon._zeropower_via_newtonschulz = counted
+    try:
+        for step in range(quorate.load(scaler=scaler) or 0, until):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            parts = [x.tensor_split(world.size * MICRO) for x in batch(step, range(4))]
+            for number in range(MICRO):
+                place = world.rank * MICRO + number
+                is_last = number == MICRO - 1
+                with contextlib.ExitStack() as stack:
+                    for optimizer in optimizers if not is_last else ():
+                        stack.enter_context(optimizer.accumulate())
+                    ids, targets = (part[place] for part in parts)
+                    loss = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten()) / MICRO
+                    is_wrong = step == overflows and is_last and world.rank == world.size - 1
+                    scaler.scale(loss * torch.inf if is_wrong else loss).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+            by_step.append(list(seen))
+            seen.clear()
+    finally:
+        _muon._zeropower_via_newtonschulz = plain_step
+    quorate.save(scaler=scaler)
+    with world.evaluate(at="replica"):
+        return [whole(p) for p in model.parameters()], by_step
+
+
+def test_muon_orthogonalizes_each_full_matrix_of_the_summed_gradient_once(tmp_path: Path) -> None:
+    """Beside AdamW, with two backward passes a step, an overflow in step 2, and a checkpoint for another number of
+    shards after step 3. No slice, no single backward pass and no step without it would come to the same numbers."""
+    overflows, matrices = 2, sorted(tuple(p.shape) for p in two(Model())[0].param_groups[0]["params"])
+    alone = VirtualWorld(1).run(joined(partial(muon_trained, tmp_path / "alone", 6, overflows, False)))[0][0]
+    for workers, until in ((2, 3), (3, 6)):
+        ends = run_real_world(workers, partial(muon_trained, tmp_path / "cut", until, overflows, True), 120.0)
+        for of_step in zip(*(by_step for _, by_step in ends), strict=True):
+            calls = [call for of_worker in of_step for call in of_worker]
+            assert all(is_plain for _, is_plain in calls)
+            assert sorted(shape for shape, _ in calls) in (matrices, [])
+        steps = [sum(map(len, of_step)) for of_step in zip(*(by_step for _, by_step in ends), strict=True)]
+        assert steps.count(0) == (1 if workers == 2 else 0), "only the step with the overflow is left out"
+    for end, _ in ends:
+        assert all(bool(x.isfinite().all()) for x in end)
+        assert furthest_of(end, alone) < 2e-3

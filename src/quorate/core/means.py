@@ -64,11 +64,14 @@ class Mean:
 class WorkerRounds(Protocol):
     """The rounds of one optimizer; `Worker.agree_on_rounds` begins them."""
 
-    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
+    def contribute(
+        self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None, version: int | None = None
+    ) -> Work[int]:
         """Contribute the gradient in `.grad`, unscaled, or `vector`; done when the worker may go on.
 
         `weight` is its weight, by default that of this step (`Worker.weight`). `waits` says whether the strategy waits
-        for it before the worker goes on computing.
+        for it before the worker goes on computing. `version` is the round on whose parameters the gradient was
+        computed; None: the newest that this replica has applied.
         """
 
     def hand_in(

@@ -115,6 +115,7 @@ class Worker(Protocol):
         clip_norm: float | None = None,
         measures: bool = False,
         momentum: Literal["auto", "worker", "common"] = "common",
+        correct: Literal["delay"] | None = None,
         fragments: Sequence[Layout] = (),
         units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
@@ -127,6 +128,8 @@ class Worker(Protocol):
                 gradient.
             momentum: "worker": each worker keeps the momentum of its own gradients (`replica.worker_momentum`);
                 "common": the optimizer keeps it; "auto": workers keep it, if any, where rounds are of less than all.
+            correct: "delay": steps are corrected as steps of gradients that are one round old
+                (`optim.delay_correction`).
             fragments: The layouts of fragments, if rounds are of one fragment after the other: see
                 `WorkerRounds.hand_in`.
             units: `units(contribution, size)` returns, by tensor, the unit of its numbers, in which codecs have their

@@ -43,7 +43,7 @@ from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
-from quorate.quorums.rows_in_rounds import RowsInRounds
+from quorate.quorums.rows_in_rounds import Look, RowsInRounds
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
 from quorate.replica.options_in_force import OptionsByPlace
@@ -139,8 +139,7 @@ class WorkerRounds:
         is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
         self._divisor = 1 if is_plain and wire.size.bit_count() == 1 else wire.size
-        """The divisor of contributions before they are added. A division by a power of two changes no digit of a sum,
-        so it is left to the mean: a contribution is then the gradient itself."""
+        """The divisor of contributions before they are added: 1 where the mean's division changes no other digit."""
         watch.divided_by(self._divisor)
         self._observers = observers if self._divisor == 1 else None
         self._views = self._new_views()
@@ -167,7 +166,9 @@ class WorkerRounds:
         self._fragments = Fragments(tuple(fragments))
         self.rounds.lay_out_fragments(on_cpu(fragments))
 
-    def contribute(self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None) -> Work[int]:
+    def contribute(
+        self, vector: Flat | None = None, *, waits: bool = True, weight: float | None = None, version: int | None = None
+    ) -> Work[int]:
         self._timer.arrived()
         share = self._worker.share(weight)
         with self._timer.spending("encode"):
@@ -185,9 +186,11 @@ class WorkerRounds:
             if self._views is not None and self._views.lent is not None:
                 about["is_lent"] = self._views.lent
             if contribution is not None:
-                rows = None if self._rows is None else self._rows.contribute(*self._rows_of(contribution, share))
+                rows = (
+                    None if self._rows is None else self._rows.contribute(*self._rows_of(contribution, share, version))
+                )
                 about["measures"] = payload_of(about.get("measures"), self.watch.take_words(), rows)
-            work = self.rounds.contribute(contribution, **about)
+            work = self.rounds.contribute(contribution, version=version, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
 
@@ -216,19 +219,19 @@ class WorkerRounds:
     ) -> Work[int] | None:
         for vector in vectors:
             self.watch.note_if_not_finite(vector, vector.segments())
-        about: dict[str, Any] = {"fresh": fresh, "step": float(self._worker.step()), "measures": payload}
-        about |= {"began": began}
-        return self.rounds.hand_in_last([vector_on_cpu(x) for x in vectors], **about)
+        about: dict[str, Any] = {"fresh": fresh, "measures": payload, "began": began}
+        return self.rounds.hand_in_last([vector_on_cpu(x) for x in vectors], step=float(self._worker.step()), **about)
 
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
 
-    def _rows_of(self, contribution: Flat, weight: float) -> tuple[int, float, Callable[[Sequence[Tensor]], None]]:
+    def _rows_of(self, contribution: Flat, weight: float, version: int | None) -> tuple[int, float, Look]:
         """Return the version and the scale of the rows of a contribution, and what looks at their numbers."""
         scale = self._replica.optimizer.__dict__.get("grad_scale")
         unscaled = weight / self._divisor / (1.0 if scale is None else float(scale))
         gradients = self._replica.all_names, self._replica.all_gradients
-        return self.version, unscaled, lambda rows: self.watch.note_rows_not_finite(contribution, rows, *gradients)
+        version = self.version if version is None else version
+        return version, unscaled, lambda rows: self.watch.note_rows_not_finite(contribution, rows, *gradients)
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Return a copy of `vector` for a round: times its share of the world, with a header."""

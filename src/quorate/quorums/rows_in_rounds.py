@@ -26,6 +26,8 @@ from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
 from quorate.rounds.terms import Agreed
 
+Look = Callable[[Sequence[Tensor]], None]
+"""Looks at the numbers of rows that are contributed."""
 _TAG = "rows"
 
 
@@ -48,7 +50,7 @@ class RowsInRounds:
         self._limit = 0 if agreed.late == "drop" else agreed.max_staleness
         self._sums = list[Rows | None]()
 
-    def contribute(self, version: int, scale: float, look: Callable[[Sequence[Tensor]], None]) -> int:
+    def contribute(self, version: int, scale: float, look: Look) -> int:
         """Send `scale` times the rows in `.grad` to all workers, and return their number.
 
         They were computed after round `version`; `look` gets the numbers of the rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -224,6 +224,49 @@ def keys_like_parameters(plain: type[Optimizer], group: Mapping[str, Any]) -> li
         f"what {plain.__name__} keeps cannot be averaged, as a trial step on a small tensor failed: {failure}; "
         'pass momentum="keep", and each worker keeps its own'
     )
+
+
+def growth_with_gradient(plain: type[Optimizer], group: Mapping[str, Any]) -> Literal[1, 2] | None:
+    """Return the factor by which the first step of class `plain` grows where its gradient is doubled.
+
+    2: as a step of SGD; 1: as a step that normalizes its gradient (Muon); None: another factor, or the trial failed.
+    """
+    gradient = torch.cos(torch.arange(6.0)).view(2, 3)
+    steps = [_tried(plain, group, [factor * gradient])[0] for factor in (1, 2)]
+    if not steps[0].any():
+        return None
+    for factor in (1, 2):
+        if float((steps[1] - factor * steps[0]).norm()) < 0.01 * float(steps[1].norm()):
+            return 1 if factor == 1 else 2
+    return None
+
+
+def keeps_squares(plain: type[Optimizer], group: Mapping[str, Any]) -> bool:
+    """Return whether `exp_avg_sq` of class `plain` is a mean of the squares of each number of the gradient.
+
+    It is not if the optimizer first converts gradients to another basis, as SOAP does.
+    """
+    gradient = torch.cos(torch.arange(6.0)).view(2, 3)
+    squares = _tried(plain, group, [gradient] * 3)[1].get("exp_avg_sq")
+    if not isinstance(squares, Tensor) or squares.shape != gradient.shape:
+        return False
+    ratios = squares / gradient.square()
+    return bool(ratios.max() <= 1.01 * ratios.min())
+
+
+def _tried(
+    plain: type[Optimizer], group: Mapping[str, Any], gradients: Sequence[Tensor]
+) -> tuple[Tensor, Mapping[str, Any]]:
+    """Return how far trial steps with these gradients move a small matrix, and its state; zeros if a step fails."""
+    tried = Parameter(torch.ones_like(gradients[0]))
+    try:
+        optimizer = trial_of(plain, group, [tried], lr=0.1, weight_decay=0.0)
+        for gradient in gradients:
+            tried.grad = gradient.clone()
+            step_unseen(optimizer)
+    except Exception:  # the class is foreign code, and may raise anything
+        return torch.zeros_like(tried), {}
+    return tried.detach() - 1, optimizer.state[tried]
 
 
 def inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:

@@ -23,6 +23,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
+from quorate.optim.delay_correction import delay_corrected
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import (
@@ -85,6 +86,8 @@ class Replica:
         """Whether a step of the optimizer's own class is being made."""
         self.momentum: WorkerMomentum | None = None
         """The momentum of this worker's own gradients, where the shared optimizer has none."""
+        self.corrects_delay = False
+        """Whether steps are corrected as steps of gradients that are one step old."""
         self._keys: list[str] | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self.lay_out()
@@ -206,6 +209,8 @@ class Replica:
             in_force = self.options.in_force(self.options.complete(options))
         chosen: dict[str, Any] = {"elsewhere": self._elsewhere, "arguments": arguments}
         step = partial(plain_step, self.optimizer, self.plain, closure, **chosen)
+        if self.corrects_delay and chosen["elsewhere"] is None:
+            around = delay_corrected(self.optimizer)
         self.is_stepping = True
         try:
             with in_force, standing_at(self.trained, at):
@@ -230,8 +235,12 @@ class Replica:
     @property
     def _elsewhere(self) -> Elsewhere | None:
         if self.host is not None:
-            return self.host.step
-        return None if self.spread is None else partial(self.spread.step, self.optimizer)
+            elsewhere: Elsewhere = self.host.step
+        elif self.spread is not None:
+            elsewhere = partial(self.spread.step, self.optimizer)
+        else:
+            return None
+        return partial(_corrected, elsewhere) if self.corrects_delay else elsewhere
 
     def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
         """Let this worker, one of `size`, keep its momentum, if chosen and known; return a notice or None."""
@@ -375,11 +384,22 @@ class Replica:
 
     def _kept_keys(self) -> list[str]:
         if self._keys is None:
-            self._keys = keys_like_parameters(self.plain, self.optimizer.param_groups[0])
+            keys = (keys_like_parameters(self.plain, group) for group in self.optimizer.param_groups)
+            self._keys = sorted(set().union(*keys))  # groups of one class may keep different state
         return self._keys
 
 
 _: type[OwnReplica] = Replica
+
+
+def _corrected(elsewhere: Elsewhere, make: Callable[[Optimizer], None]) -> None:
+    """Make a step `elsewhere`, with the correction of its delay there."""
+
+    def corrected(like: Optimizer) -> None:
+        with delay_corrected(like):
+            make(like)
+
+    elsewhere(corrected)
 
 
 def trained_in_order(every: Sequence[Parameter], model: Module) -> list[tuple[str, Parameter]]:

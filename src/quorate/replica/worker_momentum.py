@@ -32,6 +32,7 @@ from quorate.core.device_copies import values_of
 from quorate.core.local_tensor import as_piece_of, local
 from quorate.core.vectors import Flat, Layout
 from quorate.optim.lars import LARS
+from quorate.replica.optimizer_state import growth_with_gradient, keeps_squares
 
 MomentumChoice = Literal["auto", "worker", "common"]
 """The keeper of the momentum: the workers, if there is one; the workers; or the shared optimizer."""
@@ -81,8 +82,13 @@ def kind_of(plain: type[Optimizer], groups: Sequence[dict[str, Any]], keeps: Seq
     if names:  # another of torch's
         return None
     if AVERAGE in keeps and all(len(group.get("betas", ())) == 2 for group in groups):
+        if "exp_avg_sq" in keeps and not all(keeps_squares(plain, group) for group in groups):
+            return None
         return "adam" if {"exp_avg_sq", "exp_inf"} & set(keeps) else "lion"
-    return "sgd" if has_momentum and HEAVY_BALL in keeps else None
+    if not has_momentum or HEAVY_BALL not in keeps:
+        return None
+    growths = {growth_with_gradient(plain, group) for group in groups}
+    return "sgd" if growths == {2} else "muon" if growths == {1} else None
 
 
 def in_words(kind: Kind, name: str) -> str:

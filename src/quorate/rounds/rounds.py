@@ -59,6 +59,8 @@ class Rounds:
         self.progress = 0.0  # synchronous steps made up to the newest round that was applied: see `Round.progress`
         self._era = -1  # of a newcomer: the round of the pause before its copy; -1: none
         self._put_off: Copied | None = None
+        self._is_behind = False
+        """Whether a checkpoint has left gradients without a round, and this worker has contributed none since."""
         self._rests = self._looks = self._jumps = 0
         """The number of pauses, of looks for rounds since the last one, and of copies that this worker became."""
 
@@ -94,19 +96,22 @@ class Rounds:
         waits: bool = True,
         measures: Any = None,
         is_lent: Callable[[], bool] | None = None,
+        version: int | None = None,
     ) -> Called:
         """Contribute a gradient, divided by the size of the world (None: nothing this time), and call for a round.
 
         It calls if no round has started since the worker's previous step returned, else the gradient rides with the
         next. Takes over `vector`; nobody writes to it as long as `is_lent()`. `step` is the place in the training that
         `options` are for, in synchronous steps: a round takes the furthest. `waits` says whether the worker waits for
-        the result before it goes on computing; `measures` is any JSON that goes with the gradient. The returned work is
-        done when every round that has started is there.
+        the result before it goes on computing; `measures` is any JSON that goes with the gradient. `version` is the
+        round on whose parameters the gradient was computed, the newest applied one if None. The returned work is done
+        when every round that has started is there.
         """
         if vector is not None:
-            about = {"weight": weight, "version": self.version, "step": step, "options": options, "measures": measures}
-            about["is_lent"] = is_lent
+            about = {"weight": weight, "step": step, "options": options, "measures": measures, "is_lent": is_lent}
+            about["version"] = self.version if version is None else version
             self._progress.add(vector, about)
+        self._is_behind = False
         return self._call(waits=waits)
 
     def _call(self, *, waits: bool, slack: float | None = None) -> Called:
@@ -182,7 +187,11 @@ class Rounds:
 
     def completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
         """Yield the rounds that are there and not applied, in order, up to round `up_to`. Each is applied when the next
-        one is asked for. In a step, those behind one that is to be kept come after that."""
+        one is asked for. In a step, those behind one that is to be kept come after that. After a checkpoint, before the
+        first contribution, the gradients that were pending get a round of their own, as they would have had."""
+        if self._is_behind:
+            self._is_behind = False
+            self._call(waits=True).wait()
         with self._look():
             yield from self._completed(in_step=in_step, up_to=up_to)
 
@@ -304,7 +313,9 @@ class Rounds:
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
         self._pace.applied(kept.number)
-        self._is_due, self.progress = False, kept.progress
+        self._is_due, self.progress, self._is_behind = False, kept.progress, False
+        if self._handed is None:
+            self._is_behind = bool(kept.entries)
 
     def give_copies(self) -> None:
         """Send copies of this replica to the workers that wait for one."""

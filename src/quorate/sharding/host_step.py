@@ -7,14 +7,14 @@ step (a mean of replicas, the script) are copied to the host once more. A digest
 
 With `delays` another thread makes the step while the training continues (section 5.2 of the paper, delayed parameter
 update). The parameters that `optimizer.step()` leaves are those before the newest gradient: x[t + 1] = x[t] - u(g[t -
-1]).
+1]). With `corrects` these steps are corrected (`optim.delay_correction`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from quorate.core.device_copies import HostCopy, event_on
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, local
+from quorate.optim.delay_correction import delay_corrected
 from quorate.sharding.bits import digest_of
 from quorate.sharding.boundary import Boundary, HostMemory
 
@@ -71,9 +72,10 @@ class HostStep:
         memory: HostMemory,
         *,
         delays: bool = False,
+        corrects: bool = False,
         crosses: bool = True,
     ) -> None:
-        self._optimizer, self._plain, self._delays = optimizer, plain, delays
+        self._optimizer, self._plain, self._delays, self._corrects = optimizer, plain, delays, corrects
         self._boundary = boundary if crosses else Boundary()
         self._copies = HostCopies(optimizer, self._boundary, memory)
         self._under_way: _Step | None = None
@@ -161,7 +163,8 @@ class HostStep:
 
     def _make(self, under_way: _Step, run: Run) -> None:
         try:
-            run(under_way.optimizer)
+            with delay_corrected(under_way.optimizer) if self._corrects else nullcontext():
+                run(under_way.optimizer)
         except BaseException as error:  # raised in the training thread
             under_way.failure.append(error)
 

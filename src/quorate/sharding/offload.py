@@ -28,6 +28,8 @@ class Offloaded:
     where: Offload
     delays: bool = False
     """Whether parameters show the host's step one step later."""
+    corrects: bool = False
+    """Whether these steps are corrected: see `optim.delay_correction`."""
     folder: Path | None = None
     """The folder of mapped files; None: offloaded tensors are in memory."""
     boundary: Boundary = field(default_factory=Boundary)
@@ -40,21 +42,28 @@ class Offloaded:
             "all": "parameters and the optimizer's step on the host",
             "disk": f"the optimizer's step on the host, in files of {self.folder}",
         }
-        return f"; {descriptions[self.where]}{', one gradient behind' if self.delays else ''}"
+        delay = f", one gradient behind{', and corrected' if self.corrects else ''}" if self.delays else ""
+        return f"; {descriptions[self.where]}{delay}"
 
 
-def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[str] | None) -> Offloaded | None:
+def offloaded(
+    where: Offload | None, delays: object, correct: object, folder: str | os.PathLike[str] | None
+) -> Offloaded | None:
     """Return the checked settings. Raises `ConfigurationError` for a bad folder, and for settings without `offload`."""
     if not isinstance(delays, bool):
         raise ConfigurationError(f"delayed_update={delays!r} is not known; it must be True or False")
     if delays and where is None:
         raise ConfigurationError('delayed_update needs the step on the host; give offload="optimizer" as well')
+    if correct not in (None, "delay"):
+        raise ConfigurationError(f'correct={correct!r} is not known; it must be "delay" or None')
+    if correct and not delays:
+        raise ConfigurationError('correct="delay" is for steps that are one gradient behind; give delayed_update=True')
     if folder is not None and where != "disk":
         raise ConfigurationError('offload_folder needs offload="disk"')
     if where is None:
         return None
     if where != "disk":
-        return Offloaded(where, delays)
+        return Offloaded(where, delays, bool(correct))
     path = Path(tempfile.gettempdir() if folder is None else folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -62,7 +71,7 @@ def offloaded(where: Offload | None, delays: object, folder: str | os.PathLike[s
         raise ConfigurationError(f"offload_folder is {path}, which cannot be created: {error.strerror}") from error
     if not os.access(path, os.W_OK):
         raise ConfigurationError(f"offload_folder is {path}, which cannot be written to")
-    return Offloaded(where, delays, path)
+    return Offloaded(where, delays, bool(correct), path)
 
 
 class TorchAllGather:

@@ -73,6 +73,7 @@ def parallelize(
     precision: Precision | None = None,
     offload: Offload | None = None,
     delayed_update: bool = False,
+    correct: Literal["delay"] | None = None,
     offload_folder: str | PathLike[str] | None = None,
     blocks: Sequence[str | Module | type[Module]] | None = None,
     tensor: Literal["auto", "sequence"] | Mapping[str, str] | None = None,
@@ -103,6 +104,8 @@ def parallelize(
             step copies 2 Psi / S numbers between device and host. `quorate run --offload` takes precedence.
         delayed_update: Make the host's step during the next forward and backward pass, so that parameters are one
             gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2).
+        correct: "delay" repeats each delayed step as far as it differs from the last one (arXiv 2606.30634). Memory on
+            the host: one number for each parameter.
         offload_folder: The folder of the files of "disk"; None: the folder of temporary files.
         blocks: The units of gathering, as names, modules or classes; None: the repeated parts of the model.
         tensor: The plan of the axis `tensor`, along which workers compute layers together, on the same batches. "auto"
@@ -183,7 +186,8 @@ def parallelize(
         check_stages(model, is_on_meta=is_on_meta, offload=where, tensor=tensor)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     deal_to(place, axes, coordinates)
-    in_ram = offloaded(where, delayed_update, offload_folder if requested.offload in (None, "disk") else None)
+    folder = offload_folder if requested.offload in (None, "disk") else None
+    in_ram = offloaded(where, delayed_update, correct, folder)
     models.calls += 1
     wire = place.wire.channel(f"parallelize/{models.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins

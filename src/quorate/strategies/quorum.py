@@ -35,8 +35,8 @@ Paper: Li, Ben-Nun, Di Girolamo, Alistarh, Hoefler, "Taming unbalanced training 
 collective operations", PPoPP 2020 (eager-SGD: solo and majority); Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting
 distributed synchronous SGD", 2016 (backup workers); Ho et al., "More effective distributed ML via a stale synchronous
 parallel parameter server", NIPS 2013 (bounded staleness); Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a
-distributed asynchronous environment", 2019 (momentum of workers, with SGD). Ordered rounds in place of an overwritten
-receive buffer, and calls in place of step numbers, are ours.
+distributed asynchronous environment", 2019 (momentum of workers, with SGD); arXiv 2606.30634, 2026 (`correct`).
+Ordered rounds in place of an overwritten receive buffer, and calls in place of step numbers, are ours.
 """
 
 from __future__ import annotations
@@ -78,12 +78,27 @@ class Quorum(RoundSettings):
     late."""
     overlap: bool = False
     """Whether a step returns immediately, so that a later step applies its round."""
+    correct: Literal["delay"] | None = None
+    """With `overlap`, "delay" repeats each step of the optimizer as far as it differs from the last one, since its
+    gradients are a round old. The shared optimizer keeps the momentum then."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.overlap and self.max_staleness < 1:
             raise ConfigurationError(
                 "overlap makes every gradient at least one round stale; max_staleness is at least 1"
+            )
+        if self.overlap and self.late == "drop":
+            raise ConfigurationError(
+                'overlap makes every gradient at least one round stale, and late="drop" drops it; choose one of them'
+            )
+        if self.correct not in (None, "delay"):
+            raise ConfigurationError(f'correct={self.correct!r} is unknown; it must be "delay" or None')
+        if self.correct and not self.overlap:
+            raise ConfigurationError('correct="delay" is for gradients that are a round old; set overlap=True as well')
+        if self.correct and self.momentum == "worker":
+            raise ConfigurationError(
+                'correct="delay" and momentum="worker" both correct the delay of gradients; leave one of them out'
             )
 
     @property
@@ -98,13 +113,20 @@ class Quorum(RoundSettings):
             max_staleness=self.max_staleness,
             divide_by=self.divide_by,
             clip_norm=self.clip_norm,
-            momentum=self.momentum,
+            momentum="common" if self.correct else self.momentum,
+            correct=self.correct,
             **self.bounds,
         )
 
     def step(self, worker: Worker) -> None:
-        contribution = worker.rounds.contribute(waits=not self.overlap)
+        version = worker.rounds.standing.version
+        if self.overlap:
+            self._update(worker)  # first, so that this step calls for the next round
+        contribution = worker.rounds.contribute(waits=not self.overlap, version=version)
         if not self.overlap:
             contribution.wait()
+            self._update(worker)
+
+    def _update(self, worker: Worker) -> None:
         for result in worker.rounds.completed():
             worker.update(result.mean, options=result.options)

@@ -397,7 +397,8 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostSte
         return None  # the optimizer finds everything on the host
     is_pinned = any(event_on(p.device) is not None for p in parameters)
     memory = HostMemory(how.folder, is_pinned=is_pinned)
-    return HostStep(optimizer, plain, how.boundary, memory, delays=how.delays, crosses=not rests)
+    chosen = {"delays": how.delays, "corrects": how.corrects, "crosses": not rests}
+    return HostStep(optimizer, plain, how.boundary, memory, **chosen)
 
 
 def deal_out(redundancy: Redundancy, place: Place, round_now: Callable[[], int]) -> None:

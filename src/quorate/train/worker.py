@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 from quorate.checkpoint.participants import Participant, trained
 from quorate.checkpoint.saving import saving
@@ -281,10 +281,12 @@ class StrategyWorker:
         clip_norm: float | None = None,
         measures: bool = False,
         momentum: MomentumChoice = "common",
+        correct: Literal["delay"] | None = None,
         fragments: Sequence[Layout] = (),
         units: Callable[[Flat, int], Sequence[float]] | None = None,
         **settings: Any,
     ) -> None:
+        self.replica.corrects_delay = correct == "delay"
         if self._rounds is not None:  # the trained parameters have changed
             if fragments:
                 self._rounds.lay_out_fragments(fragments)

@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 import quorate
+from quorate.replica.optimizer_state import keys_like_parameters
+from quorate.replica.replica import Replica
+from quorate.replica.worker_momentum import kind_of
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
+from tests.support.other_optimizers import OfMatrices
 
 Make = Callable[[Iterable[Any]], Any]
 STEPS = 20
@@ -227,6 +231,74 @@ def test_a_class_of_another_package_is_known_by_what_it_keeps(capfd: pytest.Capt
     ends = trained(4, Lion, wait_for=1, waits=True)
     assert 0.6 * far < float((ends[0] - begin).norm()) < 1.4 * far
     assert "each worker keeps the momentum of its own gradients in Lion" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("make", [OfMatrices, lambda p: OfMatrices(p, momentum=0.5)])
+def test_a_muon_of_another_package_is_no_sgd(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    """Both keep a `momentum_buffer`; a step that normalizes its gradient is as long for one worker as for all."""
+    begin = flat(matrices())
+    far = float((synchronous(make, 4, made=matrices) - begin).norm())
+    ends = trained(4, make, wait_for=1, waits=True, model=matrices)
+    assert 0.6 * far < float((ends[0] - begin).norm()) < 1.4 * far
+    assert "each worker keeps the momentum of its own gradients in OfMatrices" in capfd.readouterr().err
+
+
+def kind_for(make: Make) -> str | None:
+    optimizer = make(matrices().parameters())
+    keys = keys_like_parameters(type(optimizer), optimizer.param_groups[0])
+    return kind_of(type(optimizer), optimizer.param_groups, keys)
+
+
+class Turned(torch.optim.Optimizer):
+    """Adam in another basis, as SOAP: its `exp_avg_sq` has squares of other numbers than the gradient's."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.01, betas: tuple[float, float] = (0.9, 0.99)) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                basis = torch.linalg.eigh(p.grad.T @ p.grad)[1]
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p)).lerp_(p.grad, 1 - first)
+                v = self.state[p].setdefault("exp_avg_sq", torch.zeros_like(p))
+                v.lerp_((p.grad @ basis).square(), 1 - second)
+                p.sub_((m @ basis / (v.sqrt() + 1e-8)) @ basis.T, alpha=group["lr"])
+
+
+class OwnAdam(torch.optim.Adam):
+    """One that is not in torch's modules by name alone."""
+
+
+class OwnHeavyBall(torch.optim.Optimizer):
+    """SGD with momentum of another package."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.01, momentum: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                kept = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                p.sub_(kept.mul_(group["momentum"]).add_(p.grad), alpha=group["lr"])
+
+
+def test_the_kind_of_another_package_follows_from_its_steps() -> None:
+    assert kind_for(OfMatrices) == "muon"
+    assert kind_for(OwnHeavyBall) == "sgd"
+    assert kind_for(OwnAdam) == "adam"
+    assert kind_for(Turned) is None
+
+
+def test_means_of_moments_have_those_of_every_group() -> None:
+    """The first group keeps none."""
+    model = net()
+    first, *others = model.parameters()
+    groups: Any = [{"params": [first], "momentum": 0.0}, {"params": others}]
+    replica = Replica(torch.optim.SGD(groups, lr=0.1, momentum=0.9), torch.optim.SGD, model, lambda *_: 0)
+    assert any(segment.name.endswith("/momentum_buffer") for segment in replica.read(moments=True).layout.segments)
 
 
 def test_what_is_not_known_stays_with_the_common_optimizer_and_is_said(capfd: pytest.CaptureFixture[str]) -> None:

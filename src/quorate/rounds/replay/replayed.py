@@ -124,11 +124,21 @@ class ReplayedRounds(IdleInReplays):
         return self._pending.ledger
 
     def contribute(
-        self, vector: Flat | None, *, weight: float, step: float, options: Any, waits: bool = True, measures: Any = None
+        self,
+        vector: Flat | None,
+        *,
+        weight: float,
+        step: float,
+        options: Any,
+        waits: bool = True,
+        measures: Any = None,
+        is_lent: Callable[[], bool] | None = None,
+        version: int | None = None,
     ) -> Decided:
         self._end_if_gone()
         if vector is not None:
-            self._gradients.add(vector, weight, self.version, step, options, measures)
+            version = self.version if version is None else version
+            self._gradients.add(vector, weight, version, step, options, measures, is_lent=is_lent)
             self._give()
         return Decided(self.version + 1)
 
