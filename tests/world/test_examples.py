@@ -25,6 +25,7 @@ CASES = {
     "plain_loop": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "scaler_and_accumulation": (["--epochs", "3", "--points", "2048"], r"epoch 2: loss ([\d.]+)", 0.0, 0.35),
     "gan": (["--epochs", "5", "--points", "2048"], r"epoch 4: ([\d.]+) off the circle", 0.0, 0.4),
+    "muon": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "thawing": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "early_stopping": (
         ["--epochs", "8", "--points", "2048"],

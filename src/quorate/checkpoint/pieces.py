@@ -56,7 +56,7 @@ class Piece:
 
     @property
     def whole(self) -> Piece:
-        """What is equal for all pieces of the tensor. The last part may have fewer rows than the others."""
+        """The numbers that all pieces of the tensor share. The last part may have fewer rows than the others."""
         return replace(self, first=0, part=0, count=0 if self.dim == 0 else self.count)
 
 

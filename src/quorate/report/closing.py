@@ -29,7 +29,7 @@ MOST_BYTES = 4 << 20
 """The most bytes read of all ranks together, in a fraction of a second. Of longer runs, the end is read."""
 _NAMED = 4
 """The most changes of the quorum, workers that died, and workers that joined."""
-_OFTEN_LOADING = 0.05
+_OFTEN_LOADING = 0.1
 """The share of a rank's time from which on its waiting for data is said."""
 _OFTEN = 0.01
 """The share of means from which on a rank left out of them is named."""
