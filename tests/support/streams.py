@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import quorate
+from quorate.core.errors import Stopped
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 
@@ -155,7 +156,8 @@ class Training:
             joined(live)(wire)
 
         outcomes = VirtualWorld(size, joiners=0 if joins_at is None else 1, timeout=60.0).outcomes(begin)
-        for outcome in outcomes:
-            if outcome.error is not None and not outcome.is_crashed:
+        for rank, outcome in enumerate(outcomes):
+            is_too_late = rank >= size and isinstance(outcome.error, Stopped)
+            if outcome.error is not None and not outcome.is_crashed and not is_too_late:
                 raise outcome.error
         return [computed.get(rank, []) for rank in range(len(outcomes))]

@@ -97,7 +97,10 @@ REFUSED: dict[str, tuple[Call, str]] = {
         "not the class TensorDataset; create an instance of it",
     ),
     "path": (lambda w, m, o: loader("data.csv", 4), "loader takes a dataset, not a str; open the file"),
-    "no index": (lambda w, m, o: loader(WithoutIndex(), 4), "a length and an index, and WithoutIndex is iterable only"),
+    "no index": (
+        lambda w, m, o: loader(WithoutIndex(), 4),
+        "a dataset with a length and an index, or a stream, and not a WithoutIndex",
+    ),
     "length -1": (lambda w, m, o: loader(Odd(-1), 4), r"the dataset \(Odd\) cannot tell its length: .* >= 0"),
     "length text": (lambda w, m, o: loader(Odd("x"), 4), r"the dataset \(Odd\) cannot tell its length"),
     "seed": (
