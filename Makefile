@@ -81,11 +81,11 @@ WITH_MODELS := $(addprefix tests/contract/test_,adversarial.py compressed.py com
 test-gpu: venv
 	@device=$$($(BIN)/python -c 'import torch; print("cuda" if torch.cuda.is_available() else "sim")') && \
 	  echo "make test-gpu: on the device $$device" && \
-	  TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu && \
-	  TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) --gpu --cases one -m 'not slow and not on_hosts' $(WITH_MODELS)
+	  PYTHONFAULTHANDLER=1 TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu && \
+	  PYTHONFAULTHANDLER=1 TEST_GPU=$$device $(BIN)/python -m pytest $(TWO) --gpu --cases one -m 'not slow and not on_hosts' $(WITH_MODELS)
 
 test-second-device: venv
-	@TEST_GPU=sim $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu
+	@PYTHONFAULTHANDLER=1 TEST_GPU=sim $(BIN)/python -m pytest $(TWO) -m gpu tests/gpu
 
 LAUNCHERS := openssh-server openssh-client openmpi-bin slurmctld slurmd slurm-client munge iproute2
 

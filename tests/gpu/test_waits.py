@@ -190,7 +190,8 @@ def test_copies_do_not_grow_with_a_model(group: str) -> None:
         before, after = without_samples(small.copies), without_samples(large.copies)
         if not waits_for_others:
             assert before == after, case
-        assert sum(after.values()) <= (2 * most + 3) * case.steps, (case, after)
+        limit = (2 * most + 3) * case.steps * (2 if waits_for_others else 1)  # a late worker takes several results
+        assert sum(after.values()) <= limit, (case, after)
 
 
 def test_a_layer_of_experts_waits_once() -> None:
