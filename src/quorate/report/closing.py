@@ -29,8 +29,8 @@ MOST_BYTES = 4 << 20
 """The most bytes read of all ranks together, in a fraction of a second. Of longer runs, the end is read."""
 _NAMED = 4
 """The most changes of the quorum, workers that died, and workers that joined."""
-_OFTEN_LOADING = 0.1
-"""The share of a rank's time from which on its waiting for data is said."""
+_OFTEN_LOADING, _STEPS_OF_LOADING = 0.1, 30
+"""The share of a rank's time from which on its waiting for data is said, and the steps without which it is not."""
 _OFTEN = 0.01
 """The share of means from which on a rank left out of them is named."""
 LEAST_BYTES = 8 << 10
@@ -169,7 +169,8 @@ def _loading(spent: Sequence[Spent]) -> list[str]:
     by_rank: dict[int, list[Spent]] = {}
     for times in spent:
         by_rank.setdefault(times.rank, []).append(times)
-    shares = {rank: share for rank, times in by_rank.items() if (share := share_of("data", times)) is not None}
+    long = {rank: times for rank, times in by_rank.items() if len(times) >= _STEPS_OF_LOADING}
+    shares = {rank: share for rank, times in long.items() if (share := share_of("data", times)) is not None}
     rank = max(shares, key=lambda rank: shares[rank], default=None)
     if rank is None or shares[rank] < _OFTEN_LOADING:
         return []
