@@ -54,16 +54,16 @@ def run(training: Training) -> list[list[float]]:
 
 def trained(every: Sequence[Training], jobs: int) -> dict[tuple[bool, str, str], dict[float, list[float]]]:
     """The losses of all trainings: with pauses or without, by optimizer and arm."""
-    found: dict[tuple[bool, str, str], dict[float, list[float]]] = {}
+    by_training: dict[tuple[bool, str, str], dict[float, list[float]]] = {}
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         for number, (training, of_seeds) in enumerate(zip(every, pool.map(run, every), strict=True), 1):
-            by_rate = found.setdefault((training.has_pauses, training.optimizer, training.arm), {})
+            by_rate = by_training.setdefault((training.has_pauses, training.optimizer, training.arm), {})
             for losses in of_seeds:
                 for rate, loss in zip(training.rates, losses, strict=True):
                     by_rate.setdefault(rate, []).append(loss)
             means = " ".join(f"{rate:g}: {_mean(losses):.4f}" for rate, losses in by_rate.items())
             sys.stderr.write(f"{number}/{len(every)}  {training.optimizer}, {training.arm}: {means}\n")
-    return found
+    return by_training
 
 
 def _mean(losses: Sequence[float]) -> float:
@@ -90,9 +90,9 @@ def tell(report: record.Report, optimizer: str, of_arms: Mapping[str, ByRate]) -
             report.rows.append(record.figure(f"{optimizer}: loss / prompt, {arm}", [loss / bests[PROMPT][1]]))
     half = max((rate for rate in of_arms[PROMPT] if rate <= bests[PROMPT][0] / 2), default=bests[PROMPT][0])
     for arm in REMEDIES:
-        own = [bests[each][1] for each in (PROMPT, DELAYED, arm)]
+        losses = [bests[each][1] for each in (PROMPT, DELAYED, arm)]
         equal = [_mean(of_arms[each][half]) for each in (PROMPT, DELAYED, arm)]
-        report.rows.append(record.figure(f"{optimizer}: share of the gap, {arm}, best rates", [share(*own)]))
+        report.rows.append(record.figure(f"{optimizer}: share of the gap, {arm}, best rates", [share(*losses)]))
         report.rows.append(record.figure(f"{optimizer}: share of the gap, {arm}, at rate {half:g}", [share(*equal)]))
 
 
@@ -105,10 +105,10 @@ def main() -> int:
     steps = options.steps or (40 if options.quick else delayed.STEPS)
     every = list(trainings(quick=options.quick, only=options.only, steps=steps))
     report = record.Report("delayed", {"seeds": len(every[0].seeds), "steps": steps, "batch": delayed.BATCH})
-    found = trained(every, options.jobs)
+    by_training = trained(every, options.jobs)
     ratio: float | None = None
     for optimizer in RATES:
-        of_arms = {arm: by_rate for (pauses, of, arm), by_rate in found.items() if of == optimizer and not pauses}
+        of_arms = {arm: by_rate for (pauses, of, arm), by_rate in by_training.items() if of == optimizer and not pauses}
         if of_arms:
             tell(report, optimizer, of_arms)
         if optimizer == "AdamW" and of_arms:
@@ -118,7 +118,7 @@ def main() -> int:
             corrected = share(*(best(of_arms[arm])[1] for arm in (PROMPT, DELAYED, CORRECTED)))
         report.bar(f"{optimizer}: share of the gap that the correction closes", corrected, at_least=0.5)
     report.bar("AdamW: the better remedy / prompt", ratio, at_most=1.005)
-    solo = {arm: by_rate for (pauses, _, arm), by_rate in found.items() if pauses}
+    solo = {arm: by_rate for (pauses, _, arm), by_rate in by_training.items() if pauses}
     for arm, by_rate in solo.items():
         rate, _ = best(by_rate)
         report.rows.append(record.figure(f"random pauses, Muon: loss, {arm}, at its best rate", by_rate[rate]))

@@ -180,8 +180,8 @@ class Task:
         """The loss of each copy on its windows."""
         of_copies = [dict(copy.named_parameters()) for copy in copies]
         stacked = {f"model.{name}": torch.stack([of[name] for of in of_copies]) for name in of_copies[0]}
-        found: Tensor = vmap(lambda p, text: functional_call(self.like, p, (text,)))(stacked, windows)
-        return found
+        losses: Tensor = vmap(lambda p, text: functional_call(self.like, p, (text,)))(stacked, windows)
+        return losses
 
 
 class OfLoss(nn.Module):
@@ -224,8 +224,8 @@ def trained(training: Training, task: Task, wire: Wire) -> list[float]:
     for optimizer in optimizers:
         optimizer.finish()
     with torch.no_grad():
-        found = task.losses(copies, task.held_out.expand(len(copies), *task.held_out.shape)).tolist()
-    return [min(loss, DIVERGED) if math.isfinite(loss) else DIVERGED for loss in found]
+        losses = task.losses(copies, task.held_out.expand(len(copies), *task.held_out.shape)).tolist()
+    return [min(loss, DIVERGED) if math.isfinite(loss) else DIVERGED for loss in losses]
 
 
 def losses(training: Training) -> list[list[float]]:
@@ -235,15 +235,15 @@ def losses(training: Training) -> list[list[float]]:
     def live(wire: Wire) -> list[float]:
         place = current.enter(wire, thread_only=True)
         try:
-            found = trained(training, task, wire)
+            losses_here = trained(training, task, wire)
             place.leave()
-            return found
+            return losses_here
         finally:
             current.forget(thread_only=True)
 
     network = Network(bandwidth=math.inf)  # copies side by side shall not make messages longer
     with contextlib.redirect_stderr(io.StringIO()):
         world = VirtualWorld(training.workers, seed=training.seeds[0], network=network, compute=Constant(COMPUTE))
-        found = world.run(live)[0]
+        every = world.run(live)[0]
     count = len(training.rates)
-    return [found[place : place + count] for place in range(0, len(found), count)]
+    return [every[place : place + count] for place in range(0, len(every), count)]

@@ -4,6 +4,7 @@ and refused."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,7 @@ def by_hand(make: Make, *, corrects: bool) -> Tensor:
         for optimizer in optimizers if late else ():
             for p, gradient in zip(model.parameters(), late, strict=True):
                 p.grad = gradient
-            if corrects:
-                with delay_corrected(optimizer):
-                    optimizer.step()
-            else:
+            with delay_corrected(optimizer) if corrects else nullcontext():
                 optimizer.step()
         late = new
     return flat(model).clone()

@@ -18,14 +18,8 @@ pytestmark = pytest.mark.skipif(not shared.is_possible(), reason="this system ha
 NUMEL = 4 * shared.LEAST_BYTES
 
 
-def made_while_training(wire: Wire) -> list[int]:
-    """Sizes of the blocks of memory that are made after `distribute`, in the first steps of two quorums in turn."""
-    current.enter(wire)
-    world = join()
-    models = [nn.Linear(NUMEL, 1) for _ in range(2)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in models]
-    for model, optimizer in zip(models, optimizers, strict=True):
-        distribute(optimizer, model, strategy="quorum", wait_for="all", grace=5.0, compare_every=0)
+def sizes_made() -> list[int]:
+    """A list to which this process adds the size of every block of memory that it makes from now on."""
     made: list[int] = []
     make_pages = shared._make_pages
 
@@ -34,6 +28,18 @@ def made_while_training(wire: Wire) -> list[int]:
         make_pages(address, nbytes)
 
     shared._make_pages = counted
+    return made
+
+
+def made_while_training(wire: Wire) -> list[int]:
+    """Sizes of the blocks of memory that are made after `distribute`, in the first steps of two quorums in turn."""
+    current.enter(wire)
+    world = join()
+    models = [nn.Linear(NUMEL, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        distribute(optimizer, model, strategy="quorum", wait_for="all", grace=5.0, compare_every=0)
+    made = sizes_made()
     for step in range(4):
         for model, optimizer in zip(models, optimizers, strict=True):
             model(torch.full((2, NUMEL), 1.0 + world.rank + step)).sum().backward()
@@ -72,14 +78,7 @@ def pages_of_exchanges(wire: Wire) -> int:
     model = nn.Linear(8 * NUMEL, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     distribute(optimizer, model, strategy="local-sgd", sync_every=2, compare_every=0)
-    made: list[int] = []
-    make_pages = shared._make_pages
-
-    def counted(address: int, nbytes: int) -> None:
-        made.append(nbytes)
-        make_pages(address, nbytes)
-
-    shared._make_pages = counted
+    made = sizes_made()
     for step in range(8):
         model(torch.full((2, 8 * NUMEL), 1.0 + world.rank + step)).sum().backward()
         optimizer.step()

@@ -61,6 +61,12 @@ def rows_of(gradient: Tensor, name: str) -> Rows:
     return Rows(x._indices()[0], x._values())
 
 
+def rows_in(tables: Sequence[Tensor], names: Sequence[str]) -> list[Rows | None]:
+    """Return the rows in the `.grad` of each table, None where it has none. Raises as `rows_of`."""
+    named = zip(tables, names, strict=True)
+    return [None if table.grad is None else rows_of(table.grad, name) for table, name in named]
+
+
 def as_gradient(rows: Rows, like: Tensor) -> Tensor:
     """Return `rows` as a gradient of the table `like`, in its dtype: sparse and coalesced, or dense for all rows."""
     values = rows.values.to(like.dtype)
@@ -137,7 +143,7 @@ def sum_of(messages: Sequence[RowsOfWorker], table: int, like: Tensor) -> Rows |
     indices = None
     if not is_dense:
         indices, inverse = torch.unique(torch.cat(sparse), return_inverse=True)
-        places = inverse.split([len(own) for own in sparse])
+        places = inverse.split([len(indices_of_worker) for indices_of_worker in sparse])
     count = len(like) if indices is None else len(indices)
     total, remaining = torch.zeros(count, *like.shape[1:], dtype=dtype, device=like.device), iter(places)
     for scale, rows in parts:
@@ -155,5 +161,5 @@ def _index_dtype(table: Tensor) -> torch.dtype:
 
 def _filled(section: Tensor) -> Tensor:
     """Return the bytes of a section, filled up."""
-    own = section.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
-    return torch.nn.functional.pad(own, (0, -own.numel() % _ALIGNED))
+    octets = section.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    return torch.nn.functional.pad(octets, (0, -octets.numel() % _ALIGNED))

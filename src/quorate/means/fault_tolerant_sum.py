@@ -296,8 +296,9 @@ class _Sum:
             self._over()
         elif how is not None:
             self._reducer.is_whole = self._has_changed and self._reducer.is_whole
-            own = self._reducer.of.message(self._kept()), () if self._rows is None else (self._rows,)
-            self._anew = self._reducer.survivors.gather(Message((*own[0], *own[1])), "sum")
+            rows = () if self._rows is None else (self._rows,)
+            message = Message((*self._reducer.of.message(self._kept()), *rows))
+            self._anew = self._reducer.survivors.gather(message, "sum")
 
     def _how(self, seconds: float) -> bytes | None:
         """Return the decision on this sum: it counts, or it is formed again; None where it is open."""
@@ -333,8 +334,8 @@ class _Sum:
         hosts = [wire.host_of(rank) if rank < wire.size else rank for rank in messages]
         tensors = [message.tensors for message in messages.values()]
         if self._rows is not None:
-            self._received = [own[-1] for own in tensors]
-            tensors = [own[:-1] for own in tensors]
+            self._received = [message[-1] for message in tensors]
+            tensors = [message[:-1] for message in tensors]
         self._x = self._reducer.of.sum_of(tensors, list(messages), hosts, self._x)
         self._counted, self._read = len(messages), None
         self._over()

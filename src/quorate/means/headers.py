@@ -329,8 +329,8 @@ class Headers:
         """
         assert self._within is not None
         bad, late, self._late_bad = header[self._bad_from :], self._late_bad, None
-        own = [header[SAVING], header[STOPPING], *map(max, bad, late or bad)]
-        headers = torch.tensor(self._within.tell_all("headers of pieces", own).wait(), dtype=torch.float64)
+        numbers = [header[SAVING], header[STOPPING], *map(max, bad, late or bad)]
+        headers = torch.tensor(self._within.tell_all("headers of pieces", numbers).wait(), dtype=torch.float64)
         _, stopping, *bad = headers.amax(0).tolist()
         joined = [*header[: self._bad_from], *bad]
         if late is not None:

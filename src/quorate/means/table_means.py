@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quorate.buckets.flat import sum_dtype
 from quorate.buckets.ready import ReadyGradients
-from quorate.buckets.rows import Rows, as_gradient, read, rows_of, sum_of, written
+from quorate.buckets.rows import Rows, as_gradient, read, rows_in, sum_of, written
 from quorate.core.contracts import Wire, Work
 from quorate.replica.replica import Replica
 
@@ -38,13 +38,11 @@ class TableMeans:
 
         Raises `ConfigurationError` for gradients with other sparse numbers than rows.
         """
-        rows = [
-            None if p.grad is None else rows_of(p.grad, name) for p, name in zip(self._tables, self._names, strict=True)
-        ]
-        for own in rows:
-            if own is not None:
-                self._look((own.values.to(sum_dtype(own.values.dtype)) * scale).contiguous())
-        return written(rows, self._ready.touched_tables, scale, self._tables)
+        tables = rows_in(self._tables, self._names)
+        for rows in tables:
+            if rows is not None:
+                self._look((rows.values.to(sum_dtype(rows.values.dtype)) * scale).contiguous())
+        return written(tables, self._ready.touched_tables, scale, self._tables)
 
     def empty_message(self) -> Tensor:
         """Return the message of a worker that contributes no gradient."""

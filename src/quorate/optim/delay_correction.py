@@ -35,8 +35,8 @@ def delay_corrected(optimizer: Optimizer) -> Iterator[None]:
 
     A step that a GradScaler leaves out, as a gradient is infinite, is not corrected.
     """
-    own: dict[str, Any] = optimizer.__dict__
-    if float(own.get("found_inf", 0.0)):
+    attributes: dict[str, Any] = optimizer.__dict__
+    if float(attributes.get("found_inf", 0.0)):
         yield
         return
     stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -390,9 +390,11 @@ class WorkerRounds:
             options = SharedOptions(options, share, energies_in(round.sum, len(self._replica.trained)))
         factor = self._divisor / divisor
         self._replica.used = used_in(round.sum, len(self._replica.trained))
-        sum_norm = self._norm(round.sum) if self._clip_norm is not None or self._measures else math.nan
         if self._rows is not None:
-            sum_norm = math.hypot(sum_norm, self._rows.take(round))
+            self._rows.take(round)
+        sum_norm = math.nan
+        if self._clip_norm is not None or self._measures:
+            sum_norm = math.hypot(self._norm(round.sum), 0.0 if self._rows is None else self._rows.norm)
         norm = factor * sum_norm
         if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.buckets.rows import Rows, RowsOfWorker, as_gradient, read, rows_of, scaled_message, sum_of, written
+from quorate.buckets.rows import Rows, RowsOfWorker, as_gradient, read, rows_in, scaled_message, sum_of, written
 from quorate.core.contracts import Message, Wire
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
@@ -56,9 +57,9 @@ class RowsInRounds:
         They were computed after round `version`; `look` gets the numbers of the rows.
         """
         tables, names = self._tables, self._replica.all_names[len(self._replica.trained) :]
-        rows = [None if p.grad is None else rows_of(p.grad, name) for p, name in zip(tables, names, strict=True)]
-        look([own.values for own in rows if own is not None])
-        return self._send(written(rows, [own is not None for own in rows], scale, tables).cpu(), version)
+        every = rows_in(tables, names)
+        look([rows.values for rows in every if rows is not None])
+        return self._send(written(every, [rows is not None for rows in every], scale, tables).cpu(), version)
 
     def _send(self, rows: Tensor, version: int) -> int:
         self._number += 1
@@ -72,8 +73,8 @@ class RowsInRounds:
     def _tables(self) -> Sequence[Tensor]:
         return self._replica.sparse_tables
 
-    def take(self, formed: Round) -> float:
-        """Add the rows of a round, each by its staleness, and return the norm of the sum. Raises as `Work.wait`."""
+    def take(self, formed: Round) -> None:
+        """Add the rows of a round, each by its staleness. Raises as `Work.wait`."""
         messages = list[RowsOfWorker]()
         for rank, words in sorted(formed.measures.items()):
             stalenesses = [staleness for staleness, count in formed.contributors.get(rank, ()) for _ in range(count)]
@@ -83,8 +84,12 @@ class RowsInRounds:
                 messages.append(message if weight == 1.0 else replace(message, scale=message.scale * weight))
         self._forget(formed.number)
         self._sums = [sum_of(messages, place, table) for place, table in enumerate(self._tables)]
-        norms = [float(torch.linalg.vector_norm(rows.values)) for rows in self._sums if rows is not None]
-        return math.hypot(*norms)
+
+    @property
+    def norm(self) -> float:
+        """The norm of the newest sum. A GPU is waited for, once."""
+        norms = [torch.linalg.vector_norm(rows.values) for rows in self._sums if rows is not None]
+        return math.hypot(*values_of(norms))
 
     def _rows_of(self, rank: int, number: int) -> Tensor:
         while number not in self._rows[rank]:

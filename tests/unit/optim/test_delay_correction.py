@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -29,10 +30,7 @@ def gradients(count: int) -> list[Tensor]:
 def step(optimizer: torch.optim.Optimizer, p: Tensor, gradient: Tensor | None, *, corrects: bool) -> Tensor:
     """Return the parameters after a step."""
     p.grad = gradient
-    if corrects:
-        with delay_corrected(optimizer):
-            optimizer.step()
-    else:
+    with delay_corrected(optimizer) if corrects else nullcontext():
         optimizer.step()
     return p.detach().clone()
 

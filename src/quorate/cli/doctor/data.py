@@ -84,9 +84,9 @@ def in_words(script: str, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]
             f"{seconds_in_words(answer['waited'])} ({share_in_words(answer['waited'] / answer['seconds'])}) waited for "
             "data"
         )
-    own = outcome["busy"]
+    busy = outcome["busy"]
     yield from paragraphs(
-        f"the rest of a step takes {seconds_in_words(own)}, so {number_in_words(1.0 / max(own, 1e-9))} batches/s of "
+        f"the rest of a step takes {seconds_in_words(busy)}, so {number_in_words(1.0 / max(busy, 1e-9))} batches/s of "
         f"{bytes_in_words(first['batch_bytes'])} are needed; num_workers is {first['processes']}",
         "",
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import json
-import os
 import statistics
 import sys
 import time
@@ -29,10 +28,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as of_torch
 
 from quorate.core.resources import usable_cores
-from quorate.core.telling import flush
-from quorate.launch.warm.measuring import OF_ONE_WORKER, mesh_of_one
-from quorate.launch.warm.script import live_as_main
-from quorate.launch.worker.world import World
+from quorate.launch.warm.measuring import end_at_once, live_alone
 
 WARM_UP = 3
 """Steps that are left out: the first ones also start processes and allocate memory."""
@@ -240,9 +236,7 @@ def main() -> NoReturn:
         steps.stepped()
         if steps.is_enough:
             keep()
-            sys.stdout.flush()
-            flush()
-            os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+            end_at_once()
 
     def keep() -> None:
         nonlocal is_over
@@ -256,11 +250,7 @@ def main() -> NoReturn:
     atexit.register(keep)  # of a script that ends sooner
     register_optimizer_step_post_hook(stepped)
     waits.watch()
-    worlds: Any = World
-    worlds.mesh = mesh_of_one
-    os.environ.update(OF_ONE_WORKER)
-    sys.path.pop(0)  # the folder from which this program was started
-    live_as_main(script, arguments)
+    live_alone(script, arguments)
 
 
 if __name__ == "__main__":

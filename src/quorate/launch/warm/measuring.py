@@ -10,7 +10,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
@@ -135,6 +135,22 @@ def mesh_of_one(world: World, **_: Any) -> Any:
     return mesh_of(current.here(), Axes(1, 1), world.device)
 
 
+def live_alone(script: str, arguments: Sequence[str]) -> NoReturn:
+    """Execute the script as `__main__`, with one worker and without records; any mesh is one of one worker."""
+    worlds: Any = World
+    worlds.mesh = mesh_of_one
+    os.environ.update(OF_ONE_WORKER)
+    sys.path.pop(0)  # the folder from which this program was started
+    live_as_main(script, arguments)
+
+
+def end_at_once() -> NoReturn:
+    """End this process, after what was written; nothing that the script registered runs: it was only looked at."""
+    sys.stdout.flush()
+    flush()
+    os._exit(0)
+
+
 def main() -> NoReturn:
     """Do what the arguments say."""
     path, script, *arguments = sys.argv[1:]
@@ -144,17 +160,11 @@ def main() -> NoReturn:
         measured = answer(optimizer, saved)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(measured, file)
-        sys.stdout.flush()
-        flush()
-        os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+        end_at_once()
 
     register_optimizer_step_post_hook(stepped)
-    worlds: Any = World
-    worlds.mesh = mesh_of_one
     watching.enter_context(saved.watching())
-    os.environ.update(OF_ONE_WORKER)
-    sys.path.pop(0)  # the folder from which this program was started
-    live_as_main(script, arguments)
+    live_alone(script, arguments)
 
 
 if __name__ == "__main__":

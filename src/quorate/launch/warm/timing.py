@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import gc
 import json
-import os
 import statistics
 import sys
 import time
@@ -28,10 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.telling import flush
-from quorate.launch.warm.measuring import OF_ONE_WORKER, answer, blocks_by_name, mesh_of_one, model_of
-from quorate.launch.warm.script import live_as_main
-from quorate.launch.worker.world import World
+from quorate.launch.warm.measuring import answer, blocks_by_name, end_at_once, live_alone, model_of
 from quorate.observe.activations import Saved
 from quorate.planning.measured import MOST_TIMED_STEPS, TIMED_SECONDS, TIMED_STEPS
 from quorate.sharding.tensor.finding import tensor_plan
@@ -229,9 +225,7 @@ def main() -> NoReturn:
         timer.stepped()
         if timer.is_enough:
             keep()
-            sys.stdout.flush()
-            flush()
-            os._exit(0)  # nothing that the script registered runs: it was only to be looked at
+            end_at_once()
 
     def keep() -> None:
         if not timers or not timers[0][0].has_fewest:
@@ -244,12 +238,8 @@ def main() -> NoReturn:
     atexit.register(keep)  # of a script that ends sooner
     register_optimizer_step_pre_hook(lambda optimizer, *_: timers[0][0].steps_now() if timers else None)
     register_optimizer_step_post_hook(stepped)
-    worlds: Any = World
-    worlds.mesh = mesh_of_one
     watching.enter_context(saved.watching())
-    os.environ.update(OF_ONE_WORKER)
-    sys.path.pop(0)  # the folder from which this program was started
-    live_as_main(script, arguments)
+    live_alone(script, arguments)
 
 
 def tensors_in(x: Any) -> list[Tensor]:

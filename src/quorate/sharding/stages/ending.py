@@ -175,28 +175,28 @@ class Ending:
         """Make a gradient not finite in all stages if it is in one, so that all stages skip the step, or none."""
         gradients = [x for p in self.trained() if p.grad is not None and (x := local(p.grad)).numel()]
         device = next((x.device for x in gradients), next(self.model.parameters()).device)
-        own = torch.zeros((), dtype=torch.bool, device=device)
+        is_not_finite = torch.zeros((), dtype=torch.bool, device=device)
         if gradients:
-            own = torch.stack([x.sum().isfinite() for x in gradients]).all().logical_not()
-        first = gradients[0][(0,) * gradients[0].dim()] if gradients else own.float()
-        if self._wire.carries(own):  # the flag stays on the GPUs, which are not waited for
-            flags: Work[Any] = self._wire.all_reduce(own.float())
+            is_not_finite = torch.stack([x.sum().isfinite() for x in gradients]).all().logical_not()
+        first = gradients[0][(0,) * gradients[0].dim()] if gradients else is_not_finite.float()
+        if self._wire.carries(is_not_finite):  # the flag stays on the GPUs, which are not waited for
+            flags: Work[Any] = self._wire.all_reduce(is_not_finite.float())
             count = self._coordinates.traffic.wait_along(flags, self._wire.clock)
-            first.copy_(torch.where((count > 0) & ~own, torch.nan, first))
+            first.copy_(torch.where((count > 0) & ~is_not_finite, torch.nan, first))
             return
-        is_bad = bool(own)
+        is_bad = bool(is_not_finite)
         flags = self._wire.tell_all("whether gradients are finite", is_bad)
         if any(self._coordinates.traffic.wait_along(flags, self._wire.clock)) and not is_bad:
             first.fill_(float("nan"))
 
     def over_stages(self, norm: Tensor, norm_type: float) -> Tensor:
         """Return the norm of all stages' gradients."""
-        own = norm.detach().to(widest(norm.device)).reshape(1)
-        if self._wire.carries(own):  # the norm stays on the GPUs, which are not waited for
-            gathered: Work[list[Tensor]] = self._wire.all_gather(_power(own, norm_type))
+        stage_norm = norm.detach().to(widest(norm.device)).reshape(1)
+        if self._wire.carries(stage_norm):  # the norm stays on the GPUs, which are not waited for
+            gathered: Work[list[Tensor]] = self._wire.all_gather(_power(stage_norm, norm_type))
             powers = torch.cat(self._coordinates.traffic.wait(gathered, self._wire.clock))
         else:
-            sent = self._wire.tell_all("the norm over all stages", float(_power(own.cpu().double(), norm_type)))
+            sent = self._wire.tell_all("the norm over all stages", float(_power(stage_norm.cpu().double(), norm_type)))
             powers = torch.tensor(self._coordinates.traffic.wait(sent, self._wire.clock), dtype=torch.float64)
         whole = powers.max() if norm_type == float("inf") else powers.sum() ** (1.0 / norm_type)
         return whole.to(norm.device, norm.dtype)

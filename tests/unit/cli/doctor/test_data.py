@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quorate.cli.doctor import data
-from quorate.cli.main import main
 from quorate.launch.warm import loading
+from tests.support.doctor import doctor
 
 SCRIPT = """
 import sys
@@ -49,13 +49,6 @@ for batch in batches:
     if "short" in sys.argv:
         break
 """
-
-
-def doctor(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *arguments])
-    said = capfd.readouterr()
-    return ended.value.code, said.out, said.err
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from quorate.cli.doctor import memory
-from quorate.cli.main import main
 from quorate.launch.warm.alone import measured
+from tests.support.doctor import doctor
 
 SCRIPT = """
 import sys
@@ -45,13 +45,6 @@ Path("left").write_text("went on")
 BLOCK = 64 * 256 + 256 + 256 * 64 + 64
 BUFFERS = 4 * 2 * 64
 NUMBERS = 2 * BLOCK + 64 * 3 + 3
-
-
-def doctor(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *arguments])
-    said = capfd.readouterr()
-    return ended.value.code, said.out, said.err
 
 
 @pytest.fixture
