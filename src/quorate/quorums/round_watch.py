@@ -20,6 +20,7 @@ from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
 from quorate.records.rows import Applied, Gave, RoundRow
 from quorate.records.tape import Look, Position
+from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
 from quorate.wire.survivors import workers_of
 
@@ -92,12 +93,10 @@ class RoundWatch:
             finite.note([s.name for s in vector.layout.segments], grads)
             put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
 
-    def note_rows_not_finite(
-        self, vector: Flat, rows: Sequence[Tensor], names: Sequence[str], grads: Sequence[Tensor | None]
-    ) -> None:
+    def note_rows_not_finite(self, vector: Flat, replica: Replica, rows: Sequence[Tensor]) -> None:
         """Note the same of the `rows` of sparse tables that go with a contribution."""
         if self._finite.looks and not self._finite.sees(rows):
-            self._finite.note(names, grads)
+            self._finite.note(replica.all_names, replica.all_gradients)
             put_bad(header_in(vector), self._wire.rank, self._wire.max_size)
 
     def measure_gradient(self, gradient: Flat, weight: float) -> None:

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -43,7 +44,7 @@ from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
-from quorate.quorums.rows_in_rounds import Look, RowsInRounds
+from quorate.quorums.rows_in_rounds import RowsInRounds
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.records.tape import OptimizerTape
 from quorate.replica.options_in_force import OptionsByPlace
@@ -186,10 +187,8 @@ class WorkerRounds:
             if self._views is not None and self._views.lent is not None:
                 about["is_lent"] = self._views.lent
             if contribution is not None:
-                rows = (
-                    None if self._rows is None else self._rows.contribute(*self._rows_of(contribution, share, version))
-                )
-                about["measures"] = payload_of(about.get("measures"), self.watch.take_words(), rows)
+                number = None if self._rows is None else self._send_rows(self._rows, contribution, share, version)
+                about["measures"] = payload_of(about.get("measures"), self.watch.take_words(), number)
             work = self.rounds.contribute(contribution, version=version, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
@@ -225,13 +224,12 @@ class WorkerRounds:
     def agree(self, *, why: str = "", **settings: Any) -> None:
         self.rounds.agree(why=why, **settings)
 
-    def _rows_of(self, contribution: Flat, weight: float, version: int | None) -> tuple[int, float, Look]:
-        """Return the version and the scale of the rows of a contribution, and what looks at their numbers."""
+    def _send_rows(self, rows: RowsInRounds, contribution: Flat, weight: float, version: int | None) -> int:
+        """Send the rows of a contribution to all, and return their number."""
         scale = self._replica.optimizer.__dict__.get("grad_scale")
         unscaled = weight / self._divisor / (1.0 if scale is None else float(scale))
-        gradients = self._replica.all_names, self._replica.all_gradients
-        version = self.version if version is None else version
-        return version, unscaled, lambda rows: self.watch.note_rows_not_finite(contribution, rows, *gradients)
+        look = partial(self.watch.note_rows_not_finite, contribution, self._replica)
+        return rows.contribute(self.version if version is None else version, unscaled, look)
 
     def _packed(self, vector: Flat, weight: float) -> Flat:
         """Return a copy of `vector` for a round: times its share of the world, with a header."""
