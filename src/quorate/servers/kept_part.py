@@ -5,7 +5,7 @@ Late gradients, of parameters that others have changed since, are corrected here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,43 +121,43 @@ _DECAY = 0.9
 class Corrections:
     """Corrections of late gradients: delay compensation (Zheng et al. 2017) and gap-aware scaling (Barkai et al. 2020).
 
-    Cost: where either is on, a copy of the shard for every worker (its last read), and three passes per gradient.
+    Cost: where either is on, a copy of the shard for every worker (its last read), and three passes per gradient; two
+    more vectors of the greatest tensor meanwhile.
     """
 
     def __init__(self, terms: ServerTerms, shard: Shard) -> None:
         self._terms, self._shard = terms, shard
         self._compensates, self._by_gap = terms.delay_compensation != "none", terms.staleness_scaling == "gap"
         self._begin = shard.copied() if self.is_on else []
+        """The parameters at the start of the era, for workers that have not read since."""
         self._read = dict[int, Sequence[Tensor]]()
         """By worker: the parameters that it has read last."""
-        self._squares = [torch.zeros_like(x) for x in self._begin]
-        self._steps = [torch.zeros_like(x) for x in self._begin]
+        is_scaled_by_square = self._compensates and terms.delay_compensation != "constant"
+        self._squares = [torch.zeros_like(x) for x in self._begin if is_scaled_by_square]
+        self._before = [x.clone() for x in self._begin if self._by_gap]
+        self._steps = [torch.zeros_like(x) for x in self._before]
         """The running mean of the absolute change of each number in a step."""
-        self._steps_made, self._before = 0, self._begin
+        self._steps_made = 0
 
     @property
     def is_on(self) -> bool:
         """Whether either correction is on."""
         return self._compensates or self._by_gap
 
-    def corrected(self, source: int, gradient: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the gradient of worker `source`, corrected for the changes of the parameters since its last read."""
+    def corrected(self, source: int, gradient: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the gradient of worker `source`, corrected for the changes of the parameters since its last read."""
         if not self.is_on:
-            return gradient
-        now = self._shard.copied()
-        corrected = gradient
-        deltas = [x - was for x, was in zip(now, self._read.get(source, self._begin), strict=True)]
-        if self._compensates:
-            corrected = [
-                g + self._strength(place, g) * g * g * delta
-                for place, (g, delta) in enumerate(zip(corrected, deltas, strict=True))
-            ]
-        if self._by_gap and self._steps_made:
-            mean = [step / (1 - _DECAY**self._steps_made) for step in self._steps]
-            corrected = [
-                g / (1 + delta.abs() / (step + _TINY)) for g, delta, step in zip(corrected, deltas, mean, strict=True)
-            ]
-        return corrected
+            yield from gradient
+            return
+        for place, (g, was) in enumerate(zip(gradient, self._read.get(source, self._begin), strict=True)):
+            delta = self._shard.copied_piece(place).sub_(was)
+            corrected = g
+            if self._compensates:
+                corrected = (self._strength(place, g) * g).mul_(g).mul_(delta).add_(g)
+            if self._by_gap and self._steps_made:
+                mean = self._steps[place] / (1 - _DECAY**self._steps_made)
+                corrected = corrected / delta.abs_().div_(mean.add_(_TINY)).add_(1)
+            yield corrected
 
     def _strength(self, place: int, gradient: Tensor) -> float | Tensor:
         terms = self._terms
@@ -165,15 +165,15 @@ class Corrections:
             return terms.compensation
         decay, square = terms.compensation_decay, self._squares[place]
         square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
-        return terms.compensation / (square + _TINY).sqrt()
+        return terms.compensation / (square + _TINY).sqrt_()
 
     def stepped(self) -> None:
         """Update the running mean after a step of the shard."""
         if self._by_gap:
-            now = self._shard.copied()
-            for mean, x, was in zip(self._steps, now, self._before, strict=True):
-                mean.mul_(_DECAY).add_((x - was).abs(), alpha=1 - _DECAY)
-            self._before, self._steps_made = now, self._steps_made + 1
+            for place, (mean, was) in enumerate(zip(self._steps, self._before, strict=True)):
+                self._before[place] = self._shard.copied_piece(place)
+                mean.mul_(_DECAY).add_(was.sub_(self._before[place]).abs_(), alpha=1 - _DECAY)
+            self._steps_made += 1
 
     def read(self, reader: int, numbers: Sequence[Tensor]) -> None:
         """Note that `reader` has read these numbers, which do not change any more."""

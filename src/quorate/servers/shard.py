@@ -130,17 +130,23 @@ class Shard:
 
     def copied(self, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> list[Tensor]:
         """Return a copy of the parameters, laid out as by `Cut.of`; `empty(numel, dtype)` allocates CPU memory."""
-        copies = []
-        for piece in self.cut.pieces:
-            part, count = self._layout.parts[piece.part], piece.end - piece.begin
-            if empty is not None and part.device.type == "cpu":
-                copies.append(empty(count, part.dtype))
-            else:
-                copies.append(torch.empty(count, dtype=part.dtype, device=part.device))
+        return [self.copied_piece(number, empty) for number in range(len(self.cut.pieces))]
+
+    def copied_piece(self, number: int, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> Tensor:
+        """Return a copy of the parameters in the piece of the cut with this number."""
+        piece = self.cut.pieces[number]
+        part, count = self._layout.parts[piece.part], piece.end - piece.begin
+        if empty is not None and part.device.type == "cpu":
+            copy = empty(count, part.dtype)
+        else:
+            copy = torch.empty(count, dtype=part.dtype, device=part.device)
         with torch.no_grad():
-            for p, target in zip(self._parameters, self.cut.views(copies, self._layout), strict=True):
-                target.copy_(p)
-        return copies
+            for place, p in zip(self.cut.places, self._parameters, strict=True):
+                segment = self._layout.segments[place]
+                if segment.part == piece.part:
+                    begin = segment.offset - piece.begin
+                    copy[begin : begin + segment.numel].view(segment.shape).copy_(p)
+        return copy
 
     def placed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return tensors that are laid out as by `Cut.of`, moved to the devices of the parameters."""
