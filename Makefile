@@ -12,8 +12,8 @@
 #   make test-gpu     trainings on a GPU, and the laws of strategies with models there; without a GPU on a second device that is
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-second-device  the part of `make test-gpu` that needs no GPU, on that second device: eight minutes
-#   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate, timm and Keras, and with data of other libraries,
-#                     which it installs in an environment of their own: ten minutes
+#   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate, timm and Keras, beside DeepSpeed, and with data
+#                     of other libraries, which it installs in an environment of their own: ten minutes
 #   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
 #                     minute each. `make notebooks STORE=--overwrite` stores the outputs in them
 #   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
@@ -124,6 +124,9 @@ test-interop: venv
 	@[ -d $(VENV)/interop/streaming ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
 	  --target $(VENV)/interop/streaming mosaicml-streaming xxhash zstd brotli python-snappy cramjam catalogue 2>/dev/null || \
 	  echo "make test-interop: mosaicml-streaming could not be installed" >&2
+	@[ -d $(VENV)/interop/deepspeed ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
+	  --target $(VENV)/interop/deepspeed deepspeed hjson py-cpuinfo psutil einops msgpack ninja tqdm 2>/dev/null || \
+	  echo "make test-interop: DeepSpeed could not be installed" >&2
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
 
 # Jupyter goes into an environment of its own beside this one, whose packages it finds too.

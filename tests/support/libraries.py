@@ -23,6 +23,8 @@ TIMM = PYTHON.parents[1] / "timm"
 """A folder with timm and the torchvision that it imports, apart from libraries that import any that they find."""
 STREAMING = PYTHON.parents[1] / "streaming"
 """A folder with MosaicML streaming, whose package asks for other versions of torch and numpy."""
+DEEPSPEED = PYTHON.parents[1] / "deepspeed"
+"""A folder with DeepSpeed, which compiles its collectives for CPUs when a process first joins."""
 TRAININGS = ROOT / "tests" / "support" / "library_trainings.py"
 _QUORATE = "import sys; from quorate.cli.main import main; sys.exit(main())"
 
@@ -31,7 +33,8 @@ _QUORATE = "import sys; from quorate.cli.main import main; sys.exit(main())"
 def skipped(*libraries: str) -> pytest.MarkDecorator:
     """Return the mark of a test that is skipped where the environment lacks a library."""
     asked = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {libraries!r})))"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TIMM), str(STREAMING)])}
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *map(str, (TIMM, STREAMING, DEEPSPEED))])
+    env = {**os.environ, "PYTHONPATH": path}
     lacks = subprocess.run([str(PYTHON), "-c", asked], check=False, timeout=60, env=env).returncode
     return pytest.mark.skipif(bool(lacks), reason=f"needs {', '.join(libraries)}: make test-interop installs it")
 

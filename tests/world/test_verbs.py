@@ -86,6 +86,19 @@ def test_times_are_simulated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rates_stand_beside_those_of_torch(tmp_path: Path) -> None:
+    done = quorate(tmp_path, "bench", "--json", "--from", "64B", "--to", "128B", "--repeat-for", "1ms")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["network"], answer["backend"], answer["workers"]) == ("shared memory", "gloo", 2)
+    rows = [(row["operation"], row["size"], row["way"]) for row in answer["rows"]]
+    operations = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "round")
+    assert rows == [(name, size, way) for name in operations for size in (64, 128) for way in ("quorate", "gloo")]
+    assert all(row["error"] == 0.0 and row["seconds"] > 0.0 for row in answer["rows"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_a_machine_is_examined(tmp_path: Path) -> None:
     done = quorate(tmp_path, "doctor", "--json")
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}

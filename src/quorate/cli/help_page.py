@@ -81,6 +81,11 @@ EXAMPLES = {
         "quorate trace train-1 --json",
     ),
     "watch": ("quorate watch train-1", "quorate watch --text train-1", "quorate watch --port 8000 train-1"),
+    "bench": (
+        "quorate bench -n 4",
+        "quorate bench --hosts first:2,second:2 all-reduce round",
+        "quorate bench -n 2 --from 1MiB --to 256MiB --picture rates.svg",
+    ),
     "doctor": (
         "quorate doctor -n 4 --bandwidth",
         "quorate doctor --hosts first,second",

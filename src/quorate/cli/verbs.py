@@ -107,6 +107,7 @@ VERBS = {
     "trace": Verb("quorate.cli.trace:trace", _PLAIN, "Write the timeline of a run for a trace viewer."),
     "watch": Verb("quorate.cli.watch:watch", _PLAIN, "Watch a run in the browser or on the terminal."),
     "migrate": Verb("quorate.cli.migrate:migrate", _PLAIN, "Say what a DeepSpeed configuration is here."),
+    "bench": Verb("quorate.cli.bench:bench", _PLAIN, "Measure collectives and rounds beside those of torch."),
     "doctor": Verb("quorate.cli.doctor.verb:doctor", _PLAIN, "Check this machine, and say how to fix problems.", True),
 }
 """The verbs by name. `quorate --help` shows their summaries, and would cut longer ones."""

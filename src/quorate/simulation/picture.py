@@ -40,22 +40,27 @@ def looks_of(names: Sequence[str]) -> dict[str, int]:
 
 
 def framed(body: Markup, height: float, title: str, about: str, said: str, label: str) -> str:
-    """Return the whole picture: `body` in a dashed frame, with `said` on the badge; `label` is for screen readers."""
-    badge = drawing.text_width(said, 12.5) + 22
-    rest = WIDTH - 2 * MARGIN - badge - 16
+    """Return the whole picture: `body` in a dashed frame, with `said` on the badge; `label` is for screen readers.
+
+    Without `said` there is neither frame nor badge.
+    """
+    badge = drawing.text_width(said, 12.5) + 38 if said else 0.0
+    rest = WIDTH - 2 * MARGIN - badge
     head = [
         drawing.text(MARGIN, 36, drawing.shortened(title, WIDTH - 2 * MARGIN, 17), class_="title"),
-        element("rect", x=MARGIN, y=48, width=badge, height=24, rx=12, class_="badge"),
-        drawing.text(MARGIN + 11, 64.5, said, class_="badge-words"),
-        drawing.text(MARGIN + badge + 16, 64.5, drawing.shortened(about, rest, 12), class_="small"),
+        drawing.text(MARGIN + badge, 64.5, drawing.shortened(about, rest, 12), class_="small"),
     ]
-    frame = element("rect", x=5, y=5, width=WIDTH - 10, height=height - 10, rx=8, class_="simulated")
+    if said:
+        head += [
+            element("rect", x=MARGIN, y=48, width=badge - 16, height=24, rx=12, class_="badge"),
+            drawing.text(MARGIN + 11, 64.5, said, class_="badge-words"),
+            element("rect", x=5, y=5, width=WIDTH - 10, height=height - 10, rx=8, class_="simulated"),
+        ]
     style = element("style", Markup(_style()))
     return element(
         "svg",
         style,
         element("rect", x=0, y=0, width=WIDTH, height=height, class_="paper"),
-        frame,
         *head,
         body,
         xmlns="http://www.w3.org/2000/svg",

@@ -9,7 +9,7 @@ import torch
 
 import quorate.planning.bus_bandwidth as module
 from quorate.core.contracts import Wire
-from quorate.planning.bus_bandwidth import SumRate, bus_bandwidth
+from quorate.planning.bus_bandwidth import Rate, bus_bandwidth
 from quorate.wire.virtual import VirtualWorld
 from quorate.wire.virtual.network import Network
 from tests.support.processes import run_real
@@ -17,7 +17,7 @@ from tests.support.processes import run_real
 CPU = torch.device("cpu")
 
 
-def measured(wire: Wire, sizes: tuple[int, ...] | None = None) -> list[SumRate]:
+def measured(wire: Wire, sizes: tuple[int, ...] | None = None) -> list[Rate]:
     return bus_bandwidth(wire, CPU, sizes)
 
 
@@ -48,7 +48,7 @@ def test_sizes_that_would_take_too_long_are_left_out() -> None:
 
 
 def test_a_wrong_sum_has_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def task(wire: Wire) -> list[SumRate]:
+    def task(wire: Wire) -> list[Rate]:
         real = wire.all_reduce
 
         def wrong(x: torch.Tensor) -> object:

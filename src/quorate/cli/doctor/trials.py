@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, chdir, contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, chdir, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from quorate.launch.warm.alone import Streams, run_alone
 PROGRAM = "quorate.launch.worker.trial"
 SECONDS = 300.0
 """Time limit of a trial; importing torch is most of it, or measuring a slow network."""
+_EVERY = 0.2
+"""Seconds."""
 
 
 def bfloat16() -> Finding:
@@ -69,19 +72,51 @@ def tried(module: str, *arguments: str, seconds: float = SECONDS) -> dict[str, A
 
     Raises `QuorateError` with the last words of one that fails, and after `seconds`, when it is killed.
     """
+    return objects_of(module, *arguments, seconds=seconds)[-1]
+
+
+def objects_of(
+    module: str, *arguments: str, seconds: float = SECONDS, counts: Callable[[int], None] | None = None
+) -> list[dict[str, Any]]:
+    """Run a module in the present folder; return the JSON objects that it prints, a line each: one at least.
+
+    `counts` is called by another thread with the number of lines so far, several times a second. Raises as `tried`.
+    """
     command, threads = Command(script=module, is_module=True, arguments=arguments), os.environ.get("OMP_NUM_THREADS")
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = Streams(out.fileno(), err.fileno())
-        status = run_alone(command, streams, seconds, OMP_NUM_THREADS=threads or "1")
-        last_lines = []
+        with counting(out.fileno(), counts) if counts else nullcontext():
+            status = run_alone(command, streams, seconds, OMP_NUM_THREADS=threads or "1")
+        texts = []
         for file in (out, err):
             file.seek(0)
-            last_lines.append(file.read().decode(errors="replace").strip().rpartition("\n")[2].strip())
+            texts.append(file.read().decode(errors="replace").strip())
     if status is None:
         raise QuorateError(f"no answer within {seconds:g} s")
     if status != 0:
-        raise QuorateError(last_lines[1][:300] or f"it {status_in_words(status)}")
+        raise QuorateError(texts[1].rpartition("\n")[2].strip()[:300] or f"it {status_in_words(status)}")
     try:
-        return dict(json.loads(last_lines[0]))
+        objects = [dict(json.loads(line)) for line in texts[0].splitlines() if line.startswith("{")]
     except ValueError:
-        raise QuorateError("it ended without an answer") from None
+        objects = []
+    if not objects:
+        raise QuorateError("it ended without an answer")
+    return objects
+
+
+@contextmanager
+def counting(file: int, counts: Callable[[int], None]) -> Iterator[None]:
+    """Call `counts` with the number of lines in the file `file` while the context lasts."""
+    is_over = threading.Event()
+
+    def count() -> None:
+        while not is_over.wait(_EVERY):
+            counts(os.pread(file, os.fstat(file).st_size, 0).count(b"\n"))
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
