@@ -26,6 +26,7 @@ class _Unconcerned:
     """Takes the place of a strategy, and of a `Reduction` and its settings, where none is concerned."""
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
+    batch, keeps_batch = "shrunk", True
     _sparse_gradients = "rows"
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
@@ -92,6 +93,8 @@ class Combination:
     has_loaders: bool = False
     has_own_batches: bool = False
     """Whether the script assigns batches to workers itself."""
+    others_keep: bool = False
+    """Whether another optimizer keeps its batch after a death."""
     others_repeat: bool = False
     """Whether workers compute the same batches for another optimizer."""
     syncs_norms: bool = False
@@ -367,6 +370,30 @@ RULES = (
          "quorate.join, distribute and then quorate.loader in it, or choose another strategy"),
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and not s.keeps_batch,
+         'batch="kept" cannot be combined with {label}: survivors compute the micro-batches of a dead worker in its step, '
+         'for which every step has to be a mean of all gradients; use all-reduce, or leave batch="shrunk"'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (not r.forms_means or r.settings.attack),
+         'batch="kept" adds up plain gradients, again after a death; leave out {compress}, {reduce} and attacks'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and r.settings.on_anomaly != "ignore",
+         'batch="kept" lets workers have unequally many micro-batches, and on_anomaly="{settings.on_anomaly}" compares '
+         "their gradients; leave on_anomaly out"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.weight != "equal",
+         'batch="kept" counts all micro-batches alike; leave out {c.weighs}'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
+         'batch="kept" agrees in backward passes, and {kind} asks for the loss in its step; use an optimizer that needs '
+         "no closure"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.is_a(_ADA_SCALE),
+         'batch="kept" lets workers have unequally many micro-batches, and AdaScale compares their gradients; use SGD'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.sparse_table is not None,
+         'batch="kept" adds up dense gradients, and {c.sparse_table} has sparse ones; build the layer with sparse=False'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (c.has_loaders or c.has_own_batches),
+         'batch="kept" divides the batches of quorate.loader; call quorate.distribute first, and then quorate.loader'),
+    Rule("batch", lambda c, s, r: (s.batch == "kept" and c.optimizers_before) or c.others_keep,
+         'batch="kept" is for one distributed optimizer; put all parameters into one, in groups'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (c.syncs_norms or c.gathers_features),
+         'batch="kept" lets workers make unequally many forward passes in a step, and sync_batch_norm and '
+         "quorate.gathered bring all workers together in each; leave them out"),
     Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,
          "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
     Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),

@@ -133,6 +133,8 @@ class Loop(StepObserver):
         self._has_stepped_inside = False
         if not self.replica.is_laid_out:
             self.relayout.look(in_backward=True)
+        if self.worker.kept is not None:
+            self.worker.kept.pass_begins()
         self._gradient_begins()
         if self.counts is not None:
             begin_counted(self.counts, self.worker, self._observers)
@@ -140,7 +142,7 @@ class Loop(StepObserver):
             self.worker.neighbours.resume()
 
     def _gradient_begins(self) -> None:
-        worker, counts = self.worker, self.counts
+        worker, counts = self.worker, self.counts or self.worker.kept
         worker.weight = worker.next_weight
         if not worker.has_rounds:  # contributions to rounds are made of `.grad`
             worker.means.gradient_begins(worker.weight, None if counts is None else counts.unit)
@@ -153,6 +155,8 @@ class Loop(StepObserver):
 
     def backward_ended(self) -> None:
         """Agree on the gradient at the end of the outermost backward pass (see `observe.backward`)."""
+        if self.worker.kept is not None and not self.worker.kept.pass_ended():
+            return
         ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
         if self.counts is not None:
             end_counted(self.counts, self.worker)
@@ -163,8 +167,11 @@ class Loop(StepObserver):
         if has_stepped:  # steps inside have agreed; the next step agrees on the remaining gradients
             ready.put_off()
             return
-        self._agree_on_gradient()
-        self._has_agreed = True
+        if (kept := self.worker.kept) is None:
+            self._agree_on_gradient()
+        else:
+            kept.agree(self._agree_on_gradient)
+        self._has_agreed = kept is None or kept.is_complete
 
     def _agree_on_gradient(self) -> None:
         self.strategy.backward(self.worker)
@@ -208,6 +215,8 @@ class Loop(StepObserver):
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
+        if worker.kept is not None and not worker.kept.steps(closure):
+            return None
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
         if arguments is not NO_ARGUMENTS:
@@ -435,7 +444,7 @@ class Loop(StepObserver):
 
     @property
     def is_stepping(self) -> bool:
-        return self.worker.closure is not None
+        return self.worker.closure is not None or (self.worker.kept is not None and self.worker.kept.is_inside)
 
     @property
     def is_finished(self) -> bool:

@@ -106,7 +106,7 @@ ReduceName = Literal[
 _OfAll = TypedDict(  # noqa: UP013
     "_OfAll",
     {
-        "across_every": Any, "after": Any, "alpha": Any, "at": Any, "averaging": Any, "backup": Any, "beta": Any,
+        "across_every": Any, "after": Any, "alpha": Any, "at": Any, "averaging": Any, "backup": Any, "batch": Any, "beta": Any,
         "beta1": Any, "beta2": Any, "bits": Any, "block": Any, "bound": Any, "bucket": Any, "buffers": Any, "by": Any,
         "chunk": Any, "clip": Any, "clip_norm": Any, "code": Any, "compensation": Any, "compensation_decay": Any,
         "consensus_rate": Any, "consistent": Any, "correct": Any, "decay": Any, "delay_compensation": Any,
@@ -115,7 +115,7 @@ _OfAll = TypedDict(  # noqa: UP013
         "in_order": Any, "iterations": Any, "keep": Any, "late": Any, "late_alpha": Any, "late_cutoff": Any,
         "late_weight": Any, "lateness": Any, "learners": Any, "least": Any, "levels": Any, "local_epochs": Any,
         "local_steps": Any, "m": Any, "margin": Any, "masking": Any, "max_staleness": Any, "merge": Any,
-        "min_rate": Any, "mode": Any, "momentum": Any, "momentum_every": Any, "most": Any, "mu": Any, "nesterov": Any,
+        "micro_batches": Any,        "min_rate": Any, "mode": Any, "momentum": Any, "momentum_every": Any, "most": Any, "mu": Any, "nesterov": Any,
         "noise": Any, "noise_seed": Any, "norm": Any, "of": Any, "on_death": Any, "on_error": Any, "outer": Any,
         "outer_device": Any, "outer_gain": Any, "outer_momentum": Any, "outer_rate": Any, "outer_reach": Any,
         "overlap": Any, "patience": Any, "pull_every": Any, "pulls": Any, "push_every": Any, "rank": Any,

@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.replica.options_in_force import OptionsInForce, put_options
 from quorate.replica.plain_step import options_of
+from quorate.train.kept_batch import KeptBatch
 
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
@@ -70,6 +71,8 @@ class Schedules(StepObserver):
         self._followed: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
         self._begun = 0
         self._runs = False
+        self.kept: KeptBatch | None = None
+        """Says whether a step is under way, of which the script has made some micro-batches; schedulers wait then."""
 
     @property
     def _place(self) -> int | None:
@@ -83,6 +86,8 @@ class Schedules(StepObserver):
         """Handle the script's call `scheduler.step(*args, **kwargs)` of the scheduler's own `step`."""
         if getattr(scheduler, GOES_BY_ITSELF, False):
             self._run(scheduler, step, args, kwargs)
+            return
+        if self.kept is not None and self.kept.is_inside and not _is_initial(scheduler):
             return
         place, steps, is_new = self._place, self._steps(), scheduler not in self._followed
         if self._runs or place is None or args[1:] or kwargs.get("epoch") is not None or _is_initial(scheduler):
