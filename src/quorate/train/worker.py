@@ -162,7 +162,10 @@ class StrategyWorker:
         )
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
-        return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
+        means = MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
+        if self.kept is not None:
+            means.headers.admission.most = self.size
+        return means
 
     def _away_changed(self, more: bool) -> None:
         """Keep what shows whether workers that pause steps behind have edited equal replicas."""
