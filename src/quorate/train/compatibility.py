@@ -371,8 +371,8 @@ RULES = (
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
     Rule("batch", lambda c, s, r: s.batch == "kept" and not s.keeps_batch,
-         'batch="kept" cannot be combined with {label}: survivors compute the micro-batches of a dead worker in its step, '
-         'for which every step has to be a mean of all gradients; use all-reduce, or leave batch="shrunk"'),
+         'batch="kept" cannot be combined with {label}: it needs steps that wait for the gradients of all workers; use '
+         'all-reduce, or leave batch="shrunk"'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and (not r.forms_means or r.settings.attack),
          'batch="kept" adds up plain gradients, again after a death; leave out {compress}, {reduce} and attacks'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and r.settings.on_anomaly != "ignore",
@@ -391,9 +391,6 @@ RULES = (
          'batch="kept" divides the batches of quorate.loader; call quorate.distribute first, and then quorate.loader'),
     Rule("batch", lambda c, s, r: (s.batch == "kept" and c.optimizers_before) or c.others_keep,
          'batch="kept" is for one distributed optimizer; put all parameters into one, in groups'),
-    Rule("batch", lambda c, s, r: s.batch == "kept" and (c.syncs_norms or c.gathers_features),
-         'batch="kept" lets workers make unequally many forward passes in a step, and sync_batch_norm and '
-         "quorate.gathered bring all workers together in each; leave them out"),
     Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,
          "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
     Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
@@ -414,6 +411,12 @@ RULES = (
     Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and s.meets != "all",
          "sync_batch_norm lets workers wait for each other in each forward pass, and {label} does not; use all-reduce "
          "or local steps, or leave the batch norms as they are"),
+    Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and s.batch == "kept",
+         'sync_batch_norm brings all workers together for each batch, and with batch="kept" they have unequally many; '
+         "leave it out"),
+    Rule("gathered", lambda c, s, r: c.gathers_features and c.others_keep,
+         'quorate.gathered brings all workers together for each batch, and with batch="kept" they have unequally many; '
+         "leave it out"),
     Rule("gathered", lambda c, s, r: c.gathers_features and c.shares_batches,
          "quorate.gathered cannot be combined with tensor axes and stages, along which workers have the same batch"),
     Rule("joining", lambda c, s, r: c.joins and not (s.lets_join and s.on_death == "continue"),
@@ -460,6 +463,7 @@ def features() -> dict[str, dict[str, Any]]:
         "shards outliving a death": {"on_death": "continue", "asks_to_outlive": True, **pieces},
         "delayed_update": {"offloads": True, "delays_update": True, **pieces},
         "outliving a death": {"on_death": "continue"},
+        "keeping the batch": {"on_death": "continue", "batch": "kept"},
         "joining": {"on_death": "continue", "joins": True},
         "own servers": {"has_own_servers": True},
         "sparse gradients": {"sparse_table": "table.weight", "on_death": "stop"},
@@ -473,7 +477,7 @@ def refused_features(kind: type[Strategy], label: str, workers: int = 3) -> dict
     refused: dict[str, tuple[Rule, str]] = {}
     for feature, choices in features().items():
         fields: dict[str, Any] = {name: choices[name] for name in choices if hasattr(Combination, name)}
-        fields["strategy"] = kind(**{name: choices[name] for name in choices if name == "on_death"})
+        fields["strategy"] = kind(**{name: choices[name] for name in choices if name in ("on_death", "batch")})
         settings = {name: choices[name] for name in choices if name in NAMES}
         fields["reduction"] = reduction_of(with_defaults(kind.reduction, settings))
         combination = Combination(label=label, workers=workers, **fields)

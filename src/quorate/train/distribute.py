@@ -113,6 +113,12 @@ class Distributes:
         loop: Loop = _kept(self, _LOOP)
         loop.count(count, full)
 
+    @property
+    def has_updated(self) -> bool:
+        """Whether the newest `step()` was the last of its step: see `DistributedOptimizer.has_updated`."""
+        kept = _kept(self, _LOOP).worker.kept
+        return kept is None or kept.has_updated
+
     def zero_grad(self, *arguments: Any, **named: Any) -> None:
         """Clear gradients, and their counts, as in torch."""
         super().zero_grad(*arguments, **named)  # type: ignore[misc]

@@ -35,6 +35,8 @@ class KeptBatch:
         self._worker, self.division = worker, division
         self.is_complete = False
         """Whether `.grad` is the mean of all micro-batches of a step, which is not made yet."""
+        self.has_updated = True
+        """Whether the newest call of `step` has made an update."""
         self._aside: list[Tensor | None] | None = None
         self._seen = 0
         """How many micro-batches of this step have had their backward pass."""
@@ -123,8 +125,8 @@ class KeptBatch:
                 'batch="kept" cannot be combined with a GradScaler, whose scale changes with each batch of a worker; '
                 "train in bfloat16, which needs none"
             )
-        is_complete, self.is_complete = self.is_complete, False
-        return is_complete
+        self.has_updated, self.is_complete = self.is_complete, False
+        return self.has_updated
 
     def _put_aside(self) -> None:
         if self.is_complete or not self.is_inside:
