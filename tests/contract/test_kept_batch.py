@@ -89,6 +89,8 @@ class Training:
                 optimizer.step()
                 if self.schedules:
                     scheduler.step()
+                if optimizer.has_updated and worker.updates % 4 == 0 and not self.joins:
+                    assert world.mean(float(worker.updates)) == worker.updates
                 world.wire.clock.sleep(0.01 * pace)
             assert optimizer.has_updated
             if self.evaluates:
@@ -179,12 +181,19 @@ def wrong(kind: str, world: quorate.World) -> None:
         if kind == "scaled":
             optimizer.found_inf = torch.zeros(1)
         optimizer.step()
+        if kind == "mean in the loop":
+            world.mean(1.0)
+        if kind == "evaluation in the loop":
+            with world.evaluate():
+                pass
 
 
 MISTAKES = {
     "accumulate": "leave out optimizer.accumulate()",
     "closure": "without a closure",
     "dynamic": 'share="dynamic" cannot be combined',
+    "evaluation in the loop": "only if optimizer.has_updated",
+    "mean in the loop": "only if optimizer.has_updated",
     "no batch": "iterate over the loader",
     "no pass": "needs one backward pass",
     "scaled": "GradScaler",

@@ -189,6 +189,7 @@ class IndexedLoader(Loader):
         if isinstance(self.share, KeptShare) and is_training(self._place):
             divided = self._batches.latest = DividedIteration(self.share, *of_pass)
             yield from self._given(self._divided(divided), divided)
+            divided.division.leave()
             return
         this = self._batches.latest = Iteration(self.share, *of_pass)
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun

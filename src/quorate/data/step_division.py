@@ -38,6 +38,8 @@ class StepDivision:
         """How many of its own this worker has begun in the current step."""
         self.begin = 0
         """The first batch of each part that is in the current step."""
+        self.may_meet = False
+        """Whether the script has asked since the newest batch whether its step is over, and it is."""
         self._batches = 0
 
     def set_out(self, batches: int, begin: int) -> None:
@@ -68,6 +70,19 @@ class StepDivision:
     def take(self) -> None:
         """Note that this worker begins its `next` micro-batch."""
         self.taken += 1
+        self.may_meet = False
+
+    def leave(self) -> None:
+        """End a pass, at the same step on all workers."""
+        self.taken, self.held = 0, {}
+
+    def check_meeting(self) -> None:
+        """Raise `ConfigurationError` where the script calls all workers together inside a step, or might do so."""
+        if self.held and not self.may_meet:
+            raise ConfigurationError(
+                'with batch="kept" a worker may have several batches in a step; inside the loop over batches, call '
+                "world.mean(), world.evaluate() and the like only if optimizer.has_updated"
+            )
 
     def check_next(self) -> None:
         """Raise `ConfigurationError` where this worker asks for a batch, and has not ended the step before."""

@@ -309,7 +309,8 @@ def distribute(
                 serve(optimizer, plain, model, chosen, place, channel, named)
             if chosen.batch == "kept":
                 each = getattr(chosen, "micro_batches", 1)
-                data_context(place).division = StepDivision(place.wire.rank, place.wire.size, each)
+                division = data_context(place).division = StepDivision(place.wire.rank, place.wire.size, each)
+                data_context(place).meetings.append(division.check_meeting)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, watching)
             deal_out(combination.redundancy, place, lambda: loop.worker.version)

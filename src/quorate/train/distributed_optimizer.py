@@ -72,8 +72,9 @@ class DistributedOptimizer(_Plain):
     def has_updated(self) -> bool:
         """Whether the newest `step()` was the last of its step on this worker: False between micro-batches.
 
-        With `batch="kept"` workers may have unequally many batches in a step. Whatever all workers do together inside a
-        loop over batches (`world.mean`, an evaluation, a checkpoint) is done where it is True; otherwise it always is.
+        It is always True without `batch="kept"`. With it, workers may have unequally many batches in a step. What all
+        workers do together inside a loop over batches (`world.mean`, an evaluation, a checkpoint) is done where this is
+        True; elsewhere a `ConfigurationError` is raised.
 
         Example:
             >>> optimizer = quorate.distribute(optimizer, model)

@@ -35,8 +35,7 @@ class KeptBatch:
         self._worker, self.division = worker, division
         self.is_complete = False
         """Whether `.grad` is the mean of all micro-batches of a step, which is not made yet."""
-        self.has_updated = True
-        """Whether the newest call of `step` has made an update."""
+        self._has_updated = True
         self._aside: list[Tensor | None] | None = None
         self._seen = 0
         """How many micro-batches of this step have had their backward pass."""
@@ -46,6 +45,12 @@ class KeptBatch:
     def is_inside(self) -> bool:
         """Whether this worker has begun a step that not all workers have computed."""
         return self.division.taken > 0
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether the newest call of `step` has made an update, so that all workers may meet."""
+        self.division.may_meet = self._has_updated and not self.is_inside
+        return self._has_updated
 
     def of_step(self) -> float:
         """Return the weight of this worker's sum of gradients: the number of its micro-batches so far."""
@@ -125,8 +130,8 @@ class KeptBatch:
                 'batch="kept" cannot be combined with a GradScaler, whose scale changes with each batch of a worker; '
                 "train in bfloat16, which needs none"
             )
-        self.has_updated, self.is_complete = self.is_complete, False
-        return self.has_updated
+        self._has_updated, self.is_complete = self.is_complete, False
+        return self._has_updated
 
     def _put_aside(self) -> None:
         if self.is_complete or not self.is_inside:
