@@ -55,7 +55,7 @@ class Training:
         """Those of the workers that come to the end, which are equal."""
         outcomes = self.outcomes()
         errors = [end.error for end in outcomes if end.error is not None and not end.is_crashed]
-        assert not errors or self.joins and all(getattr(error, "code", 1) == 0 for error in errors), errors
+        assert not errors or (self.joins and all(getattr(error, "code", 1) == 0 for error in errors)), errors
         first, *others = [end.result for end in outcomes if end.result is not None]
         assert all(torch.equal(first, other) for other in others)
         return first
@@ -174,7 +174,7 @@ def wrong(kind: str, world: quorate.World) -> None:
         model(INPUTS).sum().backward()
     for (inputs,) in loader:
         if kind == "closure":
-            optimizer.step(lambda: model(inputs).sum())
+            optimizer.step(partial(model, inputs))
         if kind != "no pass":
             model(inputs).sum().backward()
         if kind == "two passes":

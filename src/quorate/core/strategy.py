@@ -202,8 +202,8 @@ class Strategy(ABC):
     _sparse_gradients: ClassVar[Literal["rows", "refused"] | None] = None
     """See `sparse_gradients_of`; None: it follows from the others."""
 
-    keeps_batch: ClassVar[bool] = False
-    """Whether `batch="kept"` is known: each step is the plain mean of the gradients of all workers."""
+    _keeps_batch: ClassVar[bool] = False
+    """Whether `batch="kept"` is possible, as each step is the plain mean of the gradients of all workers."""
 
     reduction: ClassVar[Mapping[str, object]] = {}
     """The default of `compress`, and of the settings beside it, by name."""
@@ -211,9 +211,8 @@ class Strategy(ABC):
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue without it."""
     batch: Literal["shrunk", "kept"] = "shrunk"
-    """The batch of a step after a death, with on_death="continue". "shrunk": that of the workers that live. "kept": that
-    of the start, as they compute the micro-batches of the dead worker as well (all-reduce only).
-    """
+    """The batch of a step after a death, if the others continue. "shrunk": that of the workers that live. "kept": that
+    of the start, as they compute the micro-batches of the dead worker as well (all-reduce only)."""
     on_error: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one worker's script raises an error, or the others continue as after a death. The
     run fails in both cases."""

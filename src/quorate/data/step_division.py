@@ -46,8 +46,8 @@ class StepDivision:
         """Begin a pass over `batches` of each part at number `begin`. Raises `ConfigurationError` inside a step."""
         if self.taken:
             raise ConfigurationError(
-                'batch="kept" divides the batches of one loader, and another pass was begun in the middle of a step; '
-                "train on one quorate.loader, to the end of its epoch or of a step"
+                'with batch="kept" a pass over a loader was begun in the middle of a step of another one; train on one '
+                "quorate.loader, to the end of a step"
             )
         self._batches, self.begin = batches, begin
         self._divide()

@@ -15,7 +15,7 @@ backward pass.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it. With `on_death="continue"`
-  they go on: the current sum is formed again over the remaining workers
+  they go on: the current sum is formed again over the remaining workers, and with `batch="kept"` over all micro-batches
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
@@ -44,7 +44,7 @@ class AllReduce(Strategy):
 
     compresses = "gradients"
     _sparse_gradients = "rows"
-    keeps_batch = True
+    _keeps_batch = True
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue. To continue, every step waits until each worker

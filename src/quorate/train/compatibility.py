@@ -26,7 +26,7 @@ class _Unconcerned:
     """Takes the place of a strategy, and of a `Reduction` and its settings, where none is concerned."""
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
-    batch, keeps_batch = "shrunk", True
+    batch, _keeps_batch = "shrunk", True
     _sparse_gradients = "rows"
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
@@ -370,7 +370,7 @@ RULES = (
          "quorate.join, distribute and then quorate.loader in it, or choose another strategy"),
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
-    Rule("batch", lambda c, s, r: s.batch == "kept" and not s.keeps_batch,
+    Rule("batch", lambda c, s, r: s.batch == "kept" and not s._keeps_batch,
          'batch="kept" cannot be combined with {label}: it needs steps that wait for the gradients of all workers; use '
          'all-reduce, or leave batch="shrunk"'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and (not r.forms_means or r.settings.attack),
@@ -381,12 +381,12 @@ RULES = (
     Rule("batch", lambda c, s, r: s.batch == "kept" and c.weight != "equal",
          'batch="kept" counts all micro-batches alike; leave out {c.weighs}'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
-         'batch="kept" agrees in backward passes, and {kind} asks for the loss in its step; use an optimizer that needs '
-         "no closure"),
+         'batch="kept" agrees in backward passes, and {kind} asks for the loss in its step; use SGD or AdamW'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and c.is_a(_ADA_SCALE),
          'batch="kept" lets workers have unequally many micro-batches, and AdaScale compares their gradients; use SGD'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and c.sparse_table is not None,
-         'batch="kept" adds up dense gradients, and {c.sparse_table} has sparse ones; build the layer with sparse=False'),
+         'batch="kept" adds up dense gradients, and those of {c.sparse_table} are sparse; build the layer with '
+         "sparse=False"),
     Rule("batch", lambda c, s, r: s.batch == "kept" and (c.has_loaders or c.has_own_batches),
          'batch="kept" divides the batches of quorate.loader; call quorate.distribute first, and then quorate.loader'),
     Rule("batch", lambda c, s, r: (s.batch == "kept" and c.optimizers_before) or c.others_keep,

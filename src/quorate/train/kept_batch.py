@@ -11,17 +11,14 @@ Cost: the sums of a death. Gradients are put aside by reference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
 from quorate.data.step_division import StepDivision
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
-
-if TYPE_CHECKING:
-    from quorate.train.worker import StrategyWorker
+from quorate.means.means import MeansOfAll
+from quorate.replica.replica import Replica
 
 
 class KeptBatch:
@@ -31,8 +28,8 @@ class KeptBatch:
     unit = 1.0
     """`.grad` is a sum, in units of the gradient of one micro-batch."""
 
-    def __init__(self, worker: StrategyWorker, division: StepDivision) -> None:
-        self._worker, self.division = worker, division
+    def __init__(self, division: StepDivision, replica: Replica, means: Callable[[], MeansOfAll]) -> None:
+        self.division, self._replica, self._means = division, replica, means
         self.is_complete = False
         """Whether `.grad` is the mean of all micro-batches of a step, which is not made yet."""
         self._has_updated = True
@@ -56,21 +53,26 @@ class KeptBatch:
         """Return the weight of this worker's sum of gradients: the number of its micro-batches so far."""
         return float(self.division.taken)
 
+    @property
+    def full(self) -> float:
+        """The weight of a step of a worker while all live."""
+        return float(self.division.each)
+
     def pass_begins(self) -> None:
         """Begin a backward pass: `.grad` is the sum of this step's micro-batches before it."""
         aside, self._aside = self._aside, None
-        for p, before in zip(self._worker.replica.all_trained, aside or (), strict=False):
+        for p, before in zip(self._replica.all_trained, aside or (), strict=False):
             if before is not None:
                 p.grad = before if p.grad is None else before + p.grad
         self._holds_back = self.is_complete or self.division.next is not None
-        self._worker.means.ready.paused += self._holds_back
+        self._means().ready.paused += self._holds_back
 
     def pass_ended(self) -> bool:
         """End a backward pass; return whether this worker has computed all of its micro-batches.
 
         Raises `ConfigurationError` where a batch has two backward passes, or none of the loader was taken before.
         """
-        ready = self._worker.means.ready
+        ready = self._means().ready
         ready.paused -= self._holds_back
         if not ready.fired:
             self._put_aside()
@@ -89,9 +91,8 @@ class KeptBatch:
 
     def agree(self, agree: Callable[[], None]) -> None:
         """Form sums by `agree` until one has all micro-batches of the step, or this worker has to compute more."""
-        worker = self._worker
         while True:
-            worker.means.ready.touched = [p.grad is not None for p in worker.replica.trained]
+            self._means().ready.touched = [p.grad is not None for p in self._replica.trained]
             agree()
             if self.is_complete:
                 self._seen = 0
@@ -99,14 +100,14 @@ class KeptBatch:
             if self.division.next is not None:
                 self._put_aside()
                 return
-            worker.means.gradient_begins(worker.weight, 1.0)
+            self._means().gradient_begins(self.of_step(), self.unit)
 
     def take_sum(self) -> bool:
         """Note the newest sum, on all workers; return whether it has all micro-batches of the step.
 
         Raises `ConfigurationError` where a worker took part without having computed its micro-batches.
         """
-        means = self._worker.means
+        means = self._means()
         assert isinstance(means.reducer, FaultTolerantSum), "a batch is kept where sums outlive deaths"
         ranks = means.reducer.ranks
         expected = self.division.count(ranks)
@@ -125,7 +126,7 @@ class KeptBatch:
         """
         if closure is not None:
             raise ConfigurationError('batch="kept" agrees in backward passes; call step() without a closure')
-        if self._worker.replica.is_scaled:
+        if self._replica.is_scaled:
             raise ConfigurationError(
                 'batch="kept" cannot be combined with a GradScaler, whose scale changes with each batch of a worker; '
                 "train in bfloat16, which needs none"
@@ -136,7 +137,6 @@ class KeptBatch:
     def _put_aside(self) -> None:
         if self.is_complete or not self.is_inside:
             return
-        self._aside = [p.grad for p in self._worker.replica.all_trained]
-        with torch.no_grad():
-            for p in self._worker.replica.all_trained:
-                p.grad = None
+        self._aside = [p.grad for p in self._replica.all_trained]
+        for p in self._replica.all_trained:
+            p.grad = None

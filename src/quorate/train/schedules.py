@@ -24,7 +24,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.replica.options_in_force import OptionsInForce, put_options
 from quorate.replica.plain_step import options_of
-from quorate.train.kept_batch import KeptBatch
 
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
@@ -71,8 +70,8 @@ class Schedules(StepObserver):
         self._followed: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
         self._begun = 0
         self._runs = False
-        self.kept: KeptBatch | None = None
-        """Says whether a step is under way, of which the script has made some micro-batches; schedulers wait then."""
+        self.waits: Callable[[], bool] = lambda: False
+        """Returns whether a step is under way, of which the script has made some micro-batches."""
 
     @property
     def _place(self) -> int | None:
@@ -87,7 +86,7 @@ class Schedules(StepObserver):
         if getattr(scheduler, GOES_BY_ITSELF, False):
             self._run(scheduler, step, args, kwargs)
             return
-        if self.kept is not None and self.kept.is_inside and not _is_initial(scheduler):
+        if self.waits() and not _is_initial(scheduler):
             return
         place, steps, is_new = self._place, self._steps(), scheduler not in self._followed
         if self._runs or place is None or args[1:] or kwargs.get("epoch") is not None or _is_initial(scheduler):

@@ -90,14 +90,14 @@ class StrategyWorker:
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
         division = data_context(place).division
-        self.kept = None if division is None else KeptBatch(self, division)
+        self.kept = None if division is None else KeptBatch(division, replica, lambda: self.means)
         self.step_weight: StepWeight | LossCounts | KeptBatch = self.kept or StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
             name, replica.options, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer
         )
-        self.schedules.kept = self.kept
+        self.schedules.waits = lambda: self.kept is not None and self.kept.is_inside
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(
             wire, watched.strategy, watched.compare_every, lambda: (replica.all_names, replica.all_trained)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +22,9 @@ EXAMPLES, BATCH = 26, 3
 def test_each_worker_has_a_quota_or_one_more(numbers: list[int], members: list[int]) -> None:
     held = divided(numbers, members)
     assert [number for own in held.values() for number in own] == numbers
-    assert not numbers or {len(own) for own in held.values()} <= {len(numbers) // len(members) + more for more in (0, 1)}
+    assert not numbers or {len(own) for own in held.values()} <= {
+        len(numbers) // len(members) + more for more in (0, 1)
+    }
 
 
 @given(st.data(), st.integers(1, 5), st.integers(1, 3), st.integers(1, 7))
@@ -109,5 +110,3 @@ def test_what_would_fall_out_of_step_is_refused() -> None:
     division.enter([1, 2])
     with pytest.raises(ConfigurationError, match="at most 1 workers"):
         division.check_next()
-
-
