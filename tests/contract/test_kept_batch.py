@@ -40,7 +40,6 @@ class Training:
     joins: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     evaluates: bool = False
-    schedules: bool = True
     losses: Losses = field(default_factory=lambda: defaultdict(dict))
     computed: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=lambda: defaultdict(list))
     """By rank, the update and the examples of each micro-batch."""
@@ -88,8 +87,7 @@ class Training:
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-                if self.schedules:
-                    scheduler.step()
+                scheduler.step()
                 if optimizer.has_updated and worker.updates % 4 == 0 and not self.joins:
                     assert world.mean(float(worker.updates)) == worker.updates
                 world.wire.clock.sleep(0.01 * pace)
@@ -107,8 +105,8 @@ class Training:
 
 
 @cache
-def undisturbed(size: int, micro_batches: int, *, schedules: bool = True) -> tuple[Losses, Tensor]:
-    training = Training(size=size, micro_batches=micro_batches, schedules=schedules)
+def undisturbed(size: int, micro_batches: int) -> tuple[Losses, Tensor]:
+    training = Training(size=size, micro_batches=micro_batches)
     parameters = training.parameters()
     return training.losses, parameters
 
@@ -116,7 +114,7 @@ def undisturbed(size: int, micro_batches: int, *, schedules: bool = True) -> tup
 def check(training: Training) -> None:
     """Hold it against the same training without a death."""
     parameters = training.parameters()
-    losses, expected = undisturbed(training.size, training.micro_batches, schedules=training.schedules)
+    losses, expected = undisturbed(training.size, training.micro_batches)
     assert training.losses.keys() == losses.keys()
     for update, of_update in losses.items():
         assert training.losses[update] == pytest.approx(of_update, abs=1e-6)
@@ -150,12 +148,12 @@ def test_random_deaths_and_joins(seed: int) -> None:
     victims = draw.sample(range(size), draw.choice([1, 1, 2, size - 1]) if size > 2 else 1)
     deaths = {rank: draw.randint(1, draw.choice([8, 40, 110])) for rank in victims}
     joins = {size + place: draw.uniform(0.0, 0.15) for place in range(len(deaths))} if draw.random() < 0.5 else {}
-    chosen: dict[str, Any] = {"seed": seed, "evaluates": draw.random() < 0.5, "schedules": not joins}
+    chosen: dict[str, Any] = {"seed": seed, "evaluates": draw.random() < 0.5}
     check(Training(size=size, micro_batches=micro_batches, deaths=deaths, joins=joins, **chosen))
 
 
 def test_a_newcomer_gets_the_share_back() -> None:
-    training = Training(size=3, dies=lambda rank, update: (rank, update) == (1, 2), joins={3: 0.05}, schedules=False)
+    training = Training(size=3, dies=lambda rank, update: (rank, update) == (1, 2), joins={3: 0.05})
     check(training)
     last = max(training.losses)
     assert [update for update, _ in training.computed[3]].count(last) == 1

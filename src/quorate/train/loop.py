@@ -18,6 +18,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
 from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
+from quorate.data.context import data_context
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
 from quorate.means.headers import header_length
@@ -122,6 +123,8 @@ class Loop(StepObserver):
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
+        if self.worker.kept is not None:
+            data_context(place).boundaries.append(self._admit)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
         self.worker.timer.set_out_again()
@@ -261,9 +264,14 @@ class Loop(StepObserver):
         if self.common is not None or worker.is_served:
             if (training := self._open) is not None:
                 admit_openly(worker, training)
-        elif worker.means.headers.admission.entering:
-            admit(worker)
+        elif worker.kept is None:
+            self._admit()
         return loss
+
+    def _admit(self) -> None:
+        """Admit the newcomers of the newest sum, before the next one. Where a batch is kept, schedulers have stepped."""
+        if self.worker.means.headers.admission.entering:
+            admit(self.worker)
 
     def step_ended(self) -> None:
         self.worker.timer.ended(is_scaled="found_inf" in self.replica.optimizer.__dict__)
@@ -299,6 +307,7 @@ class Loop(StepObserver):
         if not self.worker.finished:
             with self.replica.in_training():
                 meet_pieces(self.worker, self._place, "a pause of training")
+                self._admit()
                 self.relayout.look(in_backward=False, is_pause=True)  # where this worker has made no step since
                 self._quiesce()
                 if self.common is not None:
@@ -406,6 +415,7 @@ class Loop(StepObserver):
     def _end(self) -> None:
         worker = self.worker
         meet_pieces(worker, self._place, "the end of training")
+        self._admit()
         saving(self._place).boundary()
         note_end(worker, self._place)
         self.relayout.look(in_backward=False, is_pause=True)

@@ -72,6 +72,8 @@ from quorate.wire.survivors import DeathTolerance
 class StrategyWorker:
     """The implementation of `core.strategy.Worker` for one optimizer, with parts for `train.loop`."""
 
+    means: MeansOfAll
+
     def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
         coordinates = self.coordinates = watched.coordinates
         own, meter = (place.wire, Meter()) if coordinates is None else (coordinates.across, coordinates.traffic.meter)
