@@ -269,7 +269,7 @@ class Loop(StepObserver):
         return loss
 
     def _admit(self) -> None:
-        """Admit the newcomers of the newest sum, before the next one. Where a batch is kept, schedulers have stepped."""
+        """Admit the newcomers of the newest sum; where a batch is kept, after the schedulers of the step."""
         if self.worker.means.headers.admission.entering:
             admit(self.worker)
 
