@@ -80,6 +80,8 @@ class Saving(StepObserver):
         training = self._trained
         if not training.optimizers:
             raise ConfigurationError("quorate.save() saves distributed optimizers; call it after quorate.distribute()")
+        if (division := data_context(self._place).division) is not None:
+            division.check_meeting()
         training.add_extras(extras)
         check_state(training)
         self._root()

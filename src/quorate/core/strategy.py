@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from quorate.core.clients import ClientRound, ClientTerms, Turn
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
 from quorate.core.neighbours import Neighbours
@@ -202,11 +202,17 @@ class Strategy(ABC):
     _sparse_gradients: ClassVar[Literal["rows", "refused"] | None] = None
     """See `sparse_gradients_of`; None: it follows from the others."""
 
+    _keeps_batch: ClassVar[bool] = False
+    """Whether `batch="kept"` is possible, as each step is the plain mean of the gradients of all workers."""
+
     reduction: ClassVar[Mapping[str, object]] = {}
     """The default of `compress`, and of the settings beside it, by name."""
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue without it."""
+    batch: Literal["shrunk", "kept"] = "shrunk"
+    """The batch of a step after a death, if the others continue. "shrunk": that of the workers that live. "kept": that
+    of the start, as they compute the micro-batches of the dead worker as well (all-reduce only)."""
     on_error: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one worker's script raises an error, or the others continue as after a death. The
     run fails in both cases."""
@@ -262,6 +268,12 @@ class Strategy(ABC):
             raise ConfigurationError(
                 'on_error="continue" needs a strategy that goes on when a worker dies, which is what on_death says; '
                 'without one leave it "stop"'
+            )
+        if self.batch not in ("shrunk", "kept"):
+            raise unknown("batch", str(self.batch), ("shrunk", "kept"))
+        if self.batch == "kept" and self.on_death != "continue":
+            raise ConfigurationError(
+                'batch="kept" is for trainings that go on when a worker dies; set on_death="continue" as well'
             )
         if copies_buffers(self) and not (self.meets == "all" and self.replicas == "equal" and self.agrees_in_backward):
             raise ConfigurationError(

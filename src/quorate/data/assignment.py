@@ -14,6 +14,7 @@ from torch import Tensor
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.data.claims import Claims, ReplayedClaims
+from quorate.data.step_division import StepDivision
 
 
 def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
@@ -29,7 +30,7 @@ def epoch_order(examples: int, *, seed: int, epoch: int, shuffle: bool = True) -
 
 
 STATIC, DYNAMIC, OWN, CLIENTS, SAMPLED = "static", "dynamic", "own", "clients", "sampled"
-REPEATED, BY_ROUND = "repeated", "by round"
+REPEATED, BY_ROUND, KEPT = "repeated", "by round", "kept"
 """The names of the divisions of an epoch among workers."""
 
 
@@ -153,6 +154,25 @@ class DynamicShare(Share):
 
     def _all(self, examples: int, batch_size: int) -> int:
         return examples // batch_size if self.drop_last else math.ceil(examples / batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptShare(StaticShare):
+    """DDP's equal split, whose batches go step by step to the workers that live, as `division` says.
+
+    Batches have the numbers of the division. A pass without training is that of `StaticShare`.
+    """
+
+    kind: ClassVar[str] = KEPT
+    division: StepDivision
+
+    def batch(self, order: Tensor, batch_size: int, number: int) -> list[int]:
+        """Return the examples of one batch."""
+        batch, part = divmod(number, self.size)
+        end = min((batch + 1) * batch_size, self.length(len(order)))
+        places = (part + self.size * torch.arange(batch * batch_size, end)) % max(1, len(order))
+        indices: list[int] = order[places].tolist()
+        return indices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from quorate.core.clients import ClientTerms
 from quorate.core.redundancy import Redundancy
 from quorate.data.limit import Limit
+from quorate.data.step_division import StepDivision
 from quorate.records.rows import Row
 from quorate.wire.current import Place
 
@@ -30,6 +31,8 @@ class DataContext:
     """The newest round that the worker has applied, where the batch of a step follows from its round."""
     repeats: bool = False
     """Whether another worker counts the examples that this one has as well."""
+    division: StepDivision | None = None
+    """The division of steps among the workers that live, where the batch is kept after a death."""
     client_terms: ClientTerms | None = None
     """Terms of the strategy by which an optimizer was distributed, where it knows clients."""
     bypassed: str | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -14,7 +17,7 @@ from torch.utils.data import Dataset
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.data.arguments import Labelled, Loading, check_batch_size
-from quorate.data.assignment import Share
+from quorate.data.assignment import KeptShare, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.growth import Growing, growth
 from quorate.data.loader import Loader, Pass
@@ -145,8 +148,9 @@ class IndexedLoader(Loader):
             self._resize(sizes.pop())
         if len({(*each.sharing, each.examples, each.seed, each.shuffle) for each in saved}) > 1:
             raise ConfigurationError("these positions do not belong to one loader of one run: their settings differ")
-        if len(saved) == saved[0].size and saved[0].is_shared_as(self.share, self.batch_size):
-            self._continue(saved[self.share.rank])
+        is_of_all = isinstance(self.share, KeptShare)  # the position of each worker is that of all
+        if (is_of_all or len(saved) == saved[0].size) and saved[0].is_shared_as(self.share, self.batch_size):
+            self._continue(saved[0] if is_of_all else saved[self.share.rank])
             return
         saved[0].check(self.share, self._examples)
         epoch, left = deal_again(saved)
@@ -181,12 +185,29 @@ class IndexedLoader(Loader):
         if self._growing is not None and begun is None and is_training(self._place):
             self._resize(self._growing.size_in(epoch, self.batch_size))
         number, self._passes = self._passes, self._passes + 1
-        this = Iteration(self.share, self._order, self.batch_size, epoch, number, begun or Begun())
-        self._batches.latest = this
+        of_pass = self._order, self.batch_size, epoch, number, begun or Begun()
+        if isinstance(self.share, KeptShare) and is_training(self._place):
+            divided = self._batches.latest = DividedIteration(self.share, *of_pass)
+            yield from self._given(self._divided(divided), divided)
+            divided.division.leave()
+            return
+        this = self._batches.latest = Iteration(self.share, *of_pass)
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
         with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
             batches = on_device(iter(self.torch_loader), self._device)
         yield from self._given(batches, this)
+
+    def _divided(self, this: DividedIteration) -> Iterator[Any]:
+        """Yield the batches of a pass; those that were fetched for workers that are no members now are dropped."""
+        version = None
+        while version != this.division.version:
+            version = this.division.version
+            with torch.random.fork_rng(devices=[]):  # a DataLoader draws one number when it begins
+                batches = on_device(iter(self.torch_loader), self._device)
+            for batch in batches:
+                yield batch
+                if version != this.division.version:
+                    break
 
     def _resize(self, batch_size: int) -> None:
         """Set the examples of a batch from the next pass on."""
@@ -279,3 +300,57 @@ class Iteration(Pass):
     @property
     def begun(self) -> Begun:
         return Begun(past=self._began.past, consumed=union((*self._began.consumed, *self._done)))
+
+
+class DividedIteration(Iteration):
+    """The batches of one pass whose steps are divided among the workers that live."""
+
+    def __init__(
+        self, share: KeptShare, order: EpochOrder, batch_size: int, epoch: int, number: int, begun: Begun
+    ) -> None:
+        super().__init__(share, order, batch_size, epoch, number, begun)
+        assert self._order is not None
+        self._divided_share, self.division, self._left = share, share.division, self._order
+        begin = max((end for _, end in begun.consumed), default=0)
+        self.division.set_out(share.number_of_batches(len(self._order), batch_size), begin)
+
+    def fetch(self) -> Iterator[list[int]]:
+        """Yield the examples of each batch of this worker from the current step on, if no member changes."""
+        self._fetched.clear()
+        for number in self.division.ahead():
+            indices = self._divided_share.batch(self._left, self._batch_size, number)
+            if self._drawn_batches is not None:
+                indices = self._drawn_batches[indices[0]]
+            self._fetched.append((number, indices))
+            yield indices
+
+    def give(self, steps: int | None, label: list[int] | None = None) -> int:
+        self.division.take()
+        size = super().give(steps, label)
+        self._in_hand.clear()
+        return size
+
+    def pause(self, steps: int | None) -> None:
+        """Do nothing: a sum that has all micro-batches of a step says that they are computed."""
+
+    @property
+    def begins_step(self) -> bool:
+        return self.division.taken == 0
+
+    def batch_begins(self) -> None:
+        """Seed the generators of torch, numpy and Python by the next batch, so that it draws alike on each worker."""
+        self.division.check_next()
+        if self.division.next is not None:
+            seed = zlib.crc32(f"{self._share.seed} {self.epoch} {self.division.next}".encode())
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
+
+    @property
+    def began(self) -> Begun:
+        return self.begun
+
+    @property
+    def begun(self) -> Begun:
+        begin = self.division.begin
+        return Begun(past=self._began.past, consumed=((0, begin),) if begin else ())

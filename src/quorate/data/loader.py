@@ -52,6 +52,14 @@ class Pass(ABC):
         return False
 
     @property
+    def begins_step(self) -> bool:
+        """Whether the next batch is the first of its step, as far as the pass says."""
+        return True
+
+    def batch_begins(self) -> None:  # noqa: B027  (most passes do nothing)
+        """Prepare for the next batch, which is trained on and is fetched now."""
+
+    @property
     def client_round(self) -> ClientRound | None:
         """The round of clients that this pass is; None where it is none."""
         return None
@@ -168,6 +176,7 @@ class Loader(ABC):
         while True:
             trains = is_training(place)
             counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
+            counts = counts and this.begins_step
             if trains and counts and (context.is_over() or (limit is not None and limit.is_reached())):
                 break
             is_first = False
@@ -180,8 +189,9 @@ class Loader(ABC):
                 self._trained, self._current = True, this
                 taken.client_round = this.client_round
                 self._left.pop(this.epoch, None)
-                for boundary in tuple(context.boundaries):
+                for boundary in tuple(context.boundaries) if this.begins_step else ():
                     boundary()
+                this.batch_begins()
             elif self._current is None:
                 self._due = this.epoch + 1
             this.pause(taken.steps)

@@ -25,11 +25,13 @@ from quorate.data.assignment import (
     BY_ROUND,
     CLIENTS,
     DYNAMIC,
+    KEPT,
     OWN,
     SAMPLED,
     STATIC,
     ByRoundShare,
     DynamicShare,
+    KeptShare,
     OwnShare,
     RepeatedShare,
     SampledShare,
@@ -241,6 +243,8 @@ def loader(
             "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
             "num_workers, device and quorate.files"
         )
+    if own_share.kind == KEPT and num_workers and not in_order:
+        raise ConfigurationError('batch="kept" needs each worker\'s batches in their order; leave in_order=True')
     labelled = None if split is None else split.checksum
     choices |= {} if sampled is None or own_share.kind == SAMPLED else {"first epoch of its sampler": sampled.checksum}
     meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
@@ -360,6 +364,8 @@ def _share(
         return ByRoundShare(rank=own, times=redundancy.batches, round_now=context.round_now, **choices)
     if redundancy.batches > 1:
         return RepeatedShare(rank=own, times=redundancy.batches, **choices)
+    if kind == STATIC and context.division is not None:
+        return KeptShare(rank=own_share, division=context.division, **choices)
     if kind == STATIC:
         return StaticShare(rank=own_share, **choices)
     baseline = context.needs_equal_shares
@@ -368,6 +374,11 @@ def _share(
             f'{baseline} needs the same number of batches on every worker; use share="static" with it'
         )
 
+    if context.division is not None:
+        raise ConfigurationError(
+            'share="dynamic" cannot be combined with batch="kept", which divides each step among the workers that '
+            "live; leave share out"
+        )
     replaying = place.context(Replaying)
     context.deals_out = True
     claims: Claims | ReplayedClaims = (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, OWN, REPEATED, SAMPLED, STATIC, Share, StaticShare
+from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, KEPT, OWN, REPEATED, SAMPLED, STATIC, Share, StaticShare
 
 Spans = tuple[tuple[int, int], ...]
 """A set of whole numbers: sorted pairs (first, last + 1)."""
@@ -231,6 +231,8 @@ def _dealt(workers: Sequence[Position], epoch: int) -> Dealt:
     by_rank = {worker.rank: worker.consumed_in(epoch) for worker in workers}
     if first.share == DYNAMIC:
         consumed: tuple[Spans, ...] = (union(chain.from_iterable(by_rank.values())),)
+    elif first.share == KEPT:  # all are at one step of all parts
+        consumed = (first.consumed_in(epoch),) * first.size
     else:
         consumed = tuple(by_rank.get(rank, ()) for rank in range(first.size))
     return Dealt(
@@ -272,7 +274,7 @@ _MOST = {"size": 1_000_000}
 def _checked(name: str, value: Any) -> Any:
     """Return `value`, if it has the type of `name`: a word, a truth value, or a whole number from 0."""
     if name == "share":
-        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS, SAMPLED, REPEATED, BY_ROUND)
+        is_right = value in (STATIC, DYNAMIC, OWN, CLIENTS, SAMPLED, REPEATED, BY_ROUND, KEPT)
     elif name in ("drop_last", "shuffle", "trained"):
         is_right = isinstance(value, bool)
     else:

@@ -48,9 +48,10 @@ def go_on(place: Place, workers: Sequence[dict[str, Any]]) -> None:
 
 def whereabouts(place: Place) -> dict[str, Any]:
     """Return the position from which a joining worker begins, as plain JSON values."""
-    limit = data_context(place).limit
+    limit, division = data_context(place).limit, data_context(place).division
     by_number = {str(number): loader.whereabouts() for number, loader in sorted(loaders(place).items())}
-    return {"loaders": by_number, "taken": 0 if limit is None else limit.taken}
+    members = None if division is None else list(division.members)
+    return {"loaders": by_number, "taken": 0 if limit is None else limit.taken, "members": members}
 
 
 def enter_at(place: Place, about: dict[str, Any]) -> None:
@@ -59,9 +60,11 @@ def enter_at(place: Place, about: dict[str, Any]) -> None:
     for number, loader in sorted(loaders(place).items()):
         if str(number) in about["loaders"]:
             loader.enter_at(about["loaders"][str(number)])
-    limit = data_context(place).limit
+    limit, division = data_context(place).limit, data_context(place).division
     if limit is not None:
         limit.enter_at(about["taken"])
+    if division is not None:
+        division.enter(about["members"])
 
 
 def add(place: Place, number: int, loader: Loader) -> None:

@@ -26,6 +26,8 @@ class Admission:
         self.members = Members(wire.size)
         """The workers that form the sums, the dead among them: agreed by sums, so that a newcomer is among them before
         it is among `Wire.members`. Only `take_in` changes them."""
+        self.most = wire.max_size
+        """The most members that may live at once; further newcomers wait until one has died."""
         self.entering: list[int] = []
         """Ranks that the newest sums have admitted, and that are no members yet."""
 
@@ -40,10 +42,14 @@ class Admission:
         for rank in set(waiting(self._wire.board, self._wire.name)) - self.members.everyone:
             header[self._first + rank] = 1.0
 
-    def learn(self, header: Sequence[float]) -> None:
-        """Read which newcomers a sum admits in which no member ends or pauses; call it only where `is_open`."""
+    def learn(self, header: Sequence[float], counted: int) -> None:
+        """Read which newcomers a sum of `counted` members admits, of whom none ends or pauses.
+
+        Call it only where `is_open`.
+        """
+        room = max(0, self.most - counted - len(self.entering))
         outside = set(range(self._wire.size, self._wire.max_size)) - self.members.everyone - set(self.entering)
-        self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0]
+        self.entering += [rank for rank in sorted(outside) if header[self._first + rank] > 0][:room]
 
     def take_in(self, newcomers: Iterable[int]) -> None:
         """Make `newcomers` members."""

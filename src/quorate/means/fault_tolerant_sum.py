@@ -57,8 +57,8 @@ class FaultTolerantSum:
         self.beside = [] if beside is None else beside
         self.beside.append(self)
         self.survivors = Survivors(wire.channel("sums"))
-        self.counted = wire.size
-        """The number of workers whose contributions are in the newest sum."""
+        self.ranks: Sequence[int] = range(wire.size)
+        """The workers whose contributions are in the newest sum."""
         self.newest_header: Tensor | None = None
         self.newest_rows: Sequence[Tensor] = ()
         """The rows beside the newest sum, of the workers whose contributions are in it."""
@@ -72,8 +72,13 @@ class FaultTolerantSum:
         """Take over from `before`, which is closed, on the same wire; every worker does so at the same place."""
         self.beside.remove(before)
         self.survivors, self._calls = before.survivors, before._calls
-        self.counted, self.is_whole = before.counted, before.is_whole
+        self.ranks, self.is_whole = before.ranks, before.is_whole
         self.of.follows(before.of)
+
+    @property
+    def counted(self) -> int:
+        """The number of workers whose contributions are in the newest sum."""
+        return len(self.ranks)
 
     @property
     def state(self) -> Any:
@@ -216,7 +221,7 @@ class _Sum:
         self._has = is_whole
         self._has_changed = False
         """Whether a part had changed after it was sent, on any worker."""
-        self._counted = reducer.wire.size
+        self._ranks: Sequence[int] = range(reducer.wire.size)
         self._has_counted = self._has_said = self._is_over = False
         self._behind: HostCopy | None = None
         """A copy of the header that shows that the sum is there: a GPU is waited for once."""
@@ -262,7 +267,7 @@ class _Sum:
                         f"rank {self._wire.rank} waited {limit:g} s for {ranks_in_words(late)} in a sum{error.record}",
                         late,
                     ) from None
-        self._reducer.counted, self._reducer.newest_rows = self._counted, self._received
+        self._reducer.ranks, self._reducer.newest_rows = self._ranks, self._received
         is_here = header_in(self._x).device.type == "cpu"  # its view would hold the memory of the whole sum
         self._reducer.newest_header = None if is_here else self._read
         return self._x
@@ -337,7 +342,7 @@ class _Sum:
             self._received = [message[-1] for message in tensors]
             tensors = [message[:-1] for message in tensors]
         self._x = self._reducer.of.sum_of(tensors, list(messages), hosts, self._x)
-        self._counted, self._read = len(messages), None
+        self._ranks, self._read = list(messages), None
         self._over()
 
     def _over(self) -> None:

@@ -347,7 +347,7 @@ class Headers:
         if header[STOPPING]:
             announced.stop.learn(header[STOPPING])
         if self.admission.is_open and not (header[ENDED] or header[PAUSED]):
-            self.admission.learn(header)
+            self.admission.learn(header, size)
         pieces = 1 if self._within is None else self._within.size
         announced.saves.exchanged(announced.worker, header[SAVING], size * pieces, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0

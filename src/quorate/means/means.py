@@ -133,7 +133,8 @@ class MeansOfAll:
         self._away = 0.0
         self.edits: Literal["none", "alike", "unlike"] = "none"
         """How scripts have edited the parameters since the newest mean, if no worker has made a step; at a pause."""
-        self.share = 0.0
+        self.share = self.total = 0.0
+        """The share of the newest mean of vectors, and the weight of the newest mean of gradients."""
         self.vectors = 0
         """The number of means of vectors that this worker has begun in its steps."""
         self.weight_of_paused = 0.0
@@ -271,7 +272,7 @@ class MeansOfAll:
             if header[BUFFERS]:
                 self._copy_buffers(header, sums[0])
             headers.compare(header)
-            weight = self._weight_in(header)
+            self.total, weight = header[WEIGHT], self._weight_in(header)
             mean: Flat = self._scaled(sums[0], weight, weight)
             for values in rows:
                 values.mul_(self._factor(weight))

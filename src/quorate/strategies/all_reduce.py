@@ -15,7 +15,7 @@ backward pass.
 
 Honesty:
 - worker death: stops cleanly; the others leave within a second, with an error that names it. With `on_death="continue"`
-  they go on: the current sum is formed again over the remaining workers
+  they go on: the current sum is formed again over the remaining workers, and with `batch="kept"` over all micro-batches
 - pause: goes on; all wait until the worker wakes up, or stop when the time limit of waits (600 seconds) is over
 - slow worker: goes on; everyone waits for it in every step
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
@@ -32,6 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy, Worker
 from quorate.strategies import register
 
@@ -43,17 +44,33 @@ class AllReduce(Strategy):
 
     compresses = "gradients"
     _sparse_gradients = "rows"
+    _keeps_batch = True
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue. To continue, every step waits until each worker
     confirms that it has the sum. After a death each worker sends its full gradient to every other worker, after the
     backward pass."""
 
+    micro_batches: int = 1
+    """With batch="kept": the batches of the loader that each worker of the start computes in a step. `step()` updates
+    after the last one of this worker; after a death survivors compute more."""
+
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0-each-step"
     """Buffers that forward passes change (codebooks, queues) are set to those of rank 0 in each step, as in DDP. At an
     evaluation and at the end all buffers are set to those of rank 0. With "rank0", "mean" and "none", buffers are
     exchanged at an evaluation and at the end only.
     """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count: object = self.micro_batches
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigurationError(f"micro_batches is {count!r}; it must be a whole number of at least 1")
+        if count > 1 and self.batch != "kept":
+            raise ConfigurationError(
+                'micro_batches is for batch="kept"; otherwise use optimizer.accumulate() for all batches of a step but '
+                "the last"
+            )
 
     @property
     def acts_on_pieces(self) -> bool:

@@ -44,6 +44,9 @@ class _Passes(StepObserver):
 class _CountedAlone:
     """The counts of losses of an optimizer in a world of one."""
 
+    has_updated = True
+    """Each step is an update."""
+
     def weight(self, count: float | Tensor, *, full: float | None = None) -> None:
         """Let the next backward pass count as a mean over `count` terms: see `DistributedOptimizer.weight`."""
         own: dict[str, Any] = self.__dict__
@@ -109,6 +112,9 @@ def steps_on_host(optimizer: Optimizer, host: HostStep) -> None:
 
 class Compared:
     """An optimizer whose model other code keeps equal everywhere (a baseline)."""
+
+    has_updated = True
+    """Each step is an update."""
 
     def weight(self, count: float | Tensor, *, full: float | None = None) -> None:
         """Check the count, and say once that it counts nothing here."""

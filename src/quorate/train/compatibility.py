@@ -26,6 +26,7 @@ class _Unconcerned:
     """Takes the place of a strategy, and of a `Reduction` and its settings, where none is concerned."""
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
+    batch, _keeps_batch = "shrunk", True
     _sparse_gradients = "rows"
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
@@ -92,6 +93,8 @@ class Combination:
     has_loaders: bool = False
     has_own_batches: bool = False
     """Whether the script assigns batches to workers itself."""
+    others_keep: bool = False
+    """Whether another optimizer keeps its batch after a death."""
     others_repeat: bool = False
     """Whether workers compute the same batches for another optimizer."""
     syncs_norms: bool = False
@@ -367,6 +370,27 @@ RULES = (
          "quorate.join, distribute and then quorate.loader in it, or choose another strategy"),
     Rule("redundancy", lambda c, s, r: c.redundancy.is_there and c.others_repeat,
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and not s._keeps_batch,
+         'batch="kept" cannot be combined with {label}: it needs steps that wait for the gradients of all workers; use '
+         'all-reduce, or leave batch="shrunk"'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (not r.forms_means or r.settings.attack),
+         'batch="kept" adds up plain gradients, again after a death; leave out {compress}, {reduce} and attacks'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and r.settings.on_anomaly != "ignore",
+         'batch="kept" lets workers have unequally many micro-batches, and on_anomaly="{settings.on_anomaly}" compares '
+         "their gradients; leave on_anomaly out"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.weight != "equal",
+         'batch="kept" counts all micro-batches alike; leave out {c.weighs}'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
+         'batch="kept" agrees in backward passes, and {kind} asks for the loss in its step; use SGD or AdamW'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.is_a(_ADA_SCALE),
+         'batch="kept" lets workers have unequally many micro-batches, and AdaScale compares their gradients; use SGD'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.sparse_table is not None,
+         'batch="kept" adds up dense gradients, and those of {c.sparse_table} are sparse; build the layer with '
+         "sparse=False"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and (c.has_loaders or c.has_own_batches),
+         'batch="kept" divides the batches of quorate.loader; call quorate.distribute first, and then quorate.loader'),
+    Rule("batch", lambda c, s, r: (s.batch == "kept" and c.optimizers_before) or c.others_keep,
+         'batch="kept" is for one distributed optimizer; put all parameters into one, in groups'),
     Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,
          "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
     Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),
@@ -387,6 +411,12 @@ RULES = (
     Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and s.meets != "all",
          "sync_batch_norm lets workers wait for each other in each forward pass, and {label} does not; use all-reduce "
          "or local steps, or leave the batch norms as they are"),
+    Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and s.batch == "kept",
+         'sync_batch_norm brings all workers together for each batch, and with batch="kept" they have unequally many; '
+         "leave it out"),
+    Rule("gathered", lambda c, s, r: c.gathers_features and c.others_keep,
+         'quorate.gathered brings all workers together for each batch, and with batch="kept" they have unequally many; '
+         "leave it out"),
     Rule("gathered", lambda c, s, r: c.gathers_features and c.shares_batches,
          "quorate.gathered cannot be combined with tensor axes and stages, along which workers have the same batch"),
     Rule("joining", lambda c, s, r: c.joins and not (s.lets_join and s.on_death == "continue"),
@@ -433,6 +463,7 @@ def features() -> dict[str, dict[str, Any]]:
         "shards outliving a death": {"on_death": "continue", "asks_to_outlive": True, **pieces},
         "delayed_update": {"offloads": True, "delays_update": True, **pieces},
         "outliving a death": {"on_death": "continue"},
+        "keeping the batch": {"on_death": "continue", "batch": "kept"},
         "joining": {"on_death": "continue", "joins": True},
         "own servers": {"has_own_servers": True},
         "sparse gradients": {"sparse_table": "table.weight", "on_death": "stop"},
@@ -446,7 +477,7 @@ def refused_features(kind: type[Strategy], label: str, workers: int = 3) -> dict
     refused: dict[str, tuple[Rule, str]] = {}
     for feature, choices in features().items():
         fields: dict[str, Any] = {name: choices[name] for name in choices if hasattr(Combination, name)}
-        fields["strategy"] = kind(**{name: choices[name] for name in choices if name == "on_death"})
+        fields["strategy"] = kind(**{name: choices[name] for name in choices if name in ("on_death", "batch")})
         settings = {name: choices[name] for name in choices if name in NAMES}
         fields["reduction"] = reduction_of(with_defaults(kind.reduction, settings))
         combination = Combination(label=label, workers=workers, **fields)

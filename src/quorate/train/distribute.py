@@ -25,6 +25,7 @@ from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
+from quorate.data.step_division import StepDivision
 from quorate.means.reduction import Reduction
 from quorate.observe.backward import observe_backward
 from quorate.observe.finite import OnNonfinite
@@ -111,6 +112,12 @@ class Distributes:
         """Let the next backward pass count as a mean over `count` terms: see `DistributedOptimizer.weight`."""
         loop: Loop = _kept(self, _LOOP)
         loop.count(count, full)
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether the newest `step()` was the last of its step: see `DistributedOptimizer.has_updated`."""
+        kept = _kept(self, _LOOP).worker.kept
+        return kept is None or kept.has_updated
 
     def zero_grad(self, *arguments: Any, **named: Any) -> None:
         """Clear gradients, and their counts, as in torch."""
@@ -245,6 +252,7 @@ def distribute(
         has_loaders=data_context(place).made > 0,
         has_own_batches=data_context(place).is_of_script,
         others_repeat=data_context(place).redundancy.is_there,
+        others_keep=data_context(place).division is not None,
     )
     if spread is not None:
         combination = in_pieces(combination, spread)
@@ -262,7 +270,8 @@ def distribute(
         kept.coordinates, kept.pipeline = spread.coordinates, spread.pipeline
     if host is not None:
         kept.ahead = host.ahead
-    if place.wire.max_size == 1 and with_one_worker == "bypass":
+    accumulates = getattr(chosen, "micro_batches", 1) > 1
+    if place.wire.max_size == 1 and with_one_worker == "bypass" and not accumulates:
         swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
         if spread is not None:
             optimizer.register_step_post_hook(lambda *_: spread.coordinates.traffic.forget())
@@ -298,6 +307,10 @@ def distribute(
                 check_in_shards(model, spread.coordinates, parameters)
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
+            if chosen.batch == "kept":
+                each = getattr(chosen, "micro_batches", 1)
+                division = data_context(place).division = StepDivision(place.wire.rank, place.wire.size, each)
+                data_context(place).meetings.append(division.check_meeting)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, watching)
             deal_out(combination.redundancy, place, lambda: loop.worker.version)

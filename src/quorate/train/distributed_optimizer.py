@@ -67,6 +67,22 @@ class DistributedOptimizer(_Plain):
             >>> optimizer.step()
         """
 
+    @property
+    @abstractmethod
+    def has_updated(self) -> bool:
+        """Whether the newest `step()` was the last of its step on this worker: False between micro-batches.
+
+        It is always True without `batch="kept"`. With it, workers may have unequally many batches in a step. What all
+        workers do together inside a loop over batches (`world.mean`, an evaluation, a checkpoint) is done where this is
+        True; elsewhere a `ConfigurationError` is raised.
+
+        Example:
+            >>> optimizer = quorate.distribute(optimizer, model)
+            >>> optimizer.step()
+            >>> if optimizer.has_updated:
+            ...     world.mean(loss.detach())
+        """
+
     @abstractmethod
     def finish(self) -> None:
         """Wait until all workers have ended, and leave equal replicas: the last call of a training, or made at exit.

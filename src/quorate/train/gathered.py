@@ -92,7 +92,8 @@ def gathered(features: Tensor) -> Gathered:
     _check_rows(features)
     place = current.here()
     shares_batches = data_context(place).deals is not None
-    check(Combination(gathers_features=True, shares_batches=shares_batches), "gathered")
+    others_keep = data_context(place).division is not None
+    check(Combination(gathers_features=True, shares_batches=shares_batches, others_keep=others_keep), "gathered")
     wire, calls = place.wire, place.context(_Calls)
     workers = {entry.strategy: entry.worker for entry in trained(place).optimizers.values() if entry.worker is not None}
     alone = next((label for label, worker in workers.items() if worker.strategy.meets != "all"), None)

@@ -156,6 +156,8 @@ def admit(worker: StrategyWorker) -> None:
     if not admission.entering or not isinstance(means.reducer, FaultTolerantSum):
         return
     source, new = admission.living[0], admission.entering
+    if worker.kept is not None:
+        worker.kept.division.join(new)
     calls = means.take_in(new)
     header: dict[str, Any] = {"source": source}
     tensors: Sequence[Tensor] = ()

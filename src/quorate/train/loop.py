@@ -18,6 +18,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
 from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
+from quorate.data.context import data_context
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
 from quorate.means.headers import header_length
@@ -122,6 +123,8 @@ class Loop(StepObserver):
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
+        if self.worker.kept is not None:
+            data_context(place).boundaries.append(self._admit)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
         self.worker.timer.set_out_again()
@@ -133,6 +136,8 @@ class Loop(StepObserver):
         self._has_stepped_inside = False
         if not self.replica.is_laid_out:
             self.relayout.look(in_backward=True)
+        if self.worker.kept is not None:
+            self.worker.kept.pass_begins()
         self._gradient_begins()
         if self.counts is not None:
             begin_counted(self.counts, self.worker, self._observers)
@@ -140,7 +145,7 @@ class Loop(StepObserver):
             self.worker.neighbours.resume()
 
     def _gradient_begins(self) -> None:
-        worker, counts = self.worker, self.counts
+        worker, counts = self.worker, self.counts or self.worker.kept
         worker.weight = worker.next_weight
         if not worker.has_rounds:  # contributions to rounds are made of `.grad`
             worker.means.gradient_begins(worker.weight, None if counts is None else counts.unit)
@@ -153,6 +158,8 @@ class Loop(StepObserver):
 
     def backward_ended(self) -> None:
         """Agree on the gradient at the end of the outermost backward pass (see `observe.backward`)."""
+        if self.worker.kept is not None and not self.worker.kept.pass_ended():
+            return
         ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
         if self.counts is not None:
             end_counted(self.counts, self.worker)
@@ -163,8 +170,11 @@ class Loop(StepObserver):
         if has_stepped:  # steps inside have agreed; the next step agrees on the remaining gradients
             ready.put_off()
             return
-        self._agree_on_gradient()
-        self._has_agreed = True
+        if (kept := self.worker.kept) is None:
+            self._agree_on_gradient()
+        else:
+            kept.agree(self._agree_on_gradient)
+        self._has_agreed = kept is None or kept.is_complete
 
     def _agree_on_gradient(self) -> None:
         self.strategy.backward(self.worker)
@@ -208,6 +218,8 @@ class Loop(StepObserver):
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
+        if worker.kept is not None and not worker.kept.steps(closure):
+            return None
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
         if arguments is not NO_ARGUMENTS:
@@ -252,9 +264,14 @@ class Loop(StepObserver):
         if self.common is not None or worker.is_served:
             if (training := self._open) is not None:
                 admit_openly(worker, training)
-        elif worker.means.headers.admission.entering:
-            admit(worker)
+        elif worker.kept is None:
+            self._admit()
         return loss
+
+    def _admit(self) -> None:
+        """Admit the newcomers of the newest sum; where a batch is kept, after the schedulers of the step."""
+        if self.worker.means.headers.admission.entering:
+            admit(self.worker)
 
     def step_ended(self) -> None:
         self.worker.timer.ended(is_scaled="found_inf" in self.replica.optimizer.__dict__)
@@ -290,6 +307,7 @@ class Loop(StepObserver):
         if not self.worker.finished:
             with self.replica.in_training():
                 meet_pieces(self.worker, self._place, "a pause of training")
+                self._admit()
                 self.relayout.look(in_backward=False, is_pause=True)  # where this worker has made no step since
                 self._quiesce()
                 if self.common is not None:
@@ -397,6 +415,7 @@ class Loop(StepObserver):
     def _end(self) -> None:
         worker = self.worker
         meet_pieces(worker, self._place, "the end of training")
+        self._admit()
         saving(self._place).boundary()
         note_end(worker, self._place)
         self.relayout.look(in_backward=False, is_pause=True)
@@ -435,7 +454,7 @@ class Loop(StepObserver):
 
     @property
     def is_stepping(self) -> bool:
-        return self.worker.closure is not None
+        return self.worker.closure is not None or (self.worker.kept is not None and self.worker.kept.is_inside)
 
     @property
     def is_finished(self) -> bool:

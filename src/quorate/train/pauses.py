@@ -24,6 +24,8 @@ def pause(place: Place) -> None:
     Does nothing without a distributed optimizer. Raises as `Work.wait`.
     """
     loops = loops_of(place)
+    if (division := data_context(place).division) is not None:
+        division.check_meeting()
     saving(place).boundary()
     for kept in trained(place).ordered:
         if kept.worker is None:

@@ -70,6 +70,8 @@ class Schedules(StepObserver):
         self._followed: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
         self._begun = 0
         self._runs = False
+        self.waits: Callable[[], bool] = lambda: False
+        """Returns whether a step is under way, of which the script has made some micro-batches."""
 
     @property
     def _place(self) -> int | None:
@@ -83,6 +85,8 @@ class Schedules(StepObserver):
         """Handle the script's call `scheduler.step(*args, **kwargs)` of the scheduler's own `step`."""
         if getattr(scheduler, GOES_BY_ITSELF, False):
             self._run(scheduler, step, args, kwargs)
+            return
+        if self.waits() and not _is_initial(scheduler):
             return
         place, steps, is_new = self._place, self._steps(), scheduler not in self._followed
         if self._runs or place is None or args[1:] or kwargs.get("epoch") is not None or _is_initial(scheduler):

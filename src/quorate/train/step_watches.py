@@ -106,6 +106,11 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
 @contextmanager
 def accumulating(worker: StrategyWorker) -> Iterator[None]:
     """Let backward passes inside only add to `.grad`; for models in pieces, see `Traffic.reduces`."""
+    if worker.kept is not None:
+        raise ConfigurationError(
+            'with batch="kept" each batch of the loader is a micro-batch of a step; say how many by micro_batches=, '
+            "and leave out optimizer.accumulate()"
+        )
     reduces = None if worker.coordinates is None else worker.coordinates.traffic.reduces
     with worker.means.ready.pausing():
         if reduces is not None:

@@ -55,6 +55,7 @@ from quorate.servers.servers import OnServers, ServedParameters
 from quorate.sharding.mesh import Coordinates, copies_of
 from quorate.strategies.parts.gossip import PushSum
 from quorate.train.edits_at_pauses import EditsAtPauses
+from quorate.train.kept_batch import KeptBatch
 from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import by_rule, coding_of, edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
@@ -70,6 +71,8 @@ from quorate.wire.survivors import DeathTolerance
 
 class StrategyWorker:
     """The implementation of `core.strategy.Worker` for one optimizer, with parts for `train.loop`."""
+
+    means: MeansOfAll
 
     def __init__(self, name: str, replica: Replica, strategy: Strategy, place: Place, watched: Watched) -> None:
         coordinates = self.coordinates = watched.coordinates
@@ -88,12 +91,15 @@ class StrategyWorker:
         self.closure: Callable[[], Any] | None = None  # of the current step
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
-        self.step_weight: StepWeight | LossCounts = StepWeight(place, name, watched.weight)
+        division = data_context(place).division
+        self.kept = None if division is None else KeptBatch(division, replica, lambda: self.means)
+        self.step_weight: StepWeight | LossCounts | KeptBatch = self.kept or StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
             name, replica.options, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer
         )
+        self.schedules.waits = lambda: self.kept is not None and self.kept.is_inside
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(
             wire, watched.strategy, watched.compare_every, lambda: (replica.all_names, replica.all_trained)
@@ -158,7 +164,10 @@ class StrategyWorker:
         )
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
-        return MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
+        means = MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
+        if self.kept is not None:
+            means.headers.admission.most = self.size
+        return means
 
     def _away_changed(self, more: bool) -> None:
         """Keep what shows whether workers that pause steps behind have edited equal replicas."""
@@ -228,8 +237,9 @@ class StrategyWorker:
 
     @gradient.setter
     def gradient(self, value: Flat) -> None:
-        with self.timer.spending("decode"):
-            self.means.write_gradient(value)
+        if self.kept is None or self.kept.take_sum():
+            with self.timer.spending("decode"):
+                self.means.write_gradient(value)
 
     @property
     def parameters(self) -> Flat:

@@ -38,7 +38,20 @@ def of(name: str, **settings: Any) -> Any:
     return strategies.get(name)(**settings)
 
 
+KEPT: Choices = {"strategy": of("all-reduce", on_death="continue", batch="kept")}
+
 EXAMPLES: list[tuple[str, Choices, Choices]] = [
+    ("wait for the gradients", {"strategy": of("quorum", batch="kept")}, {"strategy": "quorum"}),
+    ("adds up plain gradients", {**KEPT, "reduction": {"compress": "half"}}, {"reduction": {"reduce": "ring"}}),
+    ("leave on_anomaly out", {**KEPT, "reduction": {"on_anomaly": "warn"}}, {"reduction": {}}),
+    ("all micro-batches alike", {**KEPT, "weight": "examples"}, {"weight": "equal"}),
+    ("asks for the loss in its step", {**KEPT, "optimizer": LBFGS}, {"optimizer": SGD}),
+    ("and AdaScale compares", {**KEPT, "optimizer": AdaScale}, {"optimizer": SGD}),
+    ("adds up dense", {**KEPT, "sparse_table": "table.weight"}, {"sparse_table": None}),
+    ("divides the batches", {**KEPT, "has_loaders": True}, {"has_loaders": False}),
+    ("is for one distributed", {**KEPT, "optimizers_before": 1}, {"optimizers_before": 0}),
+    ("sync_batch_norm brings", {**KEPT, "syncs_norms": True}, {"syncs_norms": False}),
+    ("gathered brings", {"gathers_features": True, "others_keep": True}, {"others_keep": False}),
     ("attacks change gradients", {"strategy": "quorum", "reduction": {"attack": "noise"}}, {"strategy": "diloco"}),
     ("compares the gradients", {"strategy": "quorum", "reduction": {"on_anomaly": "skip"}}, {"strategy": "all-reduce"}),
     (

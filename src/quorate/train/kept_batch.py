@@ -1,0 +1,142 @@
+"""A batch that stays as it was after a death: the gradients of one worker's micro-batches, until all are in a sum.
+
+The gradient of a step is the sum of the gradients of all B micro-batches over B, whoever has computed them. Between two
+micro-batches of a step a worker's sum is put aside, and `.grad` is None, so that whatever a script does there (clip,
+clear, step) does nothing. With its last micro-batch a worker forms the sum of all workers. If that lacks a dead worker,
+it is formed again: by workers that compute some of the missing micro-batches after these, by the others at once.
+
+Cost: the sums of a death. Gradients are put aside by reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+from quorate.data.step_division import StepDivision
+from quorate.means.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.means import MeansOfAll
+from quorate.replica.replica import Replica
+
+
+class KeptBatch:
+    """The micro-batches of one worker in the current step. It takes the place of `train.step_weight.StepWeight`."""
+
+    varies = True
+    unit = 1.0
+    """`.grad` is a sum, in units of the gradient of one micro-batch."""
+
+    def __init__(self, division: StepDivision, replica: Replica, means: Callable[[], MeansOfAll]) -> None:
+        self.division, self._replica, self._means = division, replica, means
+        self.is_complete = False
+        """Whether `.grad` is the mean of all micro-batches of a step, which is not made yet."""
+        self._has_updated = True
+        self._aside: list[Tensor | None] | None = None
+        self._seen = 0
+        """How many micro-batches of this step have had their backward pass."""
+        self._holds_back = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this worker has begun a step that not all workers have computed."""
+        return self.division.taken > 0
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether the newest call of `step` has made an update, so that all workers may meet."""
+        self.division.may_meet = self._has_updated and not self.is_inside
+        return self._has_updated
+
+    def of_step(self) -> float:
+        """Return the weight of this worker's sum of gradients: the number of its micro-batches so far."""
+        return float(self.division.taken)
+
+    @property
+    def full(self) -> float:
+        """The weight of a step of a worker while all live."""
+        return float(self.division.each)
+
+    def pass_begins(self) -> None:
+        """Begin a backward pass: `.grad` is the sum of this step's micro-batches before it."""
+        aside, self._aside = self._aside, None
+        for p, before in zip(self._replica.all_trained, aside or (), strict=False):
+            if before is not None:
+                p.grad = before if p.grad is None else before + p.grad
+        self._holds_back = self.is_complete or self.division.next is not None
+        self._means().ready.paused += self._holds_back
+
+    def pass_ended(self) -> bool:
+        """End a backward pass; return whether this worker has computed all of its micro-batches.
+
+        Raises `ConfigurationError` where a batch has two backward passes, or none of the loader was taken before.
+        """
+        ready = self._means().ready
+        ready.paused -= self._holds_back
+        if not ready.fired:
+            self._put_aside()
+            return False
+        if self.division.taken == self._seen:
+            raise ConfigurationError(
+                'batch="kept" needs one backward pass for each batch of quorate.loader, over a dataset with a length: '
+                "add up the losses of a batch, and iterate over the loader"
+            )
+        self._seen = self.division.taken
+        if self.division.next is None:
+            return True
+        ready.put_off()
+        self._put_aside()
+        return False
+
+    def agree(self, agree: Callable[[], None]) -> None:
+        """Form sums by `agree` until one has all micro-batches of the step, or this worker has to compute more."""
+        while True:
+            self._means().ready.touched = [p.grad is not None for p in self._replica.trained]
+            agree()
+            if self.is_complete:
+                self._seen = 0
+                return
+            if self.division.next is not None:
+                self._put_aside()
+                return
+            self._means().gradient_begins(self.of_step(), self.unit)
+
+    def take_sum(self) -> bool:
+        """Note the newest sum, on all workers; return whether it has all micro-batches of the step.
+
+        Raises `ConfigurationError` where a worker took part without having computed its micro-batches.
+        """
+        means = self._means()
+        assert isinstance(means.reducer, FaultTolerantSum), "a batch is kept where sums outlive deaths"
+        ranks = means.reducer.ranks
+        expected = self.division.count(ranks)
+        if means.total != expected:
+            raise ConfigurationError(
+                f"a step has gradients of {means.total:g} micro-batches, where {expected} were assigned: all workers "
+                "train on quorate.loader to the end, with one backward pass and optimizer.step() for each batch"
+            )
+        self.is_complete = self.division.summed(ranks)
+        return self.is_complete
+
+    def steps(self, closure: object) -> bool:
+        """Return whether `optimizer.step(closure)` makes an update now.
+
+        Raises `ConfigurationError` for a closure, and for scaled gradients.
+        """
+        if closure is not None:
+            raise ConfigurationError('batch="kept" agrees in backward passes; call step() without a closure')
+        if self._replica.is_scaled:
+            raise ConfigurationError(
+                'batch="kept" cannot be combined with a GradScaler, whose scale changes with each batch of a worker; '
+                "train in bfloat16, which needs none"
+            )
+        self._has_updated, self.is_complete = self.is_complete, False
+        return self._has_updated
+
+    def _put_aside(self) -> None:
+        if self.is_complete or not self.is_inside:
+            return
+        self._aside = [p.grad for p in self._replica.all_trained]
+        for p in self._replica.all_trained:
+            p.grad = None
