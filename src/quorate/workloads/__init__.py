@@ -16,6 +16,7 @@ workloads: Registry[type[Workload[Any]]] = Registry(
         "least-squares": "quorate.workloads.least_squares:LeastSquares",
         "stdlib-bytes": "quorate.workloads.stdlib_bytes:StdlibBytes",
         "stdlib-functions": "quorate.workloads.stdlib_functions:StdlibFunctions",
+        "translation": "quorate.workloads.translation:Translation",
         "ucf101-features": "quorate.workloads.ucf101_features:Ucf101Features",
     },
 )

@@ -142,7 +142,9 @@ def check_plan(plan: Comparison) -> None:
     for arm in plan.arms:
         for workers in plan.scale or (plan.workers,):
             check_strategy(arm.strategy, arm.settings, workers, is_virtual=is_virtual)
-    if plan.subject.settings:
+    source = registry("workloads").source(plan.subject.name) if plan.subject.kind == "workload" else None
+    requires = source is not None and any("required" in setting.meaning.lower() for setting in source.settings)
+    if plan.subject.settings or requires:
         from quorate.core.settings import settings_for
 
         kind = registry("workloads").get(plan.subject.name)
