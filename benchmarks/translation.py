@@ -246,6 +246,10 @@ def tell(kept: Kept, chosen: Side, report: record.Report) -> None:
     measured = None
     if kept.find(chosen, is_virtual=False) and not report.settings["is_quick"]:
         measured = ratios.get(chosen.name, 0.0) / statistics.median(ideals)
+    bound = Translation(**{**WORKLOAD, "longest": report.settings["workload"]["longest"]}).unigram_bound()
+    report.rows.append(record.figure("cross-entropy of single bytes", [bound]))
+    lost = None if report.settings["is_quick"] else target
+    report.bar("loss after equal work, ddp, at most that of single bytes", lost, at_most=round(bound, 3))
     report.bar(f"seconds to equal loss, ddp / {chosen.name}, of the ideal", measured, at_least=SHARE)
 
 

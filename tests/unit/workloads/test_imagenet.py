@@ -74,6 +74,17 @@ def test_crops_are_drawn_from_the_batch(folder: Path) -> None:
     assert torch.equal(plain.__getitems__([1, 2]).images[0], plain[1][0])
 
 
+def test_half_of_the_crops_are_mirrored(tmp_path: Path) -> None:
+    (tmp_path / "flag").mkdir()
+    image = Image.linear_gradient("L").rotate(90).convert("RGB")
+    for place in range(30):
+        image.save(tmp_path / "flag" / f"{place}.png")
+    data: Any = made(tmp_path).dataset(train=True)
+    images = data.__getitems__(range(len(data))).images
+    is_mirrored = images[:, 0, :, 0].mean(1) > images[:, 0, :, -1].mean(1)
+    assert 5 < int(is_mirrored.sum()) < len(data) - 5
+
+
 def test_loader_processes_decode_the_same_images(folder: Path) -> None:
     workload = made(folder)
     assert workload.loader_workers == 2 and ImageNet(images="generated").loader_workers == 0

@@ -70,16 +70,22 @@ def test_one_beam_takes_the_most_probable_token(seed: int) -> None:
 
 @torch.no_grad()
 def test_enough_beams_find_the_best_of_all_translations() -> None:
-    net, source, longest = model(vocabulary=6), sentences(2, 4, vocabulary=6), 3
+    source, longest = sentences(2, 4, vocabulary=6), 3
     tokens = range(END + 1, 6)
     ended = [[*row, END] for n in range(longest) for row in itertools.product(tokens, repeat=n)]
     candidates = [*ended, *(list(row) for row in itertools.product(tokens, repeat=longest))]
-    translations = decode(net, source, longest, beams=4**longest)
-    for row, translation in zip(source, translations, strict=True):
-        values = []
-        for candidate in candidates:
-            scores = net(row[None], torch.tensor([[BEGIN, *candidate[:-1]]]))[0].log_softmax(1)
-            total = sum(float(scores[place, token]) for place, token in enumerate(candidate))
-            values.append(total / ((5 + len(candidate)) / 6) ** 0.6)
-        best = candidates[max(range(len(values)), key=values.__getitem__)]
-        assert translation == [token for token in best if token > END]
+    exceptions = 0
+    for seed, factor in ((9, 1.0), (0, 2.0)):  # with 2, a token depends more on those before it
+        net = model(vocabulary=6, seed=seed)
+        net.embedding.weight.mul_(factor)
+        translations = decode(net, source, longest, beams=4**longest)
+        for row, translation in zip(source, translations, strict=True):
+            totals, values = [], []
+            for candidate in candidates:
+                scores = net(row[None], torch.tensor([[BEGIN, *candidate[:-1]]]))[0].log_softmax(1)
+                totals.append(sum(float(scores[place, token]) for place, token in enumerate(candidate)))
+                values.append(totals[-1] / ((5 + len(candidate)) / 6) ** 0.6)
+            best, probable = (max(range(len(x)), key=x.__getitem__) for x in (values, totals))
+            exceptions += best != probable
+            assert translation == [token for token in candidates[best] if token > END]
+    assert exceptions  # the length has decided at least once

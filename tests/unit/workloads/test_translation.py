@@ -59,6 +59,16 @@ def test_tests_are_of_other_sentences_and_long_ones_are_left_out(folder: str) ->
     assert len(made(folder, limit=50).dataset(train=True)) < 50
 
 
+def test_a_long_sentence_in_either_language_leaves_a_pair_out(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "x.en", tmp_path / "x.de"
+    short = [f"{place} a" for place in range(40)]
+    ours.write_text("\n".join([*short, *(f"{line} long long long" for line in short), *short]), encoding="utf-8")
+    theirs.write_text("\n".join([*short[::-1], *short, *(f"{line} lang lang" for line in short)]), encoding="utf-8")
+    workload = Translation(pairs=(str(ours), str(theirs)), longest=6)
+    assert sum(len(workload.dataset(train=train)) for train in (True, False)) == 40
+    assert sum(len(Translation(pairs=workload.pairs).dataset(train=train)) for train in (True, False)) == 120
+
+
 def test_bytes_are_tokens_of_any_text() -> None:
     tokens = ByteTokens()
     assert tokens.decode(tokens.encode("Öl, 油")) == "Öl, 油"
