@@ -77,7 +77,8 @@ def _usual_direction(name: str) -> bool | None:
     words = set(re.split(r"[^a-z]+", name.lower()))
     if words & {"loss", "error", "perplexity", "ppl", "mse", "rmse", "mae", "wer", "entropy"}:
         return False
-    if words & {"accuracy", "acc", "top", "auc", "f", "score", "bleu", "precision", "recall", "reward", "iou", "map"}:
+    scores = {"score", "bleu", "chrf", "reward", "iou", "map"}
+    if words & {"accuracy", "acc", "top", "auc", "f", "precision", "recall", *scores}:
         return True
     return None
 
