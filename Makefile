@@ -115,7 +115,7 @@ test-interop: venv
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/interop/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
 	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13' \
-	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1'; do \
+	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1' 'tokenizers>=0.22' 'sacrebleu>=2.5'; do \
 	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
 	    echo "make test-interop: $$library could not be installed" >&2; done
 	@[ -d $(VENV)/interop/timm ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import quorate
-from quorate.compare.train_workload import Piece, pieces_of, quality
+from quorate.compare.train_workload import Piece, pieces_of, quality, schedule_of
 from quorate.core.settings import settings_for
 from quorate.workloads import workloads
 
@@ -66,6 +66,7 @@ def main() -> None:
     workload = kind(**settings_for(kind, options.settings))
     model = workload.model(seed=world.seed).to(world.device)
     optimizer: Any = quorate.distribute(workload.optimizer(model), model)
+    schedule = schedule_of(workload, optimizer, None)
     train: Any = workload.dataset(train=True)
     step, seen = options.batch * world.size, 0
     for length in pieces_of(round(options.epochs * len(train)), options.evaluations, step):
@@ -75,6 +76,8 @@ def main() -> None:
             workload.loss(model, batch.to(world.device)).backward()
             optimizer.step()
             optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
         seen += length
         with world.evaluate():
             model.eval()

@@ -57,7 +57,7 @@ BUDGETS = {
     "unit/strategies": 190,
     "unit/train": 50,
     "unit/wire": 30,
-    "unit/workloads": 14,
+    "unit/workloads": 18,
     "world": 525,
 }
 """Seconds on one quiet core, set-up included, for all cases."""

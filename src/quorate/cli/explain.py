@@ -61,6 +61,9 @@ _LABELS = {
     "epochs": "epochs",
     "learning_rate": "learning rate",
     "headline": "quality",
+    "baseline": "baseline",
+    "cost": "a step",
+    "imbalance": "imbalance",
     "breakdown": "tolerates",
 }
 _FLAGS = {

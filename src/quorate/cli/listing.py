@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 from collections.abc import Iterator, Mapping
@@ -70,12 +71,33 @@ def list_names(
 
 
 def _lines(kind: str, summaries: Mapping[str, str]) -> Iterator[str]:
+    if kind == "workloads":
+        summaries = {name: f"{summary} {costs_of(name)}".rstrip() for name, summary in summaries.items()}
     if kind != "strategies":
         yield from text_table(list(summaries.items()), text_width())
         return
     for title, names in GROUPS.items():
         rows = [(name, f"{'Start here. ' * (name in FIRST)}{summaries[name]}") for name in names]
         yield from (f"\n  {title}", *text_table(rows, text_width(), indent="    "))
+
+
+def costs_of(workload: str) -> str:
+    """Return the quality of a workload, its baseline and cost, and the kind of its imbalance; of a script's own, ""."""
+    source = registry("workloads").source(workload)
+    facts = {} if source is None else {name: _literal(written) for name, written in source.facts}
+    if not facts.get("cost"):
+        return ""
+    return (
+        f"Quality: {facts['headline']} (without learning {facts['baseline']}). A step: {facts['cost']}. "
+        f"Imbalance: {facts['imbalance']}."
+    )
+
+
+def _literal(written: str) -> Any:
+    try:
+        return ast.literal_eval(written)
+    except ValueError:
+        return written
 
 
 def registry(family: str) -> Registry[Any]:

@@ -70,7 +70,8 @@ def quality(workload: Workload[Any], model: torch.nn.Module, world: World, batch
     part = Subset(data, range(world.rank, len(data), world.size))
     counts = []
     with torch.no_grad():
-        for batch in DataLoader(part, batch_size=batch_size, collate_fn=workload.collate):
+        processes = workload.loader_workers
+        for batch in DataLoader(part, batch_size=batch_size, collate_fn=workload.collate, num_workers=processes):
             counts.append(dict(workload.quality(model, batch.to(world.device))))
     return per_example(total(each for each in world.gather(total(counts)) if each))
 
@@ -86,6 +87,16 @@ def rate_at(share: float) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - RISES) / (1.0 - RISES)))
 
 
+def schedule_of(workload: Workload[Any], optimizer: Any, step_share: float | None) -> LambdaLR | None:
+    """Return the schedule of the learning rate: falling to 0 if a step is `step_share` of the work, else the workload's
+    own. None: the rate is constant."""
+    if step_share is not None:
+        return LambdaLR(optimizer, lambda steps: rate_at((steps + 1) * step_share))
+    if type(workload).rate is Workload.rate:
+        return None
+    return LambdaLR(optimizer, lambda steps: workload.rate(steps + 1))
+
+
 def main() -> None:
     """Train the workload that the command line names."""
     parser = argparse.ArgumentParser(description="Train one workload.")
@@ -94,7 +105,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, help="number of passes over the training set (the workload's)")
     parser.add_argument("--evaluations", type=int, default=5, help="evenly over the work")
     parser.add_argument("--batch", type=int, help="examples per worker and step (the workload's)")
-    parser.add_argument("--falls", action="store_true", help="a learning rate that falls along a cosine (constant)")
+    parser.add_argument("--falls", action="store_true", help="let the learning rate fall along a cosine")
     parser.add_argument("--endless", action="store_true", help="go on until the time is up (quorate run --seconds)")
     parser.add_argument("--target", type=float, help="end when the quality is at least as good as this")
     options = parser.parse_args()
@@ -108,7 +119,7 @@ def main() -> None:
     optimizer: Any = quorate.distribute(workload.optimizer(model), model)
     work = max(1, round((workload.epochs if options.epochs is None else options.epochs) * len(train)))
     of_a_step = batch_size * world.size / work
-    falls = LambdaLR(optimizer, lambda steps: rate_at((steps + 1) * of_a_step)) if options.falls else None
+    schedule = schedule_of(workload, optimizer, of_a_step if options.falls else None)
     lengths = pieces_of(work, max(1, options.evaluations), batch_size * world.size)
     seen = 0
     if world.is_first:
@@ -117,12 +128,15 @@ def main() -> None:
         piece = Piece(train, world.seed, seen, length)
         model.train()
         batches = 0
-        for batch in quorate.loader(piece, batch_size, collate_fn=workload.collate, seed=world.seed):
+        loader = quorate.loader(
+            piece, batch_size, collate_fn=workload.collate, num_workers=workload.loader_workers, seed=world.seed
+        )
+        for batch in loader:
             workload.loss(model, batch.to(world.device)).backward()
             optimizer.step()
             optimizer.zero_grad()
-            if falls is not None:
-                falls.step()
+            if schedule is not None:
+                schedule.step()
             batches += 1
         with world.evaluate():
             of_all = sum(world.gather(batches))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor, device, nn
@@ -28,6 +28,9 @@ class Batch(Protocol):
 
 
 B = TypeVar("B", bound=Batch)
+
+Imbalance = Literal["natural", "injected"]
+"""Whether batches differ in work by themselves, or workers are late only on purpose."""
 
 Counts = Mapping[str, float]
 """Quantities summed over examples, and their number under "examples"; counts of batches and ranks add up."""
@@ -52,6 +55,12 @@ class Workload(ABC, Generic[B]):
     """The key of `quality` that decides comparisons."""
     higher_is_better: ClassVar[bool]
     """Whether a greater `headline` is better."""
+    baseline: ClassVar[str] = ""
+    """The `headline` of a model that ignores its inputs: a number, and what it predicts."""
+    cost: ClassVar[str] = ""
+    """Time of a step of the usual batch on one core of a 2-core x86 machine, and the number of parameters."""
+    imbalance: ClassVar[Imbalance] = "injected"
+    """Whether the work of batches differs by itself."""
 
     @abstractmethod
     def dataset(self, *, train: bool) -> Dataset[Any]:
@@ -76,6 +85,15 @@ class Workload(ABC, Generic[B]):
     @abstractmethod
     def optimizer(self, model: nn.Module, learning_rate: float | None = None) -> Optimizer:
         """Return the usual optimizer of the model's parameters; `learning_rate` None is the usual one."""
+
+    def rate(self, step: int) -> float:
+        """Return the factor of the learning rate in a step of the optimizer, from 1; usually it is constant."""
+        return 1.0
+
+    @property
+    def loader_workers(self) -> int:
+        """The number of loader processes of each worker; usually 0."""
+        return 0
 
     @abstractmethod
     def describe(self) -> list[str]:

@@ -13,9 +13,11 @@ workloads: Registry[type[Workload[Any]]] = Registry(
         "cifar10": "quorate.workloads.cifar10:Cifar10",
         "digits": "quorate.workloads.digits:Digits",
         "hyperplane": "quorate.workloads.hyperplane:Hyperplane",
+        "imagenet": "quorate.workloads.imagenet:ImageNet",
         "least-squares": "quorate.workloads.least_squares:LeastSquares",
         "stdlib-bytes": "quorate.workloads.stdlib_bytes:StdlibBytes",
         "stdlib-functions": "quorate.workloads.stdlib_functions:StdlibFunctions",
+        "translation": "quorate.workloads.translation:Translation",
         "ucf101-features": "quorate.workloads.ucf101_features:Ucf101Features",
     },
 )

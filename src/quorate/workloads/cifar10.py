@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from quorate.core.draws import mixed
 from quorate.core.errors import ConfigurationError
+from quorate.core.workload import Imbalance
 from quorate.workloads.drawing import drawn
 from quorate.workloads.labelled_images import Images, ImageWorkload
 from quorate.workloads.residual import ResidualNetwork
@@ -87,6 +88,9 @@ class Cifar10(ImageWorkload):
     epochs: ClassVar[int] = 200
     headline: ClassVar[str] = "top1"
     higher_is_better: ClassVar[bool] = True
+    baseline: ClassVar[str] = "0.10, one of ten equal classes"
+    cost: ClassVar[str] = "0.7 s (467,194 parameters)"
+    imbalance: ClassVar[Imbalance] = "injected"
 
     folder: str = ""
     """Folder of the unpacked binary version of CIFAR-10; required."""

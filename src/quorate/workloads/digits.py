@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.installed import missing_extra
+from quorate.core.workload import Imbalance
 from quorate.workloads.drawing import drawn
 from quorate.workloads.labelled_images import ImageWorkload
 from quorate.workloads.residual import ResidualNetwork
@@ -44,6 +45,9 @@ class Digits(ImageWorkload):
     epochs: ClassVar[int] = 10
     headline: ClassVar[str] = "top1"
     higher_is_better: ClassVar[bool] = True
+    baseline: ClassVar[str] = "0.10, one of ten classes"
+    cost: ClassVar[str] = "5 ms (19,994 parameters)"
+    imbalance: ClassVar[Imbalance] = "injected"
 
     seed: int = 0
     """Seed of the train/test split; the model has its own seed."""

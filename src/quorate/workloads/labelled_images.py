@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from quorate.core.workload import Workload
+from quorate.workloads.evaluation import in_evaluation
 
 
 class Images(NamedTuple):
@@ -46,7 +46,7 @@ class ImageWorkload(Workload[Images]):
 
         The model is in evaluation mode for it (batch norm uses its running statistics), and then as it was.
         """
-        with _in_evaluation(model):
+        with in_evaluation(model):
             scores: Tensor = model(batch.images)
         return {
             "top1": float((scores.argmax(dim=1) == batch.labels).sum()),
@@ -58,14 +58,3 @@ class ImageWorkload(Workload[Images]):
         """SGD with momentum 0.9 and weight decay 1e-4."""
         rate = self.learning_rate if learning_rate is None else learning_rate
         return SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
-
-
-@contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, was_training in modes:
-            module.training = was_training

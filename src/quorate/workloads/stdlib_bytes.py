@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.workload import Workload
+from quorate.core.workload import Imbalance, Workload
 from quorate.workloads.drawing import drawn
 
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -75,6 +75,9 @@ class StdlibBytes(Workload[Windows]):
     epochs: ClassVar[int] = 1
     headline: ClassVar[str] = "bits_per_byte"
     higher_is_better: ClassVar[bool] = False
+    baseline: ClassVar[str] = "about 4.6, the entropy of single bytes"
+    cost: ClassVar[str] = "0.3 s (1,455,552 parameters)"
+    imbalance: ClassVar[Imbalance] = "injected"
 
     length: int = 128
     """Number of bytes in a window."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
+from quorate.core.workload import Imbalance
 from quorate.workloads import stdlib_corpus
 from quorate.workloads.drawing import drawn
 from quorate.workloads.labelled_sequences import Sequences, SequenceWorkload, at_the_ends
@@ -57,6 +58,9 @@ class StdlibFunctions(SequenceWorkload):
     epochs: ClassVar[int] = 2
     headline: ClassVar[str] = "top1"
     higher_is_better: ClassVar[bool] = True
+    baseline: ClassVar[str] = "0.13, the most frequent module"
+    cost: ClassVar[str] = "50 ms (median; 294,837 parameters)"
+    imbalance: ClassVar[Imbalance] = "natural"
 
     modules: tuple[str, ...] | None = None
     """Top-level packages or modules whose functions are used. By default all."""

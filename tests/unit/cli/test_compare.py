@@ -81,6 +81,11 @@ def test_the_demo_is_a_comparison_with_a_target(folder: Path, capsys: pytest.Cap
         (["-n", "2", "--stop-at-target", "digits"], "--stop-at-target goes with --target"),
         (["-n", "2", "--stop-at-target", "--target", "1", "--seconds", "2", "digits"], "--seconds and --stop-at-t"),
         (["-n", "2", "--seeds", "0", "digits"], "--seeds 0: a comparison needs at least one seed"),
+        (["-n", "2", "imagenet"], "imagenet needs a setting path=FOLDER with a folder of images for each class"),
+        (
+            ["-n", "2", "cifar10"],
+            "cifar10 needs a setting folder=..., where the CIFAR-10 binary version, unpacked, lies",
+        ),
         (["-n", "2", "--seeds", "a,2", "digits"], '--seeds "a,2": give how many, such as 3, or which, such as 1,2,5'),
         (["-n", "2", "--seeds", "1,1", "digits"], "the seed 1 is given twice"),
         (["-n", "2", "--epochs", "-1", "digits"], "--epochs -1: it must be a number above 0"),

@@ -8,23 +8,35 @@ import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from quorate.cli.listing import costs_of
 from quorate.core.settings import settings_for
-from quorate.core.workload import Workload, per_example, total
+from quorate.core.workload import Imbalance, Workload, per_example, total
 from quorate.workloads import workloads
-from tests.support.workload_files import write_cifar10_binary, write_videos
+from tests.support.workload_files import write_cifar10_binary, write_images, write_translations, write_videos
 
 SMALL: dict[str, Callable[[Path], dict[str, Any]]] = {
     "cifar10": lambda folder: {"folder": str(write_cifar10_binary(folder, 8)), "records": 8},
     "hyperplane": lambda folder: {"points": 512, "features": 64},
+    "imagenet": lambda folder: {
+        "path": str(write_images(folder, 24, classes=2)),
+        "size": 64,
+        "network": "squeezenet",
+        "decoders": 0,
+    },
     "stdlib-bytes": lambda folder: {"most_bytes": 400_000, "length": 32, "width": 64, "layers": 1, "heads": 2},
     "stdlib-functions": lambda folder: {"limit": 150, "smallest_class": 5},
+    "translation": lambda folder: {
+        "folders": (str(write_translations(folder, 60)),),
+        "size": "tiny",
+        "longest": 60,
+    },
     "ucf101-features": lambda folder: {
         "folder": str(write_videos(folder, 32, features=64, classes=3)),
         "features": 64,
@@ -32,7 +44,7 @@ SMALL: dict[str, Callable[[Path], dict[str, Any]]] = {
         "classes": 3,
     },
 }
-SMALL_BATCH = {"cifar10": 16}
+SMALL_BATCH = {"cifar10": 16, "imagenet": 4}
 """Instead of the usual one, where that takes long."""
 
 Make = Callable[[], Workload[Any]]
@@ -142,7 +154,7 @@ def test_a_loader_gives_batches(make: Make, *, train: bool) -> None:
 def test_tokens_are_what_is_padded_to(make: Make) -> None:
     batch = batch_of(make(), 0, 5)
     lengths = getattr(batch, "lengths", None)
-    assert hasattr(batch, "tokens") == (lengths is not None)
+    assert hasattr(batch, "tokens") == (make().imbalance == "natural")
     if lengths is not None:
         assert batch.tokens == 5 * int(lengths.max())
         assert type(batch.tokens) is int
@@ -183,3 +195,15 @@ def test_listing_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_the_list_says_what_a_workload_costs_and_how_it_is_imbalanced(name: str) -> None:
+    kind = workloads.get(name)
+    line = costs_of(name)
+    assert line == (
+        f"Quality: {kind.headline} (without learning {kind.baseline}). A step: {kind.cost}. "
+        f"Imbalance: {kind.imbalance}."
+    )
+    assert kind.baseline[0].isdigit() or kind.baseline.startswith("about ")
+    assert "parameters" in kind.cost and kind.imbalance in get_args(Imbalance)

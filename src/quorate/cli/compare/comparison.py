@@ -77,7 +77,8 @@ def _usual_direction(name: str) -> bool | None:
     words = set(re.split(r"[^a-z]+", name.lower()))
     if words & {"loss", "error", "perplexity", "ppl", "mse", "rmse", "mae", "wer", "entropy"}:
         return False
-    if words & {"accuracy", "acc", "top", "auc", "f", "score", "bleu", "precision", "recall", "reward", "iou", "map"}:
+    scores = {"score", "bleu", "chrf", "reward", "iou", "map"}
+    if words & {"accuracy", "acc", "top", "auc", "f", "precision", "recall", *scores}:
         return True
     return None
 
@@ -142,7 +143,9 @@ def check_plan(plan: Comparison) -> None:
     for arm in plan.arms:
         for workers in plan.scale or (plan.workers,):
             check_strategy(arm.strategy, arm.settings, workers, is_virtual=is_virtual)
-    if plan.subject.settings:
+    source = registry("workloads").source(plan.subject.name) if plan.subject.kind == "workload" else None
+    requires = source is not None and any("required" in setting.meaning.lower() for setting in source.settings)
+    if plan.subject.settings or requires:
         from quorate.core.settings import settings_for
 
         kind = registry("workloads").get(plan.subject.name)
