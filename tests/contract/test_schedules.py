@@ -11,8 +11,14 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
 
+import quorate
+from quorate.core.contracts import Wire
+from quorate.launch.worker.world import World
+from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
+from tests.support.joined import joined
 from tests.support.scene import Scene, Trainer
 
 STEPS = 60
@@ -185,3 +191,36 @@ def test_a_scheduler_class_of_ones_own_goes_by_the_training() -> None:
     assert max(scheduler.last_epoch for _, _, scheduler in found) <= STEPS
     (_, applied, _), *_ = found
     assert sum(count for count, rate in applied if rate == PEAK) / 4 == pytest.approx(1, abs=1)
+
+
+@pytest.mark.parametrize("has_loader", [True, False])
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd", "quorum"])
+def test_a_newcomer_goes_on_at_the_rate_of_the_others(strategy: str, has_loader: bool) -> None:
+    """It is admitted when the schedulers of the others have stepped, and so has their rate in its first step."""
+    data = TensorDataset(torch.ones(200, 4))
+
+    def train(world: World) -> dict[float, int]:
+        model = nn.Linear(4, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=PEAK)
+        optimizer: Any = quorate.distribute(plain, model, strategy, on_death="continue")
+        scheduler = lr_scheduler.StepLR(plain, 1, 0.9)
+        worker, rates = optimizer.__dict__["_quorate_worker"], dict[float, int]()
+        for (x,) in quorate.loader(data, batch_size=4) if has_loader else [(data[:4][0],)] * 25:
+            model(x).square().mean().backward()
+            world.wire.clock.sleep(0.01)
+            optimizer.step()
+            rates.setdefault(plain.param_groups[0]["lr"], worker.updates)
+            scheduler.step()
+            optimizer.zero_grad()
+        optimizer.finish()
+        return rates
+
+    def live(wire: Wire) -> dict[float, int]:
+        wire.clock.sleep(0.105 if wire.is_newcomer else 0.0)
+        return joined(train)(wire)
+
+    first, _, newcomer = (end.result or {} for end in VirtualWorld(2, joiners=1, timeout=20.0).outcomes(live))
+    common = first.keys() & newcomer.keys()
+    assert len(common) >= 5
+    if strategy == "all-reduce":
+        assert {rate: newcomer[rate] for rate in common} == {rate: first[rate] for rate in common}

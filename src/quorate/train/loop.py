@@ -123,8 +123,7 @@ class Loop(StepObserver):
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
-        if self.worker.kept is not None:
-            data_context(place).boundaries.append(self._admit)
+        data_context(place).boundaries.append(self._admit)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
         self.worker.timer.set_out_again()
@@ -134,6 +133,7 @@ class Loop(StepObserver):
     def backward_begins(self) -> None:
         """Begin the outermost backward pass; parameters that were added, froze or thawed are laid out here."""
         self._has_stepped_inside = False
+        self._admit()
         if not self.replica.is_laid_out:
             self.relayout.look(in_backward=True)
         if self.worker.kept is not None:
@@ -238,6 +238,7 @@ class Loop(StepObserver):
             weight = None if self.counts is None else lambda: worker.weight
             worker.closure = agreed_closure(closure, worker.means, self.replica.plain, weight)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
+            self._admit()
             self._agree_without_backward()
         if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
             worker.changes.step_begins()
@@ -264,12 +265,10 @@ class Loop(StepObserver):
         if self.common is not None or worker.is_served:
             if (training := self._open) is not None:
                 admit_openly(worker, training)
-        elif worker.kept is None:
-            self._admit()
         return loss
 
     def _admit(self) -> None:
-        """Admit the newcomers of the newest sum; where a batch is kept, after the schedulers of the step."""
+        """Admit the newcomers of the newest sum once schedulers have stepped: with the next batch or backward pass."""
         if self.worker.means.headers.admission.entering:
             admit(self.worker)
 
