@@ -17,8 +17,8 @@ from quorate.sharding.script_access import piece_of
 def full_of(piece: Any) -> Tensor:
     """Gather a parameter; all workers that hold pieces of it call this.
 
-    Along both axes its rows are gathered first, and then its parts along tensor. torch would gather them at once, and
-    lose the order of query, key and value in one layer.
+    Along both axes its rows are gathered first, and then its parts along tensor. Gathered at once by torch, the query,
+    key and value of one layer would lose their order.
     """
     if not is_sharded(piece):
         return piece  # type: ignore[no-any-return]
