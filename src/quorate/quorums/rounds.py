@@ -395,8 +395,7 @@ class WorkerRounds:
         sum_norm = math.nan
         if self._clip_norm is not None or self._measures:
             sum_norm = math.hypot(self._norm(round.sum), 0.0 if self._rows is None else self._rows.norm)
-        norm = factor * sum_norm
-        if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
+        if self._clip_norm is not None and momentum is None and (norm := factor * sum_norm) > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
         if self._rows is not None:
             self._rows.write(factor)
