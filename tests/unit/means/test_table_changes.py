@@ -121,3 +121,8 @@ def test_bytes_are_of_touched_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_form_the_same_means() -> None:
     assert torch.equal(scene(2).end(real=True), scene(2).end())
+
+
+def test_a_newcomer_takes_part_in_means() -> None:
+    ends = scene(2, steps=[40, 40, 10], pause=0.01, world={"joiners": 1, "timeout": 20.0}).ends()
+    assert all(torch.equal(end, ends[0]) for end in ends)
