@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from typing import Any
@@ -128,6 +129,58 @@ def test_a_mean_of_all_is_that_of_the_joined_batch(name: str, loop: str, size: i
     within = 1e-3 if name == "half" else 1e-9
     for parameters in VirtualWorld(size).run(joined(partial(trained, name, loop))):
         torch.testing.assert_close(parameters, in_one_process(name, size), atol=within, rtol=0)
+
+
+def with_scaler(name: str, world: quorate.World) -> Tensor:
+    """Steps of a `GradScaler`, whose scale doubles after each of them; the second overflows once, and is repeated."""
+    strategy, settings = JOINED[name]
+    model, scaler = model_of(world.rank), torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    optimizer: Any = quorate.distribute(optimizer_of(model, name), model, strategy, **settings)
+    step = overflows = 0
+    while step < STEPS:
+        optimizer.zero_grad()
+        for k in range(PASSES):
+            rows, labels = batch(step, world.rank, k)
+            loss, count = mean_of_valid(model(rows), labels)
+            optimizer.weight(count, full=FULL)
+            with optimizer.accumulate() if k < PASSES - 1 else nullcontext():
+                scaler.scale(loss).backward()
+        if (step, overflows) == (1, 0) and name not in ROUNDS:
+            overflows += 1
+            next(model.parameters()).grad.fill_(math.inf)  # type: ignore[union-attr]
+            step -= 1
+        scaler.step(optimizer)
+        scaler.update()
+        step += 1
+    optimizer.finish()
+    return flat(model)
+
+
+ROUNDS = ("quorum of all", "quorum of all that arrived", "synchronous servers")
+"""Strategies that are given the gradient of a step that overflows."""
+
+
+@pytest.mark.covering(("name", "size"), product([name for name in JOINED if name != "half"], [1, 2, 3]))
+def test_losses_are_scaled_beside_their_counts(name: str, size: int) -> None:
+    for parameters in VirtualWorld(size).run(joined(partial(with_scaler, name))):
+        torch.testing.assert_close(parameters, in_one_process(name, size), atol=1e-9, rtol=0)
+
+
+def compiled(world: quorate.World) -> Tensor:
+    model = model_of(world.rank)
+    optimizer: Any = quorate.distribute(optimizer_of(model, "all-reduce"), model)
+    fast: Any = torch.compile(model, backend="aot_eager", dynamic=True)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        accumulated(optimizer, fast, step, world.rank)
+        optimizer.step()
+    optimizer.finish()
+    return flat(model)
+
+
+def test_a_compiled_model_has_counts() -> None:
+    for parameters in run_real_world(2, compiled, 120.0):
+        torch.testing.assert_close(parameters, in_one_process("all-reduce", 2), atol=1e-9, rtol=0)
 
 
 CONSERVING: dict[str, tuple[str, dict[str, Any]]] = {

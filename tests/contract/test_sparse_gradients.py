@@ -46,12 +46,12 @@ def alone(make: Callable[[Any], torch.optim.Optimizer], size: int, seed: int = 0
 
 SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     "all-reduce": ("all-reduce", {}),
-    "quorum of all": ("quorum", {"wait_for": "all", "on_death": "stop"}),
+    "quorum of all": ("quorum", {"wait_for": "all"}),
     "quorum of all that arrived": (
         "quorum",
-        {"wait_for": "all", "on_death": "stop", "divide_by": "arrived"},
+        {"wait_for": "all", "divide_by": "arrived"},
     ),
-    "bounded staleness of none": ("bounded-staleness", {"wait_for": "all", "on_death": "stop"}),
+    "bounded staleness of none": ("bounded-staleness", {"wait_for": "all"}),
     "replicas": ("local-sgd", {"sync_every": 1}),
 }
 """Strategies under which each step is that of the joined batch."""
@@ -90,7 +90,7 @@ def test_late_rows_are_added_and_none_is_lost(name: str, size: int, rests: tuple
     strategy, settings = LATE[name]
     pause = lambda rank, step: 0.02 * (1 + 3 * rank * (step % 3))  # noqa: E731
     fields: dict[str, Any] = {"model": Words, "make": OPTIMIZERS["sgd"], "steps": 8, "loss": counted, "pause": pause}
-    end = Scene(strategy, size, rests=rests, settings={"on_death": "stop", **settings}, **fields).end()
+    end = Scene(strategy, size, rests=rests, settings=settings, **fields).end()
     torch.manual_seed(0)
     model = Words()
     for step in range(8):

@@ -34,7 +34,7 @@ from quorate.means.headers import (
 )
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
-from quorate.means.table_means import TableMeans
+from quorate.means.table_means import means_of_tables
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
 from quorate.observe.step_times import StepTimer, Timed
@@ -57,6 +57,8 @@ class Shadow:
     """Takes the mean; not called if no worker contributed."""
     synchronized: Callable[[], None]
     """Called when all workers have paused or ended."""
+    settle: Callable[[float], None] = lambda weight: None
+    """Called after every mean of parameters, with the weight of this worker, for tables beside them."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,7 @@ class MeansOfAll:
     """The implementation of `core.means.Means` for one worker.
 
     With every vector travel its weight, how many workers have ended or paused, which parameters have a gradient, and
-    which parts changed after they were sent. `before` are the means of the same worker when other parameters were
-    trained; they are closed.
+    which parts changed after they were sent. `before` are the worker's means of other parameters, which are closed.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class MeansOfAll:
             is_unwritten=is_unwritten,
             tables=replica.sparse_tables,
         )
-        self.tables = TableMeans(replica, wire, self.ready, self.headers.look) if replica.sparse_tables else None
+        self.tables = means_of_tables(replica, wire, self.ready, self.headers.look)
         """The means of tables whose gradients are sparse, which are formed beside every mean of vectors."""
         self.ended = self.some_ended = self.all_ended = self.paused = self.all_away = self.some_away = False
         self._away = 0.0
@@ -141,7 +142,7 @@ class MeansOfAll:
         """The weight of each worker that has paused or ended, whose gradient counts as zeros, in gradients of all."""
         self._under_way: Work[tuple[Flat, Tensor]] | None = None
         """The newest mean in which this worker takes part without stepping."""
-        self._weight = 1.0
+        self._weight = self._weight_sent = 1.0
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
             self.ready.holds_parts = before.ready.holds_parts
@@ -174,6 +175,7 @@ class MeansOfAll:
         self.ready.begin()
 
     def _weighs(self, weight: float) -> None:
+        self._weight_sent = weight
         self.reducer.weighs(weight if weight > 0 else 1.0)
 
     def _launch(self, part: int, x: Tensor) -> None:
@@ -297,8 +299,7 @@ class MeansOfAll:
 
     def _received(self, sums: list[Any]) -> Sequence[Tensor]:
         """Return the rows of all from the results of works that `_launched` has returned."""
-        received: Sequence[Tensor] = sums[1] if len(sums) > 1 else ()
-        return self.reducer.newest_rows if isinstance(self.reducer, FaultTolerantSum) else received
+        return self.reducer.newest_rows if isinstance(self.reducer, FaultTolerantSum) else next(iter(sums[1:2]), ())
 
     def _header_in(self, sums: Flat) -> Tensor:
         """Return the header of a sum on the CPU; a GPU is waited for."""
@@ -347,8 +348,7 @@ class MeansOfAll:
     @property
     def _carries_buffers(self) -> bool:
         """Whether sums are of the numbers as they are, so that a header may be longer than the reducer knows."""
-        reducer = self.reducer
-        reducer = reducer.of if isinstance(reducer, FaultTolerantSum) else reducer
+        reducer = self.reducer.of if isinstance(self.reducer, FaultTolerantSum) else self.reducer
         return isinstance(reducer.inner if isinstance(reducer, OnHost) else reducer, Dense)
 
     def _hold_buffers(self, copies: BufferCopies, room: int) -> None:
@@ -406,6 +406,7 @@ class MeansOfAll:
         self.share = header[VECTORS] / self.reducer.counted
         self._learn(header)
         self.headers.compare(header)
+        self._shadow.settle(self._weight_sent)
         return self._scaled(sums, header[WEIGHT], header[VECTORS])
 
     def _scaled(self, sums: Flat, weight: float, contributors: float) -> Flat:
@@ -486,6 +487,7 @@ class MeansOfAll:
         if header[BUFFERS]:
             self._copy_buffers(header, sums)
         if header[VECTORS] > 0 and self.edits == "none":
+            self._shadow.settle(self._weight_sent)
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, self._weight_in(header)))))
 
     def _weight_in(self, header: Sequence[float]) -> float:

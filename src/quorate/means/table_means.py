@@ -68,3 +68,11 @@ class TableMeans:
             if rows is not None:
                 table.grad = as_gradient(rows, table)
         self._sums = []
+
+
+def means_of_tables(
+    replica: Replica, wire: Wire, ready: ReadyGradients, look: Callable[..., None]
+) -> TableMeans | None:
+    """Return the means of tables beside every mean of vectors; None where no gradients of tables are exchanged."""
+    has_rows = replica.sparse_tables and not replica.exchanges_changes
+    return TableMeans(replica, wire, ready, look) if has_rows else None

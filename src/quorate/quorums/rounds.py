@@ -135,7 +135,7 @@ class WorkerRounds:
         arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self
         self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
-        self._rows = RowsInRounds(replica, wire, agreed) if replica.sparse_tables else None
+        self._rows = RowsInRounds(replica, wire, agreed, tolerance) if replica.sparse_tables else None
         self._votes = coding is not None and coding.votes
         is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
@@ -150,7 +150,7 @@ class WorkerRounds:
         """Lay out the vectors of rounds by `layout` from now on; all workers call this while nothing is in flight."""
         self._mean = None
         if self._replica.sparse_tables and self._rows is None:
-            self._rows = RowsInRounds(self._replica, self._wire, self._agreed)
+            self._rows = RowsInRounds(self._replica, self._wire, self._agreed, self._tolerance)
         self.rounds.lay_out(layout_on_cpu(layout))
         if self._views is not None:
             self._views.close()
@@ -360,6 +360,8 @@ class WorkerRounds:
         if ended and self._views is not None:
             self._views.close()
         self.rounds.pause(ended=ended, apply=self._apply)
+        if ended and self._rows is not None:
+            self._rows.held.close()
         self.watch.rows.look()
 
     def _apply(self, round: Round) -> None:
@@ -393,8 +395,7 @@ class WorkerRounds:
         sum_norm = math.nan
         if self._clip_norm is not None or self._measures:
             sum_norm = math.hypot(self._norm(round.sum), 0.0 if self._rows is None else self._rows.norm)
-        norm = factor * sum_norm
-        if self._clip_norm is not None and momentum is None and norm > self._clip_norm:
+        if self._clip_norm is not None and momentum is None and (norm := factor * sum_norm) > self._clip_norm:
             factor *= self._clip_norm / (norm + 1e-6)
         if self._rows is not None:
             self._rows.write(factor)

@@ -6,7 +6,7 @@ adds them in order of rank and number. Rows of contributions that no round takes
 the next one.
 
 Cost: per contribution, with P workers, P - 1 times the rows that were touched. Memory holds the rows of all workers
-that rounds may still take.
+that rounds may still take. Where training continues after deaths, it also holds those of the rounds in the log.
 """
 
 from __future__ import annotations
@@ -20,34 +20,32 @@ import torch
 from torch import Tensor
 
 from quorate.buckets.rows import Rows, RowsOfWorker, as_gradient, read, rows_in, scaled_message, sum_of, written
-from quorate.core.contracts import Message, Wire
+from quorate.core.contracts import Wire
 from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
+from quorate.quorums.held_rows import HeldRows
 from quorate.replica.replica import Replica
 from quorate.rounds.log import Round
 from quorate.rounds.terms import Agreed
+from quorate.wire.survivors import DeathTolerance
 
 Look = Callable[[Sequence[Tensor]], None]
 """Looks at the numbers of rows that are contributed."""
-_TAG = "rows"
 
 
 class RowsInRounds:
     """The rows of one worker's sparse tables in rounds; belongs to the training thread."""
 
-    def __init__(self, replica: Replica, wire: Wire, agreed: Agreed) -> None:
+    def __init__(self, replica: Replica, wire: Wire, agreed: Agreed, tolerance: DeathTolerance) -> None:
         if replica.momentum is not None and replica.momentum.kind != "sgd":
             raise ConfigurationError(
                 f"the gradient of {replica.all_names[len(replica.trained)]} is sparse, and {replica.plain.__name__} "
                 "has moments of dense gradients on each worker; give the table to an optimizer of its own, SparseAdam "
                 "or Adagrad"
             )
-        self._replica, self._wire, self._agreed = replica, wire.channel("rows"), agreed
-        self._number = 0
-        self._rows: dict[int, dict[int, tuple[int, Tensor]]] = {rank: {} for rank in range(wire.size)}
-        """By rank and number, the rows that a round may take, and the round before which they were computed."""
-        others = [rank for rank in range(wire.size) if rank != wire.rank]
-        self._receives = {rank: self._wire.receive(rank, _TAG) for rank in others}
+        self._replica, self._agreed, self._number = replica, agreed, 0
+        self.held = HeldRows(wire.channel("rows"), tolerance)
+        self._tolerance = tolerance
         self._limit = 0 if agreed.late == "drop" else agreed.max_staleness
         self._sums = list[Rows | None]()
 
@@ -63,10 +61,7 @@ class RowsInRounds:
 
     def _send(self, rows: Tensor, version: int) -> int:
         self._number += 1
-        self._rows[self._wire.rank][self._number] = version, rows
-        message = Message((rows,), {"number": self._number, "version": version}, shared=True)
-        for rank in self._receives:
-            self._wire.send(message, rank, _TAG)
+        self.held.send(self._number, version, rows)
         return self._number
 
     @property
@@ -79,10 +74,12 @@ class RowsInRounds:
         for rank, words in sorted(formed.measures.items()):
             stalenesses = [staleness for staleness, count in formed.contributors.get(rank, ()) for _ in range(count)]
             for word, staleness in zip(words, stalenesses, strict=True):
-                message = read(self._rows_of(rank, word["rows"]), self._tables)
-                weight = self._agreed.weight_of(staleness)
-                messages.append(message if weight == 1.0 else replace(message, scale=message.scale * weight))
-        self._forget(formed.number)
+                rows, weight = self.held.take(rank, word["rows"], formed.number), self._agreed.weight_of(staleness)
+                if rows is not None:
+                    message = read(rows, self._tables)
+                    messages.append(message if weight == 1.0 else replace(message, scale=message.scale * weight))
+        rounds_kept = 0 if self._tolerance.survivors is None else self._agreed.log_rounds
+        self.held.forget(formed.number - self._limit, formed.number - rounds_kept)
         self._sums = [sum_of(messages, place, table) for place, table in enumerate(self._tables)]
 
     @property
@@ -90,24 +87,6 @@ class RowsInRounds:
         """The norm of the newest sum. A GPU is waited for, once."""
         norms = [torch.linalg.vector_norm(rows.values) for rows in self._sums if rows is not None]
         return math.hypot(*values_of(norms))
-
-    def _rows_of(self, rank: int, number: int) -> Tensor:
-        while number not in self._rows[rank]:
-            self._receive(rank)
-        return self._rows[rank].pop(number)[1]
-
-    def _receive(self, rank: int) -> None:
-        _, message = self._receives[rank].wait()
-        self._receives[rank] = self._wire.receive(rank, _TAG)
-        self._rows[rank][message.header["number"]] = message.header["version"], message.tensors[0]
-
-    def _forget(self, newest: int) -> None:
-        """Discard the rows that are too old for the rounds after `newest`."""
-        for rank, rows in self._rows.items():
-            while rank in self._receives and self._receives[rank].done():
-                self._receive(rank)
-            for number in [number for number, (version, _) in rows.items() if newest - version > self._limit]:
-                del rows[number]
 
     def write(self, factor: float) -> None:
         """Make `factor` times the newest sum the gradients of tables in the next update by a round."""
@@ -123,7 +102,7 @@ class RowsInRounds:
 
     def kept(self, words: Sequence[Mapping[str, Any]], factor: float) -> list[Tensor]:
         """Return `factor` times the messages of contributions with these payloads, which no round has taken."""
-        return [scaled_message(self._rows[self._wire.rank][word["rows"]][1], factor) for word in words]
+        return [scaled_message(self.held.own(word["rows"]), factor) for word in words]
 
     def restore(self, kept: Sequence[Tensor], factor: float, version: int) -> list[dict[str, Any]]:
         """Send `factor` times these messages again, and return the payloads of their contributions."""

@@ -56,7 +56,8 @@ class Replica:
 
     `plain` is the optimizer's own class. `header` returns the length of a header, from the number of tensors and of
     parts. `is_coded` says which parameters are compressed; `host` makes steps on the host. `narrow` is a
-    small float that is summed as it is. With `exchanges_rows`, tables whose gradients are sparse are in no vector.
+    small float that is summed as it is. With `exchanges_rows`, or `exchanges_changes` of
+    rows, tables whose gradients are sparse are in no vector.
     """
 
     def __init__(
@@ -70,8 +71,9 @@ class Replica:
         narrow: torch.dtype | None = None,
         *,
         exchanges_rows: bool = False,
+        exchanges_changes: bool = False,
     ) -> None:
-        self.exchanges_rows = exchanges_rows
+        self.exchanges_rows, self.exchanges_changes = exchanges_rows or exchanges_changes, exchanges_changes
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.host, self.is_coded, self._narrow = host, is_coded, narrow
         self.spread: WholeTensors | OnPieces | None = None
@@ -326,7 +328,7 @@ class Replica:
         return tuple(mean.segment(-1).tolist()) if last.name == _NUMBERS else ()
 
     def forget_moments(self, *, only: Sequence[int] | None = None) -> None:
-        for p in self.chosen(only):
+        for p in self.all_trained if only is None else self.chosen(only):
             self.optimizer.state.pop(p, None)
 
     def by_group(self, vector: Flat, factors: Sequence[float]) -> Flat:

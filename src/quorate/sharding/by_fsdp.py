@@ -153,6 +153,11 @@ def spread_of(model: Module) -> Spread | None:
     return spread if spread is not None and spread.model is model and spread.is_alone else None
 
 
+def spreads_in(model: Module) -> list[Spread]:
+    """Return how the modules of `model` are sharded; with stages, there is one root for all modules of a worker."""
+    return list({id(spread): spread for module in model.modules() if (spread := _SPREADS.get(module))}.values())
+
+
 def _name(modules: Sequence[Any], model: Module, pieces: Pieces, of: str = "") -> None:
     names = {id(module): name or "the rest of the model" for name, module in model.named_modules()}
     for module in modules:
@@ -173,10 +178,10 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
     the copy is a plain module with full parameters. Cost: the pieces; on GPUs the full parameters for a moment.
     """
     spread = _SPREADS.get(module)
-    if spread is None or not spread.is_alone:
+    if spread is None or not (spread.is_alone or spread.is_whole):
         raise ConfigurationError(
-            "copy.deepcopy knows models in shards alone, and this one is divided otherwise as well (along tensor or "
-            "stages, or it has quorate.Experts in pieces); keep model.state_dict() instead"
+            "copy.deepcopy knows models in shards alone, and this one is divided otherwise as well. Copy it inside "
+            "quorate.whole; with quorate.Experts in pieces keep model.state_dict() instead"
         )
     modules = [part for part in module.modules() if isinstance(part, FSDPModule)]
     if not spread.is_whole:

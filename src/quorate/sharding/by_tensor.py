@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -77,9 +80,12 @@ def plan_for(model: Module, tensor: object, workers: int) -> Plan:
     return plan
 
 
-def by_tensor(model: Module, plan: Plan, coordinates: Coordinates, apart: Collection[Module] = ()) -> None:
+def by_tensor(
+    model: Module, plan: Plan, coordinates: Coordinates, apart: Collection[Module] = ()
+) -> Callable[[], AbstractContextManager[None]]:
     """Cut `model` in place; its workers draw the same random numbers from now on. Modules in `apart` do not register
-    calls: their caller replaces their parameters by plain tensors."""
+    calls: their caller replaces their parameters by plain tensors. Returns a context within which each worker calls the
+    full model independently."""
     assert coordinates.parts is not None
     traffic = coordinates.traffic
     together = Together(Metered(coordinates.together.channel("tensor"), traffic.meter), traffic, coordinates.parts)
@@ -97,6 +103,7 @@ def by_tensor(model: Module, plan: Plan, coordinates: Coordinates, apart: Collec
     model.register_forward_hook(calls.behind, always_call=True)
     coordinates.traffic.meet_also(together.meet)
     _draw_alike(together)
+    return calls.separately
 
 
 def _draw_alike(together: Together) -> None:
@@ -104,6 +111,14 @@ def _draw_alike(together: Together) -> None:
     draws = current.here().context(CommonDraws)
     seeds = [int(torch.empty((), dtype=torch.int64).random_()), draws.own]
     draws.join(*together.values_of_all("draws of random numbers", seeds)[0])
+
+
+def _digest_of_generators(together: Together) -> int:
+    states = [torch.get_rng_state().numpy().tobytes(), repr(random.getstate()).encode()]
+    states += [repr(np.random.get_state(legacy=False)["state"]).encode()]
+    if together.mesh.device_type == "cuda":
+        states.append(torch.cuda.get_rng_state().numpy().tobytes())
+    return zlib.crc32(b"".join(states))
 
 
 class _Calls:
@@ -133,6 +148,23 @@ class _Calls:
                     "model). Load data with quorate.loader, and draw the same random numbers on all workers "
                     "of the tensor axis"
                 )
+
+    @contextmanager
+    def separately(self) -> Iterator[None]:
+        """Inside, each worker calls the full model independently. Afterwards all draw the same random numbers again, if
+        some worker has drawn others."""
+        if self._in_pieces is not None:
+            self._in_pieces.together = None
+        try:
+            yield
+        finally:
+            if self._in_pieces is not None:
+                self._in_pieces.together = self._together
+        states = self._together.values_of_all(
+            "random numbers after quorate.whole", _digest_of_generators(self._together)
+        )
+        if any(state != states[0] for state in states):
+            _draw_alike(self._together)
 
     def behind(self, module: Module, args: tuple[Any, ...], output: Any) -> None:
         """Let all workers draw the same random numbers again, even after an error."""

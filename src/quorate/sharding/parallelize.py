@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from types import CellType, FrameType
@@ -31,6 +32,7 @@ from quorate.sharding.stages.choice import StageChoice, check_stages
 from quorate.sharding.stages.orders import ScheduleName
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
+from quorate.sharding.undivided import Undivided
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.used import note_used
@@ -196,6 +198,8 @@ def parallelize(
     words = in_words(blocks_found)  # before torch gives their classes other names
     models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
     pipeline: Pipeline | None = None
+    before = Undivided(model) if plan is not None or axes.stages > 1 else None
+    separately: Callable[[], AbstractContextManager[None]] = nullcontext
     if axes.stages > 1:
         from quorate.sharding.stages.by_stages import by_stages, stages_for
 
@@ -208,7 +212,7 @@ def parallelize(
         words = in_words(blocks_found, of_stages=True)
         models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
     if plan is not None:
-        by_tensor(model, plan, coordinates, () if pipeline is None else pipeline.ending.owners)
+        separately = by_tensor(model, plan, coordinates, () if pipeline is None else pipeline.ending.owners)
         branches = branches_in(model)
         blocks_found = [(name, block) for name, block in blocks_found if not is_in_branches(name, branches)]
         words, models.blocks[model], modules = (
@@ -218,6 +222,8 @@ def parallelize(
         )
         if wire.rank == 0:
             tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
+    if before is not None:
+        before.divided(model, coordinates, separately, f"whole/{models.calls}")
     if axes.shards > 1 or plan is not None or pipeline is not None:
         data.needs_equal_shares = "a model in shards"
     is_on_host = in_ram is not None and in_ram.where == "all"

@@ -1,9 +1,9 @@
-"""`whole`: a model in shards with full parameters, inside a `with` block."""
+"""`whole`: a divided model with full parameters, inside a `with` block."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -11,35 +11,37 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from quorate.core.axes import rows_of
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.core.local_tensor import is_sharded, local
+from quorate.sharding.mesh import Coordinates
 
 M = TypeVar("M", bound=Module)
 
 
 @contextmanager
 def whole(model: M) -> Iterator[M]:
-    """Give a model in shards full parameters inside a `with` block: plain tensors, on every worker.
+    """Give a divided model full parameters inside a `with` block: plain tensors, on every worker.
 
     Inside, the model is called, printed, copied (`copy.deepcopy`) and saved (`state_dict()`) as in one process, and
-    workers may call it unequally often, or not at all. Changes of parameters made inside are kept; all workers of a
-    replica must make the same. Gradients are not: backward passes belong outside. A model that is not in shards is
-    left as it is.
+    workers may call it unequally often, or not at all. Along stages every worker has all layers, and calls of the model
+    are not divided into micro-batches. Changes of parameters made inside are kept; all workers of a replica must make
+    the same. Gradients are not: backward passes belong outside. A model that is not divided is left as it is.
 
     Args:
-        model: The model that `quorate.parallelize` (or `--zero`) has spread, or a copy of it.
+        model: The model that `quorate.parallelize` (or `--mesh`, `--zero`) has divided, or a copy of one in shards
+            alone.
 
     Yields:
         `model`.
 
     Raises:
-        ConfigurationError: The model is divided along the axes tensor or stages, has `quorate.Experts` in pieces, or
-            has parameters on the host of a GPU; or parameters got gradients inside.
+        ConfigurationError: The model has `quorate.Experts` or `quorate.branches` in pieces, or parameters on the host
+            of a GPU; or parameters got gradients inside.
         Mismatch: A worker has come to another call, or workers have changed parameters differently.
 
-    Cost: all workers of a replica enter and leave together. Each sends its piece to the others, Psi (S - 1) / S numbers
-    received for Psi parameters and S shards, and holds all parameters inside. Nothing is sent at the end.
+    Cost: all workers of a replica enter and leave together. Inside, each holds the Psi parameters of the full model
+    beside its pieces; with stages alone its own layers are not copied. Each receives the pieces of the other workers:
+    Psi (S - 1) / S numbers for S workers of a replica. At the end a few bytes are sent.
 
     Example:
         >>> with quorate.whole(model):
@@ -47,60 +49,82 @@ def whole(model: M) -> Iterator[M]:
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"quorate.whole takes a torch.nn.Module, not {type(model).__name__}")
-    from quorate.sharding.by_fsdp import spread_of
-
-    spread = spread_of(model)
-    if spread is None or spread.is_whole:
-        if spread is None and any(map(is_sharded, model.parameters())):
-            raise ConfigurationError(
-                "quorate.whole takes the model that quorate.parallelize has divided into shards alone; this one is "
-                "divided otherwise (along tensor or stages, or by other means), or is a part of one"
-            )
+    division = _division_of(model)
+    if division is None:
         yield model
         return
-    if any(local(p).device.type != spread.coordinates.shards.device_type for p in model.parameters()):
-        raise ConfigurationError('quorate.whole does not gather parameters that rest on the host (offload="all")')
-    from quorate.sharding.plain_modules import replace_parameters, without_hooks
+    from quorate.sharding.full_tensors import full_of
+    from quorate.sharding.plain_modules import without_hooks
 
-    spread.forget()
-    spread.meet("the beginning of quorate.whole")
-    held = {id(p): _Held(name, p) for name, p in model.named_parameters()}
-    replace_parameters(model, lambda p: held[id(p)].whole)
-    names: dict[int, list[tuple[Module, str]]] = {}
-    for module in model.modules():
-        for key, p in module._parameters.items():
-            if p is not None:
-                names.setdefault(id(p), []).append((module, key))
-    places = [(held_parameter, names[id(held_parameter.whole)]) for held_parameter in held.values()]
-    spread.is_whole = True
+    before, spreads, coordinates = division
+    for spread in spreads:
+        spread.forget()
+    coordinates.traffic.meet("the beginning of quorate.whole")
+    places = before.places()
+    pieces = [_piece_in(places_of_parameter) for places_of_parameter in places]
+    parameters, buffers = before.gathered(pieces, full_of)
+    held = [_Held(*row) for row in zip(before.names, pieces, parameters, strict=True)]
+    handles = [*before.added, *(handle for spread in spreads for handle in spread.handles)]
+    modules = [module for spread in spreads for module in spread.modules]
+    _mark(before, spreads, is_whole=True)
     try:
-        with without_hooks(spread.modules, spread.handles):
+        with without_hooks(modules, handles), before.separately(), before.restored(parameters, buffers):
             yield model
-        for held_parameter, where in places:
-            module, key = where[0]
-            held_parameter.taken = module._parameters.get(key)
+            for parameter, ((module, key), *_) in zip(held, places, strict=True):
+                parameter.taken = module._parameters.get(key)
     finally:
-        spread.is_whole = False
-        for held_parameter, where in places:
-            for module, key in where:
-                module._parameters[key] = held_parameter.piece
-    _end(list(held.values()), spread)
+        _mark(before, spreads, is_whole=False)
+    _end(held, coordinates)
+
+
+def _division_of(model: Module) -> tuple[Any, Sequence[Any], Coordinates] | None:
+    """Return the model before its division, its modules in shards, and this worker's coordinates; None where nothing is
+    to be gathered. Raises `ConfigurationError` for pieces that are not gathered."""
+    from quorate.sharding.by_fsdp import spread_of, spreads_in
+    from quorate.sharding.tensor.branches import branches_in
+    from quorate.sharding.undivided import Undivided, undivided
+
+    spread, before = spread_of(model), undivided(model)
+    if any(noted is not None and noted.is_whole for noted in (spread, before)):
+        return None
+    if before is not None and any(module.dealt is not None for module in branches_in(model).values()):
+        raise ConfigurationError("quorate.whole does not gather quorate.branches, which lie on different workers")
+    coordinates = before.coordinates if before is not None else None if spread is None else spread.coordinates
+    if coordinates is None:
+        if any(map(is_sharded, model.parameters())):
+            raise ConfigurationError(
+                "quorate.whole takes the model that quorate.parallelize has divided. This one is a part of one, has "
+                "quorate.Experts in pieces, or is divided by other means"
+            )
+        return None
+    if any(local(p).device.type != coordinates.shards.device_type for p in model.parameters()):
+        raise ConfigurationError('quorate.whole does not gather parameters that rest on the host (offload="all")')
+    return Undivided(model) if before is None else before, spreads_in(model), coordinates
+
+
+def _piece_in(places: Sequence[tuple[Module, str]]) -> Parameter | None:
+    """Return this worker's piece of the parameter with these places; None for one of another stage."""
+    return next((p for module, key in places if (p := module._parameters.get(key)) is not None), None)
+
+
+def _mark(before: Any, spreads: Any, *, is_whole: bool) -> None:
+    for noted in (before, *spreads):
+        noted.is_whole = is_whole
 
 
 class _Held:
-    def __init__(self, name: str, piece: Any) -> None:
-        self.name, self.piece = name, piece
-        gathered = piece.full_tensor() if is_sharded(piece) else piece
-        self.whole = Parameter(gathered.detach(), requires_grad=piece.requires_grad)
-        self.sign = self.whole.data_ptr(), self.whole._version
-        self.taken: Any = self.whole
+    def __init__(self, name: str, piece: Any, full: Parameter) -> None:
+        self.name, self.piece, self.full = name, piece, full
+        """`piece` is None for a parameter of another stage."""
+        self.sign = full.data_ptr(), full._version
+        self.taken: Any = full
         """The parameter at the end of the block."""
 
     def is_changed(self) -> bool:
-        return self.taken is not self.whole or (self.whole.data_ptr(), self.whole._version) != self.sign
+        return self.taken is not self.full or (self.full.data_ptr(), self.full._version) != self.sign
 
 
-def _end(held: list[_Held], spread: Any) -> None:
+def _end(held: list[_Held], coordinates: Coordinates) -> None:
     changed = [parameter for parameter in held if parameter.is_changed()]
     with_gradient = [
         parameter.name for parameter in held if parameter.taken is not None and parameter.taken.grad is not None
@@ -111,27 +135,29 @@ def _end(held: list[_Held], spread: Any) -> None:
             "the backward pass, and begin its forward pass outside"
         )
     for parameter in changed:
-        if parameter.taken is None or parameter.taken.shape != parameter.piece.shape or is_sharded(parameter.taken):
+        if parameter.taken is None or parameter.taken.shape != parameter.full.shape or is_sharded(parameter.taken):
             raise ConfigurationError(
-                f"{parameter.name} had shape {tuple(parameter.piece.shape)} and was replaced inside quorate.whole "
+                f"{parameter.name} had shape {tuple(parameter.full.shape)} and was replaced inside quorate.whole "
                 "by something else; keep its shape"
             )
+    from quorate.sharding.full_tensors import write_part
+
     digest = 0
     for parameter in changed:
         digest = zlib.crc32(parameter.name.encode() + _bytes(parameter.taken), digest)
     try:
-        spread.meet(f"the end of quorate.whole with {f'changes {digest:08x}' if changed else 'no changes'}")
+        coordinates.traffic.meet(
+            f"the end of quorate.whole with {f'changes {digest:08x}' if changed else 'no changes'}"
+        )
     except Mismatch as error:
         raise Mismatch(f"{error}; all workers must change parameters alike inside quorate.whole") from None
     with torch.no_grad():
         for parameter in held:
-            parameter.piece.requires_grad_(parameter.taken.requires_grad)
+            if parameter.piece is not None:
+                parameter.piece.requires_grad_(parameter.taken.requires_grad)
         for parameter in changed:
-            here, numbers = local(parameter.piece), parameter.taken.detach().to(local(parameter.piece))
-            if is_sharded(parameter.piece) and numbers.dim():
-                rows = rows_of(numbers.shape[0], spread.coordinates.axes.shards, spread.coordinates.shard)
-                numbers = numbers[rows.start : rows.stop]
-            here.copy_(numbers.view(here.shape))
+            if parameter.piece is not None:
+                write_part(parameter.piece, parameter.taken.detach())
 
 
 def _bytes(x: Tensor) -> bytes:

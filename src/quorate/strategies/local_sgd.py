@@ -46,6 +46,7 @@ class LocalSGD(LocalStepSettings):
     """Workers take steps alone, and their parameters are averaged every `sync_every` steps."""
 
     replicas = "meet"
+    _sparse_gradients = "changes"
 
     def start(self, worker: Worker) -> LocalSteps:
         return LocalSteps()

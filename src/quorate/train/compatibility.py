@@ -305,10 +305,9 @@ RULES = (
          and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
          "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
          "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds"
-         and s.on_death == "continue",
-         'the gradient of {c.sparse_table} is sparse, and the rows of a worker that dies may be lost in a round: set '
-         'on_death="stop" beside {label}, or build the layer with sparse=False'),
+    Rule("joining", lambda c, s, r: c.joins and c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds",
+         "the gradient of {c.sparse_table} is sparse, and under {label} a worker that joins would not receive the rows "
+         "of the others; let none join, or build the layer with sparse=False"),
     Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
          and (_sparse(s) == "rows" or getattr(s, "momentum", None) == "average"),
          "the gradient of {c.sparse_table} is sparse, and the momentum of {kind} is sparse as well. It grows to all "
@@ -466,7 +465,7 @@ def features() -> dict[str, dict[str, Any]]:
         "keeping the batch": {"on_death": "continue", "batch": "kept"},
         "joining": {"on_death": "continue", "joins": True},
         "own servers": {"has_own_servers": True},
-        "sparse gradients": {"sparse_table": "table.weight", "on_death": "stop"},
+        "sparse gradients": {"sparse_table": "table.weight"},
     }
 
 

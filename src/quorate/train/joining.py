@@ -76,7 +76,9 @@ def enter(
     everyone = sorted([*others, worker], key=lambda each: by_name(each.name))
     if (others or board.get(_SEVERAL) is not None) and not all(map(_joins_beside_others, everyone)):
         raise ConfigurationError(_TOGETHER)
-    check(Combination(label=worker.label, strategy=worker.strategy, joins=True), "joining")
+    replica = worker.replica
+    table = replica.all_names[len(replica.trained)] if replica.sparse_tables else None
+    check(Combination(label=worker.label, strategy=worker.strategy, sparse_table=table, joins=True), "joining")
     if training is not None:
         enter_openly(worker, training)
     elif worker.has_rounds:

@@ -23,6 +23,7 @@ from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import agree_on
 from quorate.means.headers import header_length
 from quorate.means.means import MeansOfAll
+from quorate.means.table_changes import can_exchange_changes
 from quorate.observe.backward import observe_backward
 from quorate.observe.ends import ends_of
 from quorate.observe.pacing import injected
@@ -83,9 +84,12 @@ class Loop(StepObserver):
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy = strategy
         narrow = watched.reduction.narrow
-        exchanges_rows = sparse_gradients_of(strategy) == "rows"
+        exchanged = sparse_gradients_of(strategy)
+        how: dict[str, Any] = {"exchanges_rows": exchanged == "rows"}
+        how["exchanges_changes"] = exchanged == "changes" and getattr(strategy, "momentum", "") != "average"
+        how["exchanges_changes"] &= can_exchange_changes(optimizer, plain)
         of_model = optimizer, plain, model, header, is_coded, watched.host, narrow
-        self.replica = Replica(*of_model, exchanges_rows=exchanges_rows)
+        self.replica = Replica(*of_model, **how)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._trained = trained(place)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
@@ -117,7 +121,7 @@ class Loop(StepObserver):
         connect(self.worker)
         tolerate_deaths(place, name, strategy, watched.coordinates)
         enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
-        self.worker.edits.note()
+        self.worker.begins()
         self._may_differ = self.worker.has_rounds or self.worker.differs
         """Whether replicas may differ between two steps, or rounds be under way."""
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
@@ -262,9 +266,8 @@ class Loop(StepObserver):
         self._observers.step_ended(worker.name, worker.step)
         if self.common is not None:
             self.common.look()
-        if self.common is not None or worker.is_served:
-            if (training := self._open) is not None:
-                admit_openly(worker, training)
+        if (self.common is not None or worker.is_served) and (training := self._open) is not None:
+            admit_openly(worker, training)
         return loss
 
     def _admit(self) -> None:

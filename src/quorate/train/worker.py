@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from quorate.means.forward_buffers import BufferCopies, forward_buffers
 from quorate.means.headers import Announced, units_by_weight
 from quorate.means.means import MeansOfAll, Shadow, Watches
 from quorate.means.reduction import Reduction
+from quorate.means.table_changes import TableChanges
 from quorate.observe.backward import observe_backward
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
@@ -124,6 +125,7 @@ class StrategyWorker:
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
         self.buffers, self.edits = forward_buffers(replica.model, place), EditsAtPauses(self)
+        self._table_changes: TableChanges | None = None
         self.neighbours, self.means = self._new_neighbours(), self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
         self.copies = ReplicaCopy(self, self.call, place)
@@ -157,10 +159,17 @@ class StrategyWorker:
             away_changed=self._away_changed,
             within=self._row,
         )
+        self._table_changes = None
+        if self.replica.exchanges_changes and self.replica.sparse_tables:
+            self._table_changes = TableChanges(
+                self.replica, self.wire, lambda: self.means.survivors, is_known=before is None
+            )
+        settles = {} if self._table_changes is None else {"settle": self._table_changes.settle}
         shadow = Shadow(
             contribution=self.edits.contribution,
             apply=self._apply,
             synchronized=lambda: synchronize(self.means, self._place),
+            **settles,
         )
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
         of = self.replica, self.wire, self.timer, watches, shadow, reducer
@@ -168,6 +177,12 @@ class StrategyWorker:
         if self.kept is not None:
             means.headers.admission.most = self.size
         return means
+
+    def begins(self) -> None:
+        """Note that all workers have the same parameters, before the first step."""
+        self.edits.note()
+        if self._table_changes is not None:
+            self._table_changes.begin()
 
     def _away_changed(self, more: bool) -> None:
         """Keep what shows whether workers that pause steps behind have edited equal replicas."""
@@ -345,7 +360,8 @@ class StrategyWorker:
             self.timer.rounds += 1
         if self.leaves_out:
             return
-        with self.timer.spending("update"):
+        changes = nullcontext() if self._table_changes is None else self._table_changes.stepping()
+        with self.timer.spending("update"), changes:
             chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
             chosen["arguments"] = self.arguments
             try:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quorate.core.errors import NotFinite
 from tests.support.scene import Scene, Trainer, parameters
-from tests.support.tables import Bags, of_rank
+from tests.support.tables import ROWS, WIDTH, Bags, of_rank
 from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_still
 
 SGD = partial(torch.optim.SGD, lr=0.05)
-LATE = {"wait_for": 1, "on_death": "stop"}
+LATE = {"wait_for": 1, "on_death": "continue"}
 
 
 def pause(rank: int, step: int) -> float:
@@ -115,8 +115,8 @@ def test_a_row_that_is_not_finite_is_left_out(capfd: pytest.CaptureFixture[str])
 
 
 def test_real_processes_add_late_rows() -> None:
-    end = scene(2, settings={"wait_for": "all", "on_death": "stop"}).end(real=True)
-    assert torch.equal(end, scene(2, settings={"wait_for": "all", "on_death": "stop"}).end())
+    settings = {"wait_for": "all", "on_death": "continue", "grace": 20.0}
+    assert torch.equal(scene(2, settings=settings).end(real=True), scene(2, settings=settings).end())
 
 
 @pytest.mark.parametrize("late", ["carry", "drop"])
@@ -124,7 +124,36 @@ def test_rows_that_no_round_takes_are_discarded(late: str) -> None:
     settings = {**LATE, "late": late, "max_staleness": 4}
     seen = scene(2, pause=lambda rank, _: 0.02 + 0.07 * rank, steps=[60, 20], settings=settings).run()
     for trainer in seen:
-        assert all(len(rows) <= 2 for rows in trainer.worker._rounds._rows._rows.values())
+        assert all(len(rows) <= 10 for rows in trainer.worker._rounds._rows.held.by_rank.values())
+
+
+class Twins(nn.Module):
+    """Two equal tables, of which one has sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse = nn.Embedding(ROWS, WIDTH, sparse=True, dtype=torch.float64)
+        self.dense = nn.Embedding.from_pretrained(self.sparse.weight.detach().clone(), freeze=False)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return (self.sparse(indices).sum(1) - 1).square() + (self.dense(indices).sum(1) - 1).square()
+
+
+def tables(trainer: Trainer) -> tuple[Tensor, Tensor]:
+    return trainer.model.sparse.weight.detach(), trainer.model.dense.weight.detach()
+
+
+DEATH = {"wait_for": 2, "grace": 0.2, "patience": 0.5}
+
+
+def test_survivors_add_the_same_rows_of_a_worker_that_dies() -> None:
+    """Wherever it dies, both tables of all survivors are the same: no contribution has lost its rows."""
+    for death in range(5, 60, 9):
+        fields: dict[str, Any] = {"model": Twins, "make": SGD, "loss": of_rank, "pause": pause, "settings": DEATH}
+        ends = Scene("quorum", 3, deaths={2: death}, steps=6, **fields).survivors(tables)
+        (sparse, dense), (other, _) = ends[0], ends[1]
+        assert torch.equal(sparse, other)
+        torch.testing.assert_close(sparse, dense, rtol=0, atol=1e-12)
 
 
 def test_a_table_freezes_and_thaws() -> None:

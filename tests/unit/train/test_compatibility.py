@@ -255,8 +255,8 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"reduce": "ring"}},
     ),
     (
-        "of a worker that dies may be lost",
-        {"sparse_table": "table.weight", "strategy": of("quorum", on_death="continue")},
+        "would not receive the rows",
+        {"sparse_table": "table.weight", "strategy": "quorum", "joins": True},
         {"strategy": "all-reduce"},
     ),
     (

@@ -23,6 +23,7 @@ from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, Action, Lay
 from quorate.sharding.stages.route import Shapes
 from quorate.sharding.stages.units import Unit, gated
 from quorate.sharding.traffic import Traffic
+from quorate.sharding.undivided import undivided
 
 
 class Pipeline:
@@ -66,8 +67,10 @@ class Pipeline:
         """Make the forward and backward passes of one batch; return the loss, on every worker.
 
         `loss` is called with the last stage's output and the micro-batch's number, and returns one number; the backward
-        pass begins from `scale` of it.
+        pass begins from `scale` of it. Raises `ConfigurationError` inside `quorate.whole`.
         """
+        if (before := undivided(self.model)) is not None and before.is_whole:
+            raise ConfigurationError("leave quorate.whole before quorate.forward_backward, which trains the stages")
         self._job = loss, scale
         try:
             loss_of_batch: Tensor = self.model(*args, **kwargs)  # which calls the hooks of the model

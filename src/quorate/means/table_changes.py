@@ -1,0 +1,177 @@
+"""Means of tables of which few rows change between two means of parameters.
+
+A worker notes the rows that its steps have touched since the newest mean, as they were then. With the mean of the other
+parameters every worker sends the changes of these rows to every other. Let c be a row after the mean before, x_i that
+of worker i, and w_i its weight: the row becomes c + sum w_i (x_i - c) / sum w_i. All add in order of rank, so that all
+have the same bits.
+
+A script may write into a table between steps, or load a checkpoint. Then nobody knows c_r, and the next mean is of full
+tables.
+
+Cost: per mean and worker, with P workers, P - 1 times the rows touched since the mean before. Memory holds one
+more copy of these rows, and a byte for each row of the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from quorate.buckets.rows import Rows, RowsOfWorker, read, rows_in, sum_of, written
+from quorate.core.contracts import Wire
+from quorate.replica.replica import Replica
+from quorate.wire.survivors import Survivors
+
+_BY_ROWS = ("SGD", "Adagrad", "SparseAdam")
+"""Classes of torch whose steps write only the rows of a sparse gradient."""
+
+
+def can_exchange_changes(optimizer: Optimizer, plain: type[Optimizer]) -> bool:
+    """Return whether gradients show which rows the steps of class `plain` write.
+
+    Other classes may write every row. Sparse momentum of SGD writes rows that no new gradient has.
+    """
+    has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
+    is_known = plain.__name__ in _BY_ROWS and plain.__module__.startswith("torch.optim.")
+    return is_known and not has_momentum
+
+
+class _Noted:
+    """The rows of one table that steps have touched since the newest mean."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+        self._is_noted = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+        self._indices, self._values = list[Tensor](), list[Tensor]()
+        self._sign: tuple[int, int] | None = None
+        self.note_writes()
+
+    def note_writes(self) -> None:
+        """Note that the table has been written by steps and means alone."""
+        self._sign = self.table.data_ptr(), self.table._version
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing but steps and means has written into the table."""
+        return self._sign == (self.table.data_ptr(), self.table._version)
+
+    def note(self, rows: Rows) -> None:
+        """Keep those of the rows that were not noted before, as they are."""
+        indices = torch.arange(len(self.table), device=self.table.device) if rows.indices is None else rows.indices
+        indices = indices[~self._is_noted[indices]]
+        self._is_noted[indices] = True
+        self._indices.append(indices)
+        self._values.append(self.table.detach()[indices])
+
+    @property
+    def _before(self) -> tuple[Tensor, Tensor] | None:
+        """The noted rows, by ascending index."""
+        if not self._indices:
+            return None
+        indices, order = torch.cat(self._indices).sort()
+        return indices, torch.cat(self._values)[order]
+
+    def changes(self) -> Rows | None:
+        """Return the changes of the noted rows since they were noted."""
+        if self._before is None:
+            return None
+        indices, before = self._before
+        return Rows(indices, self.table.detach()[indices] - before)
+
+    def undo(self) -> None:
+        """Write the noted rows as they were, and forget them."""
+        if self._before is not None:
+            indices, before = self._before
+            self.table.detach()[indices] = before
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the noted rows."""
+        for indices in self._indices:
+            self._is_noted[indices] = False
+        self._indices, self._values = [], []
+
+    def add(self, rows: Rows) -> None:
+        """Add rows in the dtype of summation."""
+        assert rows.indices is not None
+        table = self.table.detach()
+        now = table[rows.indices].to(rows.values.dtype)
+        table[rows.indices] = (now + rows.values).to(table.dtype)
+
+
+class TableChanges:
+    """The tables of one optimizer between means of parameters; belongs to the training thread."""
+
+    def __init__(
+        self, replica: Replica, wire: Wire, survivors: Callable[[], Survivors | None], *, is_known: bool
+    ) -> None:
+        """`survivors` returns the workers that form sums, where these continue after a death. `is_known`: whether all
+        workers have the same tables now."""
+        self._tables, self._wire, self._survivors = list(replica.sparse_tables), wire.channel("changes"), survivors
+        self._names = replica.all_names[len(replica.trained) :]
+        self._noted, self._is_known = [_Noted(table) for table in self._tables], is_known
+
+    def begin(self) -> None:
+        """Take the tables as they are now for equal on all workers."""
+        self._is_known = True
+        self._note_writes()
+
+    def _note_writes(self) -> None:
+        for noted in self._noted:
+            noted.note_writes()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Note the rows that the step inside touches: those of the gradients in `.grad`."""
+        self._look()
+        for noted, rows in zip(self._noted, rows_in(self._tables, self._names), strict=True):
+            if rows is not None:
+                noted.note(rows)
+        yield
+        self._note_writes()
+
+    def _look(self) -> None:
+        self._is_known = self._is_known and all(noted.is_known for noted in self._noted)
+
+    def settle(self, weight: float) -> None:
+        """Make the tables the weighted mean of all workers' tables; all call this after the same mean."""
+        self._look()
+        received = self._exchanged(weight) if self._is_known else self._received(math.nan, self._blank)
+        if any(math.isnan(message.scale) for message in received):
+            self._settle_in_full(weight)
+        else:
+            total = math.fsum(message.scale for message in received)
+            for place, noted in enumerate(self._noted if total > 0 else ()):
+                noted.undo()
+                rows = sum_of(received, place, noted.table)
+                if rows is not None:
+                    rows.values.div_(total)
+                    noted.add(rows)
+        self.begin()
+
+    @property
+    def _blank(self) -> list[Rows | None]:
+        return [None] * len(self._tables)
+
+    def _exchanged(self, weight: float) -> list[RowsOfWorker]:
+        return self._received(weight, [noted.changes() for noted in self._noted])
+
+    def _received(self, scale: float, rows: Sequence[Rows | None]) -> list[RowsOfWorker]:
+        message = written(rows, [x is not None for x in rows], scale, self._tables)
+        survivors = self._survivors()
+        work = self._wire.all_gather(message) if survivors is None else survivors.all_gather(message)
+        return [read(message, self._tables) for message in work.wait()]
+
+    def _settle_in_full(self, weight: float) -> None:
+        received = self._received(weight, [Rows(None, table.detach()) for table in self._tables])
+        total = math.fsum(message.scale for message in received)
+        for place, noted in enumerate(self._noted):
+            rows = sum_of(received, place, noted.table)
+            assert rows is not None
+            noted.forget()
+            noted.table.detach().copy_(rows.values.div_(total))
