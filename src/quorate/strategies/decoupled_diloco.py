@@ -18,7 +18,8 @@ numbers in every step, after the backward pass; on one host they lie in shared m
 each fragment has one more outer step.
 
 When it loses: If learners are equally fast and nothing fails, `diloco` has fewer late merges. Like `diloco`, with few
-local steps, or only some ten outer steps.
+local steps, or only some ten outer steps. `late="turn"` gained nothing in two tasks, beside a learner four times slower
+(docs/benchmarks/late-workers.md).
 
 Honesty:
 - worker death: goes on; rounds are formed by the remaining workers; what it had not yet sent is lost, or kept by the
