@@ -120,6 +120,7 @@ class TestEveryStrategy:
                 "streaming-diloco",
                 "decoupled-diloco",
                 "async-local-sgd",
+                "fed-buff",
                 "muloco",
             ):  # the outer step goes further
                 assert float(end.min()) > 90.0
