@@ -24,7 +24,7 @@ from typing import Any
 from quorate.core.strategy import Strategy
 from tests.architecture.tree import PACKAGE, ROOT
 
-MOST_NAMES = 139
+MOST_NAMES = 140
 MOST_OF_FAMILIES = 82
 FAMILIES = frozenset(f"quorate.core.{name}" for name in ("servers", "groups", "clients", "redundancy"))
 """The modules of the classes that are counted apart."""

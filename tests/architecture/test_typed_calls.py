@@ -27,7 +27,19 @@ from quorate.train.names import CodecName, ReduceName, Settings, StrategyName
 from quorate.workloads import workloads
 from tests.architecture.tree import PACKAGE, ROOT
 
-NUMBERS = ("seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen")
+NUMBERS = (
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+)
 """From 7 on."""
 
 CALLS = """

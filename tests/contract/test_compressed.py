@@ -25,6 +25,7 @@ from tests.unit.rounds.test_joining import Plan, check
 FOR_SMALL: dict[str, dict[str, Any]] = {
     "top-k": {"density": 0.15},
     "chunked-top-k": {"chunk": 64, "keep": 10},
+    "tiled-top-k": {"tile": 8, "keep": 16},
     "random-k": {"density": 0.5},
     "mask": {"density": 0.5},
     "threshold": {"at": 1.0},
@@ -40,6 +41,7 @@ CODED: dict[str, dict[str, Any]] = {
 }
 CODED["top-k, two-phase"] = {**CODED["top-k"], "reduce": "two-phase"}
 CODED["top-k, hierarchical"] = {**CODED["top-k"], "reduce": "hierarchical"}
+CODED["tiled-top-k, clipped"] = {**CODED["tiled-top-k"], "clip_codes": True}
 CODED["adasum"] = {"reduce": "adasum"}
 CODED["centered-clipping"] = {"reduce": "centered-clipping:f=0"}
 OF_DECODED = {

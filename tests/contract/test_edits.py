@@ -120,8 +120,12 @@ class TestEveryStrategy:
                 "streaming-diloco",
                 "decoupled-diloco",
                 "async-local-sgd",
+                "fed-buff",
+                "muloco",
             ):  # the outer step goes further
                 assert float(end.min()) > 90.0
+            elif name == "sparse-loco":  # an outer rate of 0.6
+                assert 59.0 < float(end.min()) <= float(end.max()) < 61.0
             else:
                 assert torch.allclose(end, torch.full_like(end, 100.0), rtol=1e-5)
 

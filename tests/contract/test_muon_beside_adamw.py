@@ -21,10 +21,11 @@ STEPS, SAVED = 24, 12
 REFUSING = {"dana": 'momentum="worker" is for torch.optim.SGD'}
 """The sentences of those that refuse Muon."""
 BY_ARRIVAL = frozenset(name for name in NAMES if strategies.get(name).meets in ("asks", "servers", "nobody")) | {
-    "async-local-sgd", "backup-workers", "bounded-staleness", "eager-majority", "eager-solo", "relay",
-    "sync-backup",
+    "async-local-sgd", "backup-workers", "bounded-staleness", "eager-majority", "eager-solo", "fed-buff",
+    "relay", "streaming-diloco", "sync-backup",
 }  # fmt: skip
-"""Those under which a step depends on who comes first, which is another worker after a pause."""
+"""Those under which a step depends on who comes first, which is another worker after a pause, or on a mean under way,
+which is in no checkpoint."""
 
 
 def settings(name: str) -> dict[str, Any]:

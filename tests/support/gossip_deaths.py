@@ -13,7 +13,7 @@ from quorate.wire.virtual.network import Network
 from tests.support.gossip import RATE, flat, speeds
 from tests.support.scene import NEVER, Scene, Trainer, note
 
-NAMES = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd"]
+NAMES = ["d-psgd", "sgp", "osgp", "ad-psgd", "d2", "relay", "choco-sgd", "dcd-psgd", "ecd-psgd", "noloco"]
 GRAPHS = {
     "d-psgd": ["ring", "complete", "random-matching", "random:degree=3"],
     "sgp": ["one-peer-exponential", "exponential", "ring", "random-matching"],
@@ -24,11 +24,13 @@ GRAPHS = {
     "choco-sgd": ["ring", "complete", "random:degree=3"],
     "dcd-psgd": ["ring", "complete"],
     "ecd-psgd": ["ring", "complete"],
+    "noloco": ["random-matching", "ring", "complete"],
 }
 CODED: dict[str, dict[str, Any]] = {
     "choco-sgd": {"compress": "top-k", "density": 0.4, "dense_below": 0},
     "dcd-psgd": {"compress": "qsgd", "dense_below": 0},
     "ecd-psgd": {"compress": "qsgd", "dense_below": 0},
+    "noloco": {"sync_every": 2, "outer_rate": 0.7},
 }
 
 

@@ -89,6 +89,7 @@ def assert_nothing_is_lost(found: list[Told]) -> None:
         {"strategy": "osgp", "bound": 2},
         {"strategy": "ad-psgd", "topology": "ring", "overlap": True},
         {"strategy": "d2"},
+        {"strategy": "noloco", "sync_every": 3, "outer_rate": 1.0, "outer_momentum": 0.0},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )

@@ -54,6 +54,7 @@ def test_real_workers_come_to_the_numbers_of_virtual_ones(strategy: str, setting
         ("decoupled-diloco", {"sync_every": 4, "fragments": 2, "overlap": 1, "wait_for": 1}),
         ("async-local-sgd", {"sync_every": 3}),
         ("async-local-sgd", {"sync_every": 3, "learners": 2}),
+        ("fed-buff", {"sync_every": 3, "late": "turn"}),
         ("hierarchical-local-sgd", {"sync_every": "20ms", "across_every": 3}),
     ],
 )

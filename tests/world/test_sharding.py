@@ -42,6 +42,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sgp": {},
     "choco-sgd": {"compress": "half"},
     "relay": {},
+    "noloco": {"sync_every": 2, "outer_rate": 0.7},
     "quorum": {"wait_for": "all", "grace": 5.0},
     "backup-workers": {"wait_for": "all", "clip_norm": 0.05, "grace": 5.0},
 }

@@ -33,15 +33,16 @@ GROUPS = {
     ),
     "local steps: workers communicate every few steps": (
         "local-sgd", "post-local-sgd", "adaptive-local-sgd", "hierarchical-local-sgd", "eager-averaging", "slowmo",
-        "diloco", "streaming-diloco", "sparse-loco", "decoupled-diloco", "async-local-sgd",
+        "diloco", "streaming-diloco", "muloco", "sparse-loco", "decoupled-diloco", "async-local-sgd",
     ),
     "gossip: workers average with neighbours": (
-        "d-psgd", "d2", "ad-psgd", "sgp", "osgp", "relay", "group-averaging", "choco-sgd", "dcd-psgd", "ecd-psgd",
+        "d-psgd", "d2", "ad-psgd", "sgp", "osgp", "relay", "noloco", "group-averaging", "choco-sgd", "dcd-psgd",
+        "ecd-psgd",
     ),
     "servers and shared memory": (
         "parameter-server", "ssp", "downpour", "dana", "dc-asgd", "easgd", "eamsgd", "symmetric-easgd", "hogwild",
     ),
-    "federated: data stays with clients": ("fed-avg", "fed-prox", "fed-opt", "scaffold"),
+    "federated: data stays with clients": ("fed-avg", "fed-prox", "fed-opt", "scaffold", "fed-buff"),
     "robust and coded: wrong or missing gradients": ("robust", "detox", "draco", "gradient-coding"),
 }  # fmt: skip
 """The strategies of the package by the way in which workers communicate."""

@@ -27,6 +27,7 @@ codecs: Registry[type[Codec]] = Registry(
         "sign": "quorate.codecs.sign:Sign",
         "terngrad": "quorate.codecs.terngrad:TernGrad",
         "threshold": "quorate.codecs.threshold:Threshold",
+        "tiled-top-k": "quorate.codecs.tiled_top_k:TiledTopK",
         "top-k": "quorate.codecs.top_k:TopK",
     },
 )

@@ -59,6 +59,9 @@ class Mean:
     """The sum of contributions, by number of the fragment, in a round of fragments; of all fragments at a pause."""
     learners: int = 0
     """The number of learners that have not died, nor, if they are of several workers, been silent for long."""
+    ages: Mapping[int, int] = field(default_factory=dict)
+    """The age of each worker's contribution to a round of fragments, by rank: how many rounds of its fragment have
+    passed since its steps began."""
 
 
 class WorkerRounds(Protocol):

@@ -45,7 +45,7 @@ class FP16Compressor:
 
 
 class Compression:
-    """The compressors of Horovod. `quorate.distribute(compress=...)` has sixteen codecs more."""
+    """The compressors of Horovod. `quorate.distribute(compress=...)` has seventeen codecs more."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

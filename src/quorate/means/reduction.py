@@ -52,6 +52,8 @@ class ReductionSettings:
     """Whether what a codec leaves out is added to the next gradient; None: where it would be lost for good."""
     error_decay: float = 1.0
     """The factor of an error when it is added to the next gradient; below 1 errors fade, as a momentum does."""
+    clip_codes: bool = False
+    """Whether a worker's decoded tensor that is longer than the median of all workers' is shortened to it."""
     dense: tuple[str, ...] = ()
     """Patterns of names (`*.embedding.*`) of parameters that are never compressed."""
     attack: str = ""
@@ -202,6 +204,10 @@ class Reduction:
             coded = Hierarchical
         elif self.way(shapes_in(layout).values(), wire.size) == TWO_PHASE:
             coded = TwoPhase
+        elif self.settings.clip_codes:
+            from quorate.means.clipped_codes import ClippedCodes
+
+            coded = ClippedCodes
         return coded(layout, wire, of_shares, seed)
 
     def way(self, parts: Iterable[Shapes], size: int) -> Literal["sum", "gather", "two-phase", "hierarchical"]:
@@ -215,7 +221,8 @@ class Reduction:
         if self.settings.reduce == HIERARCHICAL:
             return "hierarchical"
         everywhere: Literal["sum", "gather"] = "sum" if codec.is_linear else "gather"
-        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or self.settings.error_decay != 1:
+        is_gathered = self.settings.error_decay != 1 or self.settings.clip_codes
+        if self.settings.reduce != AUTO or codec.is_linear or _keeps_more(codec) or is_gathered:
             return "two-phase" if self.settings.reduce == TWO_PHASE else everywhere
         sizes = [(numel_of(shapes), codec.wire_bytes(shapes)) for shapes in parts]
         return "two-phase" if sum(size * (nbytes or 0) - 8 * numel for numel, nbytes in sizes) > 0 else everywhere

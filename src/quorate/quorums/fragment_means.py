@@ -30,5 +30,6 @@ def mean_of_fragments(
         contributions=sum(count for _, count in round.contributors.get(rank, ())),
         payloads=round.measures,
         learners=round.alive if not learners else len(living),
+        ages={rank: pairs[0][0] // len(fragments.layouts) for rank, pairs in round.contributors.items() if pairs},
         fragments={number: in_layout(x, fragments.layouts[number]) for number, x in enumerate(parts, first)},
     )

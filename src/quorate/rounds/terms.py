@@ -35,8 +35,9 @@ class Agreed:
     max_size: int = 0  # the most workers there may ever be (0: as many as now); newcomers have the ranks from `size` on
     wait_for: WaitFor = "majority"
     late: Literal["carry", "drop", "replace"] = "carry"
-    late_weight: Literal["full", "falling", "gated"] = "full"
-    """Late contributions count in full; by 1 / (1 + staleness); or by a cosine gate: see `weight_of`."""
+    late_weight: Literal["full", "falling", "root", "gated"] = "full"
+    """Late contributions count in full; by 1 / (1 + staleness) or its square root; or by a cosine gate: see
+    `weight_of`."""
     late_cutoff: float = 16.0
     late_alpha: float = 0.1
     max_staleness: int = 16
@@ -108,6 +109,8 @@ class Agreed:
         if self.late_weight == "gated":
             gate = (1 + math.cos(math.pi * staleness / self.late_cutoff)) / 2 if staleness < self.late_cutoff else 0.0
             return gate * math.exp(-self.late_alpha * staleness)
+        if self.late_weight == "root":
+            return 1.0 / math.sqrt(1 + staleness)
         return 1.0 if self.late_weight == "full" else 1.0 / (1 + staleness)
 
 

@@ -29,6 +29,7 @@ from quorate.strategies.group_averaging import GroupAveraging as GroupAveraging
 from quorate.strategies.hierarchical_local_sgd import HierarchicalLocalSGD as HierarchicalLocalSGD
 from quorate.strategies.hogwild import Hogwild as Hogwild
 from quorate.strategies.local_sgd import LocalSGD as LocalSGD
+from quorate.strategies.noloco import NoLoCo as NoLoCo
 from quorate.strategies.osgp import OSGP as OSGP
 from quorate.strategies.parameter_server import ParameterServer as ParameterServer
 from quorate.strategies.post_local_sgd import PostLocalSGD as PostLocalSGD
@@ -40,6 +41,8 @@ from quorate.strategies.presets.downpour import Downpour as Downpour
 from quorate.strategies.presets.eager_majority import EagerMajority as EagerMajority
 from quorate.strategies.presets.eager_solo import EagerSolo as EagerSolo
 from quorate.strategies.presets.eamsgd import EAMSGD as EAMSGD
+from quorate.strategies.presets.fed_buff import FedBuff as FedBuff
+from quorate.strategies.presets.muloco import MuLoCo as MuLoCo
 from quorate.strategies.presets.sparse_loco import SparseLoCo as SparseLoCo
 from quorate.strategies.presets.ssp import SSP as SSP
 from quorate.strategies.presets.streaming_diloco import StreamingDiLoCo as StreamingDiLoCo

@@ -8,7 +8,8 @@ outer gradient makes training worse, so it is delayed (delayed Nesterov, `parts/
     every N-th: m = beta m + s, x = x - lr beta m, s = 0
 
 Alternatively each outer gradient is a step of Adam (`outer="adam"`), which can give stale outer gradients less weight
-(`late="cosine"`, `parts/outer_gradients.py`).
+(`late="cosine"`, `parts/outer_gradients.py`). With `late="turn"` a stale outer gradient keeps its length, and each of
+its tensors is turned towards the outer momentum.
 
 With `dynamic` a slow learner takes fewer steps per period, so that all learners send about equally often. The common
 point and its momentum are the same on all learners, bit for bit: outer gradients are applied in rounds, and any learner
@@ -22,7 +23,8 @@ gradient). A learner waits only for the exchange of its own round. With G worker
 numbers in every step, after the backward pass; on one host they lie in shared memory.
 
 When it loses: If learners are equally fast and nothing fails, `diloco` has no stale outer gradients. With P learners
-each outer gradient is P - 1 others stale.
+each outer gradient is P - 1 others stale. With one learner of four four times slower, `late="turn"` had 0.99 and 1.01
+of the loss of `late="cosine"` in two tasks (docs/benchmarks/late-workers.md).
 
 Honesty:
 - worker death: goes on; what it had not yet sent is lost, or kept by the other workers of its learner
@@ -35,8 +37,9 @@ Honesty:
 Paper: Liu et al., "Asynchronous local-SGD training for language modeling", 2024 (arXiv 2401.09135), Algorithms 3
 (delayed Nesterov) and 4 (dynamic local updates), after public descriptions. `late="cosine"` with `outer="adam"`: Shah
 and Sun, "Cosine-gated Adam-decay", 2026 (arXiv 2605.09126), after its abstract: the formula of the gate and its
-defaults are ours. Arrivals in one round count as simultaneous. Keeping the progress of a late learner, and rounds in
-place of a server, are ours."""
+defaults are ours. `late="turn"`: HeLoCo, 2026 (arXiv 2606.00271), after a public description of its formulas. Its five
+constants are unverified, and ours; so is that fresh outer gradients are left as they are. Arrivals in one round count
+as simultaneous. Keeping the progress of a late learner, and rounds in place of a server, are ours."""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
+from quorate.rounds.terms import Agreed
 from quorate.strategies import register
 from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
@@ -70,11 +74,15 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     """Learning rate of the outer steps; unless it is set, by `sync_every`, as in `diloco`."""
     outer_momentum: float | None = None
     """Momentum of the outer steps, or beta1 for Adam; unless it is set, by `sync_every`, as in `diloco`."""
+    wait_for: int | float | Literal["all", "majority"] = 1
+    """K: how many learners must have sent an outer gradient before a round applies them, as in `quorum`."""
+    divide_by: Literal["world", "wait_for"] = "world"
+    """Divisor of each outer gradient: the number of learners, or K, whatever their weights (SGD only)."""
     momentum_every: int = 0
-    """N: number of outer gradients per update of the momentum; 0: the number of workers (SGD only)."""
-    late: Literal["carry", "cosine", "decay"] = "carry"
-    """Weight of an outer gradient that is T rounds stale: 1, a cosine gate times exp(-`late_alpha` T), or 1 / (1 +
-    T)."""
+    """N: number of outer gradients per update of the momentum, and their divisor; 0: as `divide_by` (SGD only)."""
+    late: Literal["carry", "cosine", "decay", "root", "turn"] = "carry"
+    """Weight of an outer gradient that is T rounds stale: 1, a cosine gate times exp(-`late_alpha` T), 1 / (1 + T), or
+    1 / sqrt(1 + T). With "turn" it is 1, and the direction is turned towards the outer momentum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +95,10 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
             raise ConfigurationError(
                 f'momentum_every delays the momentum of SGD, and outer is {self.outer!r}; use "sgd"'
             )
+        if self.divide_by == "wait_for" and self.outer != "sgd":
+            raise ConfigurationError(
+                f'divide_by="wait_for" divides the steps of SGD, and outer is {self.outer!r}; use "sgd"'
+            )
 
     @property
     def _period(self) -> Period:
@@ -94,12 +106,14 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
 
     def start(self, worker: Worker) -> AsyncLearner:
         mates = self.mates_of(worker, self._period)
-        every = self.momentum_every or (worker.size if mates is None else len(set(mates.of)))
+        learners = worker.size if mates is None else len(set(mates.of))
+        buffered = Agreed(size=learners, wait_for=self.wait_for).quorum
+        every = self.momentum_every or (buffered if self.divide_by == "wait_for" else learners)
         chosen = chosen_outer(self.outer_rate, self.outer_momentum, usual_outer(self.outer, self._period))
         outer = OuterOptimizer(self.outer, *chosen, is_nesterov=True, device="own")
         learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
-        worker.agree_on_rounds(wait_for=1, fragments=learner.layouts(worker), units=units_of_deltas, **more)
+        worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), units=units_of_deltas, **more)
         return learner
 
     def backward(self, worker: Worker) -> None:
@@ -122,7 +136,8 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         worker.state.arrived(result.payloads)
         for fragment, sums in result.fragments.items():
             sums = over_full_weights(sums, result.payloads, fragment)
-            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result))
+            own, turning = worker.state.told_in(worker, result), self.turning_of(self.late, result)
+            worker.state.take(worker, fragment, sums, own, turning=turning)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0

@@ -18,7 +18,8 @@ numbers in every step, after the backward pass; on one host they lie in shared m
 each fragment has one more outer step.
 
 When it loses: If learners are equally fast and nothing fails, `diloco` has fewer late merges. Like `diloco`, with few
-local steps, or only some ten outer steps.
+local steps, or only some ten outer steps. `late="turn"` gained nothing in two tasks, beside a learner four times slower
+(docs/benchmarks/late-workers.md).
 
 Honesty:
 - worker death: goes on; rounds are formed by the remaining workers; what it had not yet sent is lost, or kept by the
@@ -33,9 +34,10 @@ Paper: Douillard et al., "Decoupled DiLoCo for resilient distributed pre-trainin
 public descriptions: the quorum, the window, weights by tokens, radial-directional averaging. Fragments, overlap and
 merging: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, Algorithm 2. `late="cosine"` with
 `outer="adam"`: Shah and Sun, "Cosine-gated Adam-decay", 2026 (arXiv 2605.09126), after its abstract: the formula of the
-gate and its defaults are ours. Three more parts are ours: how a learner treats a round it missed, that learners which
-send early or late move with the others, and `divide_by`. By it a round of some learners moves the common point by their
-share of all.
+gate and its defaults are ours. `late="turn"`: HeLoCo, 2026 (arXiv 2606.00271), after a public description of its
+formulas. Its five constants are unverified, and ours. Three more parts are ours: how a learner treats a round it
+missed, that learners which send early or late move with the others, and `divide_by`. By it a round of some learners
+moves the common point by their share of all.
 """
 
 from __future__ import annotations
@@ -76,10 +78,10 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     divide_by: Literal["world", "arrived"] = "world"
     """Divisor of the outer gradient if a round lacks some learners: the number of live learners, or of those in the
     round."""
-    late: Literal["carry", "cosine", "decay", "drop"] = "carry"
+    late: Literal["carry", "cosine", "decay", "drop", "turn"] = "carry"
     """Weight of a learner's update in the next round after T rounds of its fragment have passed without it. It is 1
-    (carry), a cosine gate times exp(-`late_alpha` T), 1 / (1 + T) (decay), or 0 (drop).
-    """
+    (carry), a cosine gate times exp(-`late_alpha` T), 1 / (1 + T) (decay), or 0 (drop). With "turn" it is 1, and the
+    mean of such a round is turned towards the outer momentum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +128,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
                 sums = over_full_weights(sums, result.payloads, fragment)
             part = part_of(fragment, result) if self.divide_by == "world" else 1.0
             rule: dict[str, Any] = {"share": self.merge, "within": self.overlap, "drops": self.late == "drop"}
+            rule["turning"] = self.turning_of(self.late, result)
             worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result), part=part, **rule)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:

@@ -33,6 +33,7 @@ class _Unconcerned:
     codec = rule = error_feedback = None
     is_of_gradients = is_adaptive = codes_sums = keeps_more = keeps_few = feeds_back = False
     compress, reduce, attack, on_anomaly, error_decay = "none", "auto", "", "ignore", 1.0
+    clip_codes = False
     reduce_dtype = "float32"
 
 
@@ -282,6 +283,11 @@ RULES = (
          and r.settings.error_decay != 1,
          "error_decay={settings.error_decay} cannot be combined with {label}: what a codec leaves out is kept "
          "as it is; leave it out"),
+    Rule("compress", lambda c, s, r: r.settings.clip_codes
+         and (s.meets != "all" or r.is_of_gradients or getattr(r.codec, "is_linear", True) or r.rule
+              or r.settings.reduce in ("two-phase", "hierarchical")),
+         "clip_codes compares the decoded vectors of all workers, and {compress} with {reduce} under {label} sums them "
+         "in another way. Leave clip_codes out, or take a codec such as tiled-top-k under all-reduce or diloco"),
     Rule("optimizer", lambda c, s, r: c.needs_closure and not c.averages_gradients,
          "{kind} asks for the loss several times a step, in a closure, and {label} for one gradient; use all-reduce"),
     Rule("optimizer", lambda c, s, r: c.has_own_step and c.divides_optimizer,

@@ -33,6 +33,7 @@ StrategyName = Literal[
     "easgd",
     "ecd-psgd",
     "fed-avg",
+    "fed-buff",
     "fed-opt",
     "fed-prox",
     "gradient-coding",
@@ -40,6 +41,8 @@ StrategyName = Literal[
     "hierarchical-local-sgd",
     "hogwild",
     "local-sgd",
+    "muloco",
+    "noloco",
     "osgp",
     "parameter-server",
     "post-local-sgd",
@@ -74,6 +77,7 @@ CodecName = Literal[
     "sign",
     "terngrad",
     "threshold",
+    "tiled-top-k",
     "top-k",
 ]
 
@@ -112,19 +116,20 @@ _OfAll = TypedDict(  # noqa: UP013
         "compensation_decay": Any, "consensus_rate": Any, "consistent": Any, "correct": Any, "decay": Any,
         "delay_compensation": Any, "density": Any, "divide_by": Any, "drift": Any, "dropouts": Any, "dtype": Any,
         "dynamic": Any, "f": Any, "factor": Any, "format": Any, "fragments": Any, "fragments_by": Any, "grace": Any,
-        "group_size": Any, "in_order": Any, "iterations": Any, "keep": Any, "late": Any, "late_alpha": Any,
-        "late_cutoff": Any, "late_weight": Any, "lateness": Any, "learners": Any, "least": Any, "levels": Any,
+        "group_size": Any, "in_order": Any, "iterations": Any, "keep": Any, "late": Any, "late_aligned": Any,
+        "late_alpha": Any, "late_cutoff": Any, "late_kappa": Any, "late_most": Any, "late_opposed": Any,
+        "late_turned": Any, "late_weight": Any, "lateness": Any, "learners": Any, "least": Any, "levels": Any,
         "local_epochs": Any, "local_steps": Any, "m": Any, "margin": Any, "masking": Any, "max_staleness": Any,
-        "merge": Any, "micro_batches": Any, "min_rate": Any, "mode": Any, "momentum": Any, "momentum_every": Any,
-        "most": Any, "mu": Any, "nesterov": Any, "noise": Any, "noise_seed": Any, "norm": Any, "of": Any,
-        "on_death": Any, "on_error": Any, "outer": Any, "outer_device": Any, "outer_gain": Any, "outer_momentum": Any,
-        "outer_rate": Any, "outer_reach": Any, "overlap": Any, "patience": Any, "pull_every": Any, "pulls": Any,
-        "push_every": Any, "rank": Any, "replication": Any, "rounding": Any, "rule": Any, "s": Any, "sampled": Any,
-        "scale": Any, "scaled": Any, "secure": Any, "secure_bits": Any, "secure_dropouts": Any, "server": Any,
-        "server_rate": Any, "servers": Any, "size": Any, "slow_every": Any, "smallest": Any, "softsync": Any,
-        "staleness_scaling": Any, "start": Any, "step_size": Any, "stragglers": Any, "sum_threads": Any,
-        "sync_every": Any, "tau": Any, "topology": Any, "wait_for": Any, "warm_start": Any, "warmup_rounds": Any,
-        "warmup_stages": Any, "weigh": Any, "window": Any,
+        "merge": Any, "micro_batches": Any, "min_rate": Any, "mixing": Any, "mode": Any, "momentum": Any,
+        "momentum_every": Any, "most": Any, "mu": Any, "nesterov": Any, "noise": Any, "noise_seed": Any, "norm": Any,
+        "of": Any, "on_death": Any, "on_error": Any, "outer": Any, "outer_device": Any, "outer_gain": Any,
+        "outer_momentum": Any, "outer_rate": Any, "outer_reach": Any, "overlap": Any, "patience": Any,
+        "pull_every": Any, "pulls": Any, "push_every": Any, "rank": Any, "replication": Any, "rounding": Any,
+        "rule": Any, "s": Any, "sampled": Any, "scale": Any, "scaled": Any, "secure": Any, "secure_bits": Any,
+        "secure_dropouts": Any, "server": Any, "server_rate": Any, "servers": Any, "size": Any, "slow_every": Any,
+        "smallest": Any, "softsync": Any, "staleness_scaling": Any, "start": Any, "step_size": Any, "stragglers": Any,
+        "sum_threads": Any, "sync_every": Any, "tau": Any, "tile": Any, "topology": Any, "wait_for": Any,
+        "warm_start": Any, "warmup_rounds": Any, "warmup_stages": Any, "weigh": Any, "window": Any,
     },
     total=False,
 )
@@ -138,6 +143,7 @@ class Settings(_OfAll, total=False):
     reduce: ReduceName
     error_feedback: bool | None
     error_decay: float
+    clip_codes: bool
     dense: tuple[str, ...] | list[str]
     dense_below: int
     attack: str

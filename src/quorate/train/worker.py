@@ -406,7 +406,8 @@ class StrategyWorker:
         if self._rounds is not None and not self.differs:
             return self._rounds.progress
         dealt = consumed(self._place).dealt
-        return None if dealt is None or not self.differs or self.strategy.meets == "neighbours" else dealt + 1
+        meets_in_each_step = self.strategy.meets == "neighbours" and not hasattr(self.strategy, "sync_every")
+        return None if dealt is None or not self.differs or meets_in_each_step else dealt + 1
 
     @property
     def meets_at_pauses(self) -> bool:

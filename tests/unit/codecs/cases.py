@@ -39,6 +39,7 @@ SETTINGS = {
     "sign": [{"scale": "l2"}, {"scale": "none"}],
     "terngrad": [{"clip": 0.0}],
     "threshold": [{"of": "absolute", "at": 1.0}, {"at": 1.0}],
+    "tiled-top-k": [{"tile": 8, "keep": 20}, {"tile": 16, "keep": 16, "bits": 32}],
     "top-k": [{"density": 0.2}],
 }
 CASES: dict[str, Codec] = {name: codecs.get(name)() for name in codecs.names()} | {

@@ -14,6 +14,7 @@ STRATEGIES: dict[str, list[dict[str, Any]]] = {
     "eager-averaging": [{"wait_for": 1}, {"wait_for": "majority"}, {"wait_for": "all"}],
     "decoupled-diloco": [{"wait_for": 1}, {"fragments": 2, "overlap": 0}, {"wait_for": "all", "overlap": 0}],
     "async-local-sgd": [{}, {"dynamic": False}, {"outer": "adam", "late": "cosine", "late_cutoff": 3.0}],
+    "fed-buff": [{"wait_for": 2}, {"wait_for": "all"}],
     "group-averaging": [{"group_size": 2}, {"group_size": 4}],
     "hierarchical-local-sgd": [{"group_size": 2, "across_every": 3}, {"group_size": 8, "across_every": 2}],
     "diloco": [{"overlap": 1}],
@@ -25,7 +26,7 @@ def outlived(strategy: str, seed: int) -> int:
     plan, draw = planned(seed), random.Random(seed)
     period = draw.choice([2, 4])
     plan.strategy, plan.settings = strategy, {"sync_every": period, **draw.choice(STRATEGIES[strategy])}
-    if strategy not in ("eager-averaging", "decoupled-diloco", "async-local-sgd"):
+    if strategy not in ("eager-averaging", "decoupled-diloco", "async-local-sgd", "fed-buff"):
         plan.deaths = {rank: max(1, count // 4) for rank, count in plan.deaths.items()}
     check(plan)
     return sum(fault.fired for fault in plan.faults.values())

@@ -24,7 +24,7 @@ def test_random_deaths(seed: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_others_are_soon_at_work_without_it(name: str) -> None:
-    found = trained(name, 4, {1: 20}, steps=20)
+    found = trained(name, 4, {1: 20}, steps=20, settings={"sync_every": 1} if name == "noloco" else {})
     assert sorted(found) == [0, 2, 3]
     for told in found.values():
         halt = max(late - early for early, late in itertools.pairwise(told.trainer.times))
@@ -92,13 +92,14 @@ def test_relay_sums_among_those_that_are_left() -> None:
     assert all(torch.allclose(one, last[0], atol=1e-5) for one in last)
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2"])
+@pytest.mark.parametrize("name", ["d-psgd", "sgp", "d2", "noloco"])
 def test_a_checkpoint_without_the_dead_is_gone_on_from(name: str, tmp_path: Path) -> None:
     def look(trainer: Trainer) -> tuple[int | None, list[float]]:
         return trainer.began, trainer.parameters.tolist()
 
     loss = lambda trainer: (trainer.model(torch.ones(4, 3)) + trainer.rank).square().mean()  # noqa: E731
     scene = Scene(name, model=(3, 1), seed=1, loss=loss, steps=12, pause=0.02, root=tmp_path, loads=True)
+    scene = scene.but(settings={"sync_every": 2}) if name == "noloco" else scene
     found = scene.but(dies={1: 2}, saves=[9]).survivors(look)
     assert found[0] == found[2]
     ends = set()

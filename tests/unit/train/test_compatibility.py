@@ -81,6 +81,11 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"compress": "top-k", "reduce": "krum"}},
     ),
     (
+        "compares the decoded vectors",
+        {"strategy": "quorum", "reduction": {"compress": "top-k", "clip_codes": True}},
+        {"strategy": "diloco"},
+    ),
+    (
         "sums in its own way",
         {"reduction": {"compress": "power-sgd", "reduce": "gather"}},
         {"reduction": {"compress": "power-sgd"}},

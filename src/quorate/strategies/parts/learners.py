@@ -23,7 +23,7 @@ from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
 from quorate.strategies.parts.local_steps import LocalSteps, Period
 from quorate.strategies.parts.mates import Mates, Met
-from quorate.strategies.parts.outer_gradients import deltas_of, laid_out_as, merged_deltas
+from quorate.strategies.parts.outer_gradients import Turning, deltas_of, laid_out_as, merged_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, dots, merged
 
 _WHOLE = ("steps", "done", "examples", "since", "times", "again_after")
@@ -257,8 +257,11 @@ class Learner(StepsOfMates, WithPoint):
         within: int = 0,
         drops: bool = False,
         part: float = 1.0,
+        turning: Turning | None = None,
     ) -> None:
         """Make the outer step of a fragment, on `part` of the mean delta in the `sums` of a round, and go on from it.
+
+        With `turning` the mean delta is corrected first, equally on all workers.
 
         If the round has a contribution of this worker (see `payloads`), and it has made between 1 and `within` steps
         since, its own numbers count `share` (Streaming DiLoCo). If it has made more, or is at a pause, these steps are
@@ -267,7 +270,7 @@ class Learner(StepsOfMates, WithPoint):
         """
         own, x = worker.parameters, among(self.common, self.fragments[fragment])
         local, before = among(own, self.fragments[fragment]), x.clone()
-        if not self.outer_step(worker, fragment, x, sums, part):
+        if not self.outer_step(worker, fragment, x, sums, part, turning):
             return
         delta = self._merged(fragment, payloads[0]["time"]) if payloads else None
         steps = self.since[fragment][0]
@@ -294,14 +297,18 @@ class Learner(StepsOfMates, WithPoint):
                 theta.add_(moved)  # it is in the new point
         worker.parameters = own
 
-    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float) -> bool:
+    def outer_step(
+        self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float, turning: Turning | None
+    ) -> bool:
         """Move `x`, where the common point is in a fragment, in place; whether there was anything to do.
 
-        The outer gradient is `part` of the mean delta.
+        The outer gradient is `part` of the mean delta, corrected by `turning`.
         """
         deltas = merged_deltas(sums, worker.size)
         if deltas is None:
             return False
+        if turning is not None:
+            deltas = turning.of([delta.reshape(-1) for delta in deltas], self.outer.momenta(self.memory[fragment]))
         if part != 1.0:
             deltas = [delta * part for delta in deltas]
         self.outer.step(worker, x, laid_out_as(x, deltas), self.memory[fragment], fragment)
@@ -437,7 +444,9 @@ class AsyncLearner(Learner):
         own, fastest = self.speeds.get(self._of(rank)), max(self.speeds.values(), default=0.0)
         return longest if own is None else max(1.0, math.floor(own / fastest * longest))
 
-    def outer_step(self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float) -> bool:
+    def outer_step(
+        self, worker: Worker, fragment: int, x: Flat, sums: Flat, part: float, turning: Turning | None
+    ) -> bool:
         """Delayed Nesterov momentum (Liu et al., 2024, Algorithm 3): of N arrivals g in a cycle,
 
         every one: x -= lr g / N, s += g; every N-th: m = beta m + s / N, x -= lr beta m, s = 0
@@ -445,10 +454,13 @@ class AsyncLearner(Learner):
         With another optimizer a step of it on the mean of the arrivals of a round, each by what it counts.
         """
         if self.outer.kind != "sgd":
-            return super().outer_step(worker, fragment, x, sums, part)
+            return super().outer_step(worker, fragment, x, sums, part, turning)
         *deltas, numbers = sums.segments()
-        if not float(numbers[0]):
+        if not (total_weight := float(numbers[0])):
             return False
+        if turning is not None:
+            momenta = [m * (1 - self.outer.momentum) for m in self.m if self.outer.momentum]
+            deltas = turning.of([delta.reshape(-1) for delta in deltas], momenta, worker.size / total_weight)
         gradient = laid_out_as(
             x, [delta * (worker.size / self.every) for delta in deltas]
         )  # deltas are over all workers

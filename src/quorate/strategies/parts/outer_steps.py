@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -70,6 +70,13 @@ class OuterOptimizer:
         measures = measured(before, point, gradient, memory, self.rate)
         reach = None if measures.gain is None else measures.gain * self.rate
         worker.note_outer_step(fragment, {"momentum": momentum, **measures.as_row()}, reach=reach)
+
+    def momenta(self, memory: Mapping[str, Any]) -> list[Tensor]:
+        """Return the momentum in `memory` in the unit of one gradient, by tensor; nothing before the first momentum."""
+        if memory.get(BUFFER):
+            return [buffer * (1 - self.momentum) for buffer in memory[BUFFER]]
+        means = memory.get("exp_avg") or ()
+        return [mean / (1 - self.momentum ** memory["step"]) for mean in means]
 
     def _momentum_of(self, gradient: Flat, memory: dict[str, Any]) -> float:
         if self.reach is None:
