@@ -304,9 +304,7 @@ class MeansOfAll:
     def _header_in(self, sums: Flat) -> Tensor:
         """Return the header of a sum on the CPU; a GPU is waited for."""
         header = header_in(sums)
-        if header.device.type == "cpu":
-            return header
-        here = self.reducer.header_of(sums)
+        here = header if header.device.type == "cpu" else self.reducer.header_of(sums)
         return self.wire.on_host(header).wait() if here is None else here
 
     def _summed(self, sent: Flat, own: Tensor, kept: Callable[[Flat], Callable[[], Flat]]) -> Work[tuple[Flat, Tensor]]:
