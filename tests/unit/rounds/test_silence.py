@@ -14,7 +14,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.rounds.gathering import Patience
 from quorate.rounds.progress import RoundTask
 from quorate.rounds.terms import Agreed
-from quorate.train import worker
+from quorate.train import begin_rounds
 from quorate.train.loop import loops_of
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
@@ -47,7 +47,7 @@ def test_a_leader_of_many_workers_is_asked_later() -> None:
 
 
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "Agreed", partial(Agreed, log_bytes=0))
+    monkeypatch.setattr(begin_rounds, "Agreed", partial(Agreed, log_bytes=0))
 
 
 def stand_still(seconds: float) -> None:
