@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from quorate import attention as attention
     from quorate import optim as optim
     from quorate import strategies as strategies
+    from quorate.attention.sparse import sparse_attention as sparse_attention
     from quorate.data.files.files import files as files
     from quorate.data.loading import loader as loader
     from quorate.data.loading import shard as shard
@@ -49,6 +51,7 @@ __all__ = [
     "Experts",
     "World",
     "adversarial",
+    "attention",
     "branches",
     "distribute",
     "files",
@@ -71,6 +74,7 @@ __all__ = [
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "sparse_attention",
     "strategies",
     "sync_batch_norm",
     "tensor_plan",
@@ -103,10 +107,11 @@ _PLACES = {
     "schedule": "quorate.train.example_schedule",
     "loader": "quorate.data.loading",
     "shard": "quorate.data.loading",
+    "sparse_attention": "quorate.attention.sparse",
     "files": "quorate.data.files.files",
 }
 
-_PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")}
+_PACKAGES = {name: f"quorate.{name}" for name in ("attention", "launch", "optim", "report", "strategies")}
 """Subpackages of the public API; `launch` and `report` are also callable."""
 
 
