@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from quorate.attention.names import patterns as patterns
 
 if TYPE_CHECKING:
+    from quorate.attention.module import SparseMultiheadAttention as SparseMultiheadAttention
+    from quorate.attention.module import sparsify as sparsify
     from quorate.attention.pattern import ByFunction as ByFunction
     from quorate.attention.pattern import Pattern as Pattern
     from quorate.attention.pattern import pattern_mask as pattern_mask
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from quorate.attention.patterns import Strided as Strided
     from quorate.attention.patterns import Variable as Variable
     from quorate.attention.patterns import Window as Window
+    from quorate.attention.transformers import register as register
 
 _PLACES = {
     "BigBird": "patterns",
@@ -29,7 +32,10 @@ _PLACES = {
     "Variable": "patterns",
     "Window": "patterns",
     "Pattern": "pattern",
+    "SparseMultiheadAttention": "module",
     "pattern_mask": "pattern",
+    "register": "transformers",
+    "sparsify": "module",
 }
 
 

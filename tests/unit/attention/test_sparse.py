@@ -86,17 +86,20 @@ def test_dtypes(dtype: torch.dtype, tolerance: float) -> None:
     assert largest_difference(ours, results(dense, *exact, gradient.double())) < tolerance
 
 
-@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-def test_gradients_in_double_precision(dropout_p: float) -> None:
-    q, k, v, _ = tensors(19)
+def test_gradients_in_double_precision() -> None:
+    q, k, v = (
+        x.detach()[:1, :heads, :, :3].clone().requires_grad_()
+        for x, heads in zip(tensors(11)[:3], (2, 1, 1), strict=True)
+    )
 
-    def attended(*qkv: Tensor) -> Tensor:
+    def attended(q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> Tensor:
         torch.manual_seed(3)
         return quorate.sparse_attention(
-            *qkv, Window(width=2, block=4), dropout_p=dropout_p, is_causal=True, enable_gqa=True, documents=[9, 10]
+            q, k, v, Window(width=2, block=4), dropout_p=dropout_p, is_causal=True, enable_gqa=True, documents=[5, 6]
         )
 
-    assert torch.autograd.gradcheck(attended, (q, k, v), fast_mode=True)
+    for dropout_p in (0.0, 0.4):
+        assert torch.autograd.gradcheck(attended, (q, k, v, dropout_p))
 
 
 def test_dropout_leaves_the_mean() -> None:
