@@ -99,7 +99,7 @@ def attention_of_heads(
         raise ConfigurationError(f"dropout_p is {dropout_p}; it must be a probability, from 0 to 1")
     length, heads = query.shape[POSITIONS], query.shape[HEADS]
     check_mask(attn_mask, query)
-    numbers = document_numbers(documents, query)
+    numbers = document_numbers(documents, query.shape[:HEADS], length, query.device)
     count = -(-length // pattern.block)
     mask = block_mask(pattern, count, is_causal, layer, first_head, heads)
     if _is_complete(pattern, count, is_causal, layer, first_head, heads):
@@ -114,7 +114,7 @@ def attention_of_heads(
         attended = flex_attention_of(q, k, v, hidden, mask, pattern.block, is_causal=is_causal, scale=factor)
     else:
         layout = _layout(pattern, count, is_causal, layer, first_head, heads, query.device)
-        seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout_p else 0
+        seed = seed_of_dropout(dropout_p)
         call = Call(layout=layout, block=pattern.block, scale=factor, hidden=hidden, dropout_p=dropout_p, seed=seed)
         attended = gathered_attention(q, k, v, call)
     return attended.view(*query.shape[:-1], value.shape[-1])
@@ -182,29 +182,35 @@ def check_mask(attn_mask: Tensor | None, query: Tensor) -> None:
         raise ConfigurationError("attn_mask requires a gradient, which sparse attention does not compute")
 
 
-def document_numbers(documents: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
-    """Return the number of each position's document, (B, positions), where B is 1 if sequences are alike.
+def document_numbers(
+    documents: Tensor | Sequence[int] | None, lead: torch.Size, length: int, device: torch.device
+) -> Tensor | None:
+    """Return the number of each position's document, (B, length), where B is 1 if sequences are alike.
 
-    Raises `ConfigurationError` if `documents` have other positions.
+    Raises `ConfigurationError` if `documents` have other positions, or other dimensions before them than `lead`.
     """
     if documents is None:
         return None
-    length = query.shape[POSITIONS]
     if not isinstance(documents, Tensor):
-        lengths = torch.tensor(list(documents), dtype=torch.int64, device=query.device)
+        lengths = torch.tensor(list(documents), dtype=torch.int64, device=device)
         if int(lengths.sum()) != length or bool((lengths < 0).any()):
             raise ConfigurationError(
                 f"documents have {int(lengths.sum())} positions by their lengths, and the sequence has {length}"
             )
-        return torch.arange(len(lengths), device=query.device).repeat_interleave(lengths).unsqueeze(0)
+        return torch.arange(len(lengths), device=device).repeat_interleave(lengths).unsqueeze(0)
     if documents.shape == (length,):
         return documents.unsqueeze(0).long()
-    if documents.shape == (*query.shape[:HEADS], length):
+    if documents.shape == (*lead, length):
         return documents.reshape(-1, length).long()
     raise ConfigurationError(
         f"documents are of the shape {tuple(documents.shape)}; they must be lengths, or numbers of the shape "
-        f"({length},) or {(*query.shape[:HEADS], length)}"
+        f"({length},) or {(*lead, length)}"
     )
+
+
+def seed_of_dropout(dropout_p: float) -> int:
+    """Return a number from torch's generator; 0 without dropout, which draws none."""
+    return int(torch.empty((), dtype=torch.int64).random_()) if dropout_p else 0
 
 
 def dense_mask(

@@ -170,7 +170,7 @@ def test_blocks_of_flex_attention(kind: str, is_causal: bool) -> None:
     mask, documents, seen = hidden(kind, length)
     count = -(-length // BLOCK)
     blocks = block_mask(pattern, count, is_causal, 0, 0, HEADS)
-    numbers = sparse.document_numbers(documents, q)
+    numbers = sparse.document_numbers(documents, q.shape[:1], length, q.device)
     unseen = sparse._hidden(mask, numbers, q, BLOCK, count, is_causal=is_causal, mask=blocks)
     tables = block_mask_of(blocks, unseen, BLOCK, q, is_causal=is_causal)
     partial, full = (
