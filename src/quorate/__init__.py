@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quorate.data.files.files import files as files
     from quorate.data.loading import loader as loader
     from quorate.data.loading import shard as shard
+    from quorate.launch.worker.checked_pattern import CheckedPattern as CheckedPattern
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
     from quorate.launch.worker.join import join as join
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from quorate.train.privacy import privacy_spent as privacy_spent
 
 __all__ = [
+    "CheckedPattern",
     "DistributedOptimizer",
     "Experts",
     "World",
@@ -87,6 +89,7 @@ _PLACES = {
     "load": "quorate.launch.worker.checkpoints",
     "save": "quorate.launch.worker.checkpoints",
     "log": "quorate.launch.worker.recording",
+    "CheckedPattern": "quorate.launch.worker.checked_pattern",
     "Experts": "quorate.sharding.experts",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",

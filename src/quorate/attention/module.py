@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module, MultiheadAttention
 
-from quorate.attention.pattern import OwnFunction, Pattern, pattern_of
+from quorate.attention.pattern import AnyPattern, pattern_of
 from quorate.attention.sparse import sparse_attention
 from quorate.core.errors import ConfigurationError
 
@@ -44,14 +44,15 @@ class SparseMultiheadAttention(MultiheadAttention):
         dropout: float = 0.0,
         bias: bool = True,
         *,
-        pattern: Pattern | str | OwnFunction,
+        pattern: AnyPattern,
         layer: int = 0,
         batch_first: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(embed_dim, num_heads, dropout, bias, batch_first=batch_first, device=device, dtype=dtype)
-        self.pattern, self.layer, self._has_bias = pattern_of(pattern), layer, bias
+        pattern_of(pattern)  # raises for an unknown one
+        self.pattern, self.layer, self._has_bias = pattern, layer, bias
         self._qkv_same_embed_dim = False  # else an encoder in eval() computes dense attention without this module
 
     def forward(
@@ -107,7 +108,7 @@ class SparseMultiheadAttention(MultiheadAttention):
         return numbers[0] + numbers[1]
 
 
-def sparsify(model: M, pattern: Pattern | str | OwnFunction) -> M:
+def sparsify(model: M, pattern: AnyPattern) -> M:
     """Replace every `torch.nn.MultiheadAttention` in `model` by a sparse one with the same parameters, in place.
 
     Call it before making the optimizer. Layers are numbered in the order of `model.modules()`.

@@ -41,6 +41,18 @@ class Pattern(ABC):
         """
 
 
+class ChangingPattern(ABC):
+    """A pattern that changes during a training."""
+
+    @property
+    @abstractmethod
+    def in_force(self) -> Pattern:
+        """The pattern with which attention is computed now."""
+
+
+AnyPattern = Pattern | ChangingPattern | str | OwnFunction
+
+
 def numbers_of_blocks(count: int) -> tuple[Tensor, Tensor]:
     """Return the numbers of blocks of queries, (count, 1), and those of blocks of keys, (count)."""
     numbers = torch.arange(count)
@@ -72,13 +84,17 @@ def at_least(pattern: Pattern, least: int, *names: str) -> None:
             raise ConfigurationError(f"{name} of {type(pattern).__name__} is {setting}; it must be at least {least}")
 
 
-def pattern_of(pattern: Pattern | str | OwnFunction) -> Pattern:
+def pattern_of(pattern: AnyPattern) -> Pattern:
     """Return a pattern, from its name with settings, such as "window:width=5,block=32", or from a function.
+
+    Of a pattern that changes it is the one in force.
 
     Raises `ConfigurationError` for an unknown name or setting.
     """
     if isinstance(pattern, Pattern):
         return pattern
+    if isinstance(pattern, ChangingPattern):
+        return pattern.in_force
     if isinstance(pattern, str):
         return _written(pattern)
     if callable(pattern):
@@ -114,7 +130,7 @@ def block_mask(pattern: Pattern, count: int, is_causal: bool, layer: int, first_
 
 
 def pattern_mask(
-    pattern: Pattern | str | OwnFunction, length: int, *, is_causal: bool = False, layer: int = 0, heads: int = 1
+    pattern: AnyPattern, length: int, *, is_causal: bool = False, layer: int = 0, heads: int = 1
 ) -> Tensor:
     """Return the mask of positions with which dense attention computes what `sparse_attention` does.
 

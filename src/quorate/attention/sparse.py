@@ -12,7 +12,7 @@ from torch import Tensor
 from quorate.attention.flex import flex_attention_of, takes_flex
 from quorate.attention.gathered import Call, Hidden, gathered_attention
 from quorate.attention.layout import Layout, layout_of
-from quorate.attention.pattern import OwnFunction, Pattern, block_mask, pattern_of
+from quorate.attention.pattern import AnyPattern, Pattern, block_mask, pattern_of
 from quorate.core.errors import ConfigurationError
 
 HEADS, POSITIONS = -3, -2
@@ -23,7 +23,7 @@ def sparse_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    pattern: Pattern | str | OwnFunction,
+    pattern: AnyPattern,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.attention.pattern import OwnFunction, Pattern, pattern_of
+from quorate.attention.pattern import AnyPattern, pattern_of
 from quorate.attention.sparse import sparse_attention
 from quorate.core.errors import ConfigurationError, MissingExtra
 
 
-def register(pattern: Pattern | str | OwnFunction, name: str = "quorate") -> None:
+def register(pattern: AnyPattern, name: str = "quorate") -> None:
     """Register sparse attention as an attention function of `transformers`, under `name`.
 
     A model takes it by `from_pretrained(..., attn_implementation=name)` or `model.set_attn_implementation(name)`. It
@@ -31,7 +31,7 @@ def register(pattern: Pattern | str | OwnFunction, name: str = "quorate") -> Non
         >>> quorate.attention.register("longformer:width=5")  # doctest: +SKIP
         >>> model.set_attn_implementation("quorate")  # doctest: +SKIP
     """
-    resolved = pattern_of(pattern)
+    pattern_of(pattern)  # raises for an unknown one
     try:
         functions = importlib.import_module("transformers").AttentionInterface
         masks = importlib.import_module("transformers.masking_utils")
@@ -50,7 +50,7 @@ def register(pattern: Pattern | str | OwnFunction, name: str = "quorate") -> Non
         scaling: float | None = None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        return attention_of_model(module, query, key, value, attention_mask, resolved, dropout, scaling, options), None
+        return attention_of_model(module, query, key, value, attention_mask, pattern, dropout, scaling, options), None
 
     functions.register(name, attention)
     masks.AttentionMaskInterface.register(name, masks.flash_attention_mask)  # padding alone, (batch, positions)
@@ -62,7 +62,7 @@ def attention_of_model(
     key: Tensor,
     value: Tensor,
     padding: Tensor | None,
-    pattern: Pattern,
+    pattern: AnyPattern,
     dropout: float,
     scaling: float | None,
     options: dict[str, Any],

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from quorate.attention.pattern import OwnFunction, Pattern, pattern_of
+from quorate.attention.pattern import AnyPattern, pattern_of
 from quorate.attention.sparse import attention_of_heads
 from quorate.core.errors import ConfigurationError, Mismatch, unknown
 from quorate.sharding.bits import digest_of_inputs
@@ -99,7 +99,7 @@ def sequence_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     by: Literal["heads", "ring"] = "heads",
-    pattern: Pattern | str | OwnFunction | None = None,
+    pattern: AnyPattern | None = None,
     documents: Tensor | Sequence[int] | None = None,
     layer: int = 0,
 ) -> Tensor:

@@ -1,7 +1,7 @@
 """Sparse attention to a sequence in pieces on several workers: each receives the blocks of keys that its queries need.
 
-All workers know the pattern and the lengths of pieces, so that nothing is asked for: each sends every other one the
-keys and values that the other needs, in one all-to-all. The gradients of these return by the reverse all-to-all.
+All workers know the pattern and the lengths of pieces, so that nothing is asked for. In one all-to-all each sends every
+other worker the keys and values that it needs. Their gradients return by the reverse all-to-all.
 """
 
 from __future__ import annotations
