@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from quorate.attention.layout import Group, Layout
 
 _SCORES = 2**18
-"""Scores in a chunk."""
+"""Scores in a chunk for each thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,9 @@ class _Chunk:
 class _Pass:
     """One pass, forward or backward, over all chunks of a call."""
 
-    def __init__(self, call: Call, q: Tensor, k: Tensor) -> None:
-        self.call, self.wide = call, torch.promote_types(q.dtype, torch.float32)
+    def __init__(self, call: Call, q: Tensor, k: Tensor, scores: int) -> None:
+        """`scores`: how many a chunk has at most, if it has several blocks of queries."""
+        self.call, self.wide, self._scores = call, torch.promote_types(q.dtype, torch.float32), scores
         self._batch, self._heads, self._key_heads, self._device = q.shape[0], q.shape[1], k.shape[1], q.device
         self._generator = torch.Generator(q.device).manual_seed(call.seed) if call.dropout_p else None
         self._later = q.new_full((call.block, call.block), -torch.inf, dtype=self.wide).triu(1)
@@ -89,7 +90,7 @@ class _Pass:
             key_heads = batch * self._key_heads + heads.div(self._heads // self._key_heads, rounding_mode="floor")
             keys = key_heads.unsqueeze(-1) * layout.columns + group.columns
             entries = torch.arange(shape[-1], device=self._device).expand(shape)
-            each = max(1, _SCORES // (self.call.block**2 * group.width))
+            each = max(1, self._scores // (self.call.block**2 * group.width))
             flat = (x.reshape(-1).split(each) for x in (queries, batch.expand(shape), heads, entries))
             for part, of_keys in zip(zip(*flat, strict=True), keys.reshape(-1, group.width).split(each), strict=True):
                 yield _Chunk(group, part[0], of_keys.reshape(-1), *part[1:])
@@ -163,7 +164,8 @@ class _Gathered(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         """Calculate one chunk of blocks of queries after the other."""
-        run = _Pass(call, q, k)
+        scores = _SCORES * torch.get_num_threads()
+        run = _Pass(call, q, k, scores)
         queries, keys, values = (_blocks(x, call, is_query=n == 0) for n, x in enumerate((q, k, v)))
         output = q.new_zeros(*queries.shape[:2], v.shape[-1])
         for chunk in run.chunks():
@@ -178,7 +180,7 @@ class _Gathered(Function):
             attended = torch.bmm(p, run.gathered(values, chunk.keys, count))
             output.index_copy_(0, chunk.queries, attended.to(output.dtype))
         ctx.save_for_backward(q, k, v)
-        ctx.call = call
+        ctx.how = call, scores  # the same chunks, for the same draws of dropout
         return _positions(output, call, q, is_query=True)
 
     @staticmethod
@@ -186,8 +188,8 @@ class _Gathered(Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Calculate the scores of each chunk again, and add the gradients of its keys and values."""
         q, k, v = ctx.saved_tensors
-        call: Call = ctx.call
-        run = _Pass(call, q, k)
+        call, scores = ctx.how
+        run = _Pass(call, q, k, scores)
         queries, keys, values = (_blocks(x, call, is_query=n == 0) for n, x in enumerate((q, k, v)))
         gradients = _blocks(gradient, call, is_query=True)
         of_queries = torch.zeros_like(queries)
@@ -220,8 +222,8 @@ class _Gathered(Function):
 def gathered_attention(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     """Return the attention (B, H, L, E) of queries (B, H, L, D) to keys (B, key heads, S, D) and values.
 
-    Sums are formed in float32 at least. Memory beside the tensors and their gradients: a few MB. Cost: two
-    products of blocks for each pair forward, and five backward.
+    Sums are formed in float32 at least. Memory beside the tensors and their gradients: a few MB for each thread. Cost:
+    two products of blocks for each pair forward, and five backward.
     """
     attended: Tensor = _Gathered.apply(q, k, v, call)  # type: ignore[no-untyped-call]
     return attended

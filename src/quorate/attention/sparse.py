@@ -63,8 +63,8 @@ def sparse_attention(
         ConfigurationError: There is no such pattern, or shapes, dtypes or numbers of heads do not fit each other.
 
     Cost: for S positions and blocks of b positions, w in a row, S w b scores for each head. On CPUs they exist in parts
-    of about 1 MB. GPUs compute them by torch's compiled `flex_attention` (Dong et al. 2024, arXiv 2412.05496), or
-    without it if there is dropout.
+    of about 1 MB for each thread. GPUs compute them by torch's compiled `flex_attention` (Dong et al. 2024, arXiv
+    2412.05496), or without it if there is dropout.
 
     Example:
         >>> q = k = v = torch.randn(1, 2, 1000, 8)
