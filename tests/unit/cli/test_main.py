@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
         (["run"], "missing argument 'SCRIPT'"),
         (
             ["list", "people"],
-            'unknown family "people". Known: baselines, codecs, reducers, rules, strategies, topologies, traces, ',
+            'unknown family "people". Known: baselines, codecs, patterns, reducers, rules, strategies, topologies, ',
         ),
         (["bogus"], "no such command 'bogus'"),
     ],
