@@ -198,7 +198,7 @@ def settings_page(cards: Mapping[str, Sequence[Card]]) -> str:
         lines += [f"**{title[0].upper()}{title[1:]}**", ""] if names else []
         for name in names:
             lines += _settings_of(by_name[name], common)
-    for family in ("codecs", "rules", "workloads"):
+    for family in ("codecs", "rules", "patterns", "workloads"):
         lines += [f"## {family.capitalize()}", ""]
         for card in cards[family]:
             lines += _settings_of(card, {})

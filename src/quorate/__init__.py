@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from quorate import attention as attention
     from quorate import optim as optim
     from quorate import strategies as strategies
+    from quorate.attention.sparse import sparse_attention as sparse_attention
     from quorate.data.files.files import files as files
     from quorate.data.loading import loader as loader
     from quorate.data.loading import shard as shard
+    from quorate.launch.worker.checked_pattern import CheckedPattern as CheckedPattern
     from quorate.launch.worker.checkpoints import load as load
     from quorate.launch.worker.checkpoints import save as save
     from quorate.launch.worker.join import join as join
@@ -45,10 +48,12 @@ if TYPE_CHECKING:
     from quorate.train.privacy import privacy_spent as privacy_spent
 
 __all__ = [
+    "CheckedPattern",
     "DistributedOptimizer",
     "Experts",
     "World",
     "adversarial",
+    "attention",
     "branches",
     "distribute",
     "files",
@@ -71,6 +76,7 @@ __all__ = [
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "sparse_attention",
     "strategies",
     "sync_batch_norm",
     "tensor_plan",
@@ -83,6 +89,7 @@ _PLACES = {
     "load": "quorate.launch.worker.checkpoints",
     "save": "quorate.launch.worker.checkpoints",
     "log": "quorate.launch.worker.recording",
+    "CheckedPattern": "quorate.launch.worker.checked_pattern",
     "Experts": "quorate.sharding.experts",
     "World": "quorate.launch.worker.world",
     "distribute": "quorate.train.distribute",
@@ -103,10 +110,11 @@ _PLACES = {
     "schedule": "quorate.train.example_schedule",
     "loader": "quorate.data.loading",
     "shard": "quorate.data.loading",
+    "sparse_attention": "quorate.attention.sparse",
     "files": "quorate.data.files.files",
 }
 
-_PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")}
+_PACKAGES = {name: f"quorate.{name}" for name in ("attention", "launch", "optim", "report", "strategies")}
 """Subpackages of the public API; `launch` and `report` are also callable."""
 
 

@@ -72,7 +72,7 @@ def test_every_option_of_every_verb_is_there(pages: dict[str, str]) -> None:
 
 def test_every_setting_is_there_once_by_family(pages: dict[str, str]) -> None:
     parts = {part.partition("\n")[0]: part for part in pages["settings.md"].split("\n## ")[1:]}
-    assert list(parts) == ["Strategies", "Codecs", "Rules", "Workloads"]
+    assert list(parts) == ["Strategies", "Codecs", "Rules", "Patterns", "Workloads"]
     common = parts["Strategies"].partition("\n### ")[0]
     for family in ("strategies", "workloads", "codecs", "rules"):
         for name in registry(family):

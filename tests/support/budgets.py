@@ -30,6 +30,7 @@ BUDGETS = {
     "release": 6,
     "soak": 30,
     "unit/aggregation": 12,
+    "unit/attention": 12,
     "unit/buckets": 8,
     "unit/codecs": 10,
     "unit/checkpoint": 38,

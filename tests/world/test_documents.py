@@ -57,6 +57,7 @@ SUPPLIED = {
     "batch": "batch = next(iter(loader))",
     "loss": "loss = loss_of(model, batch)",
     "epochs": "epochs = 2",
+    **{name: f"{name} = torch.randn(1, 4, 4096, 16)" for name in "qkv"},
     "generate": "def generate(model):\n    return model(torch.ones(1, 4))",
 }
 """What a block may use without making it, and what is put there."""

@@ -87,6 +87,11 @@ def ends_of(world: Any) -> list[str | int]:
         middle = sent[operation]
         result.sum().backward()
         found += [middle - before, sent[operation] - middle]
+    for by in ("heads", "ring"):
+        call: Any = {"pattern": "window:width=2,block=2", "is_causal": True}
+        result = quorate.sequence_attention(here, here, here, by=by, **call)
+        wanted = together.piece(quorate.sparse_attention(x, x, x, **call), 2)
+        found.append(int((result - wanted).abs().max() > 1e-6))
     return found
 
 
@@ -105,7 +110,8 @@ REFUSED = (
 
 
 def test_what_is_refused_and_what_is_sent() -> None:
-    *refused, forward, backward, forward_ring, backward_ring = run_real_world(2, ends_of, 60.0)[0]
+    *refused, forward, backward, forward_ring, backward_ring, by_heads, by_ring = run_real_world(2, ends_of, 60.0)[0]
+    assert by_heads == by_ring == 0, "sparse attention of pieces is that of the sequence"
     for told, words in zip(refused, REFUSED, strict=True):
         assert words in str(told)
     whole_bytes = 2 * 6 * 8 * 4 * 4

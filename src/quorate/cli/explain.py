@@ -1,7 +1,7 @@
 """`quorate explain`: the card of one name, of any family. Imports none of what it explains.
 
-Only the file of a strategy is run. With -n a topology is drawn and measured, which loads numpy, and of a reducer the
-steps are shown.
+Only the file of a strategy is run. With -n a topology is drawn and measured, which loads numpy, of a reducer the steps
+are shown, and an attention pattern is drawn, which loads torch.
 
 A card is read from the source of what the name stands for. The documentation of a strategy's file has sections. Each
 begins a line with its title and a colon, and goes on to the next title:
@@ -30,7 +30,7 @@ from typing import Annotated, Any
 import typer
 
 from quorate.cli.listing import FAMILIES, registry
-from quorate.cli.names import known_as, unknown_name
+from quorate.cli.names import folded, known_as, unknown_name
 from quorate.cli.pictures import Picture, picture
 from quorate.cli.scripts import check_script, is_file
 from quorate.cli.tables import text_table, text_width, wrapped
@@ -49,11 +49,13 @@ _TYPES = {
     "float": "number",
     "str": "text",
     "tuple[str, ...]": "list",
+    "tuple[int, ...]": "list of whole numbers",
     "None": "null",
 }
 _SET_BY = {
     "workload": "--workload-set SETTING=VALUE",
     "topology": "NAME:SETTING=VALUE",
+    "attention pattern": "NAME:SETTING=VALUE",
 }
 """By kind, how settings are set if not by `--set SETTING=VALUE`."""
 _LABELS = {
@@ -77,6 +79,8 @@ _FLAGS = {
 }
 """Label and words of class variables, by name and value."""
 
+_SPARSE_ATTENTION = "sparse-attention"
+"""The name of all attention patterns; it stands for the most usual one."""
 _TITLE = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*", re.MULTILINE)
 _RAISES = re.compile(r"(?:^|\n)Raises `(?:.+\n?)+")
 """A paragraph for those who call the class."""
@@ -88,7 +92,10 @@ def explain(
     workers: Annotated[
         int | None,
         typer.Option(
-            "-n", "--workers", help="Draw a topology or an all-reduce for this number of workers.", metavar="N"
+            "-n",
+            "--workers",
+            help="Draw a topology or an all-reduce for this number of workers, a pattern for this number of blocks.",
+            metavar="N",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of cards.")] = False,
@@ -96,9 +103,12 @@ def explain(
     """Explain one name: its idea, its cost, when it loses, what happens under faults, its settings, the paper.
 
     For a topology (such as random:degree=3), -n draws the graph and says how fast it mixes. For an all-reduce
-    algorithm, -n shows who sends what to whom in each step, and the cost. A name that is both shows both.
+    algorithm, -n shows who sends what to whom in each step, and the cost. A name that is both shows both. For a pattern
+    of sparse attention (such as window:width=5), -n draws its blocks.
     """
     head, colon, settings = name.partition(":")
+    if folded(head) == folded(_SPARSE_ATTENTION):
+        head = "longformer"
     name = f"{known_as(head, *FAMILIES)}{colon}{settings}"
     cards = cards_of(name.partition(":")[0])
     width = text_width()
@@ -107,7 +117,8 @@ def explain(
         pictures = [picture(card.kind, name, workers, width) for card in cards]
         if not any(pictures):
             raise ConfigurationError(
-                f'-n draws topologies and all-reduce algorithms; "{name}" is a {cards[0].kind}, which has no picture'
+                f"-n draws topologies, all-reduce algorithms and attention patterns; "
+                f'"{name}" is a {cards[0].kind}, which has no picture'
             )
     if as_json:
         objects = [
@@ -210,7 +221,7 @@ def default_in_words(written: str) -> str:
     value = _value(written)
     if isinstance(value, str):
         return value or '""'
-    return json.dumps(value) if value is None or isinstance(value, bool) else written
+    return json.dumps(value) if value is None or isinstance(value, bool | tuple) else written
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:

@@ -23,6 +23,7 @@ FAMILIES = {
     "codecs": "quorate.codecs:codecs",
     "reducers": "quorate.means:reducers",
     "rules": "quorate.aggregation:rules",
+    "patterns": "quorate.attention.names:patterns",
 }
 """The families of names, in the order they are shown, and where their registries lie."""
 
@@ -56,7 +57,7 @@ def list_names(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List all names: strategies, baselines, workloads, traces, topologies, codecs, reducers, rules."""
+    """List all names: strategies, baselines, workloads, traces, topologies, codecs, reducers, rules, patterns."""
     if family is not None and family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     shown = {name: _summaries(registry(name)) for name in FAMILIES if family in (None, name)}

@@ -1,4 +1,4 @@
-"""The picture of `quorate explain NAME -n 4`: the graph of a topology, or the steps of an all-reduce."""
+"""The picture of `quorate explain NAME -n 4`: a topology's graph, steps of an all-reduce, or blocks of attention."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _BESIDE = 12
 """Characters beside the columns of a picture."""
 _EVERY, _MORE, _NEVER, _OWN = "*", "+", ".", "\\"
 
+_DIRECTIONS = ("both directions", "causal")
+
 MOST_TOLD = 1024
 _LATENCY, _BANDWIDTH = 50e-6, 1.25e9
 """Latency (s) and bandwidth (bytes/s) of the links in the figures: the defaults of virtual workers."""
@@ -52,6 +54,9 @@ def picture(kind: str, text: str, workers: int, width: int) -> Picture | None:
     if kind == "topology":
         graph = drawn(text, workers)
         return Picture(list(lines(graph, width)), {"graph": asdict(graph)})
+    if kind == "attention pattern":
+        blocks = drawn_blocks(text, workers)
+        return Picture(list(lines_of_blocks(text, blocks)), {"blocks": blocks})
     steps = drawn_steps(text, workers) if kind == "reducer" else None
     return None if steps is None else Picture(list(lines_of_steps(steps, width)), {"steps": asdict(steps)})
 
@@ -249,6 +254,34 @@ def _table(drawn: DrawnSteps, steps: tuple[tuple[Sent, ...], ...], width: int) -
 def _cell(sent: Sent) -> str:
     first, last = sent.pieces[0], sent.pieces[-1]
     return f"{'+' if sent.adds else '='}{first if first == last else f'{first}-{last}'}>{sent.to}"
+
+
+def drawn_blocks(text: str, count: int) -> dict[str, list[str]]:
+    """Return lines of text by direction: `#` for each block of keys (column) of a block of queries (row).
+
+    Raises `ConfigurationError` for a number of blocks that no screen shows, and for a wrong setting.
+    """
+    from quorate.attention.pattern import block_mask, pattern_of
+
+    if not 1 <= count <= MOST_DRAWN:
+        raise ConfigurationError(f"-n is {count}; a pattern can be drawn for 1 to {MOST_DRAWN} blocks")
+    masks = {words: block_mask(pattern_of(text), count, words == "causal", 0, 0, 1)[0] for words in _DIRECTIONS}
+    return {words: ["".join(".#"[seen] for seen in row) for row in mask.tolist()] for words, mask in masks.items()}
+
+
+def lines_of_blocks(text: str, blocks: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the pictures side by side, and the share of blocks in each."""
+    count = len(blocks["causal"])
+    yield f"{text}: the blocks of keys (columns) of {count} blocks of queries (rows), in head 0 of layer 0"
+    yield ""
+    wide = max(count, *map(len, _DIRECTIONS))
+    yield "  " + "   ".join(f"{words:<{wide}}" for words in _DIRECTIONS).rstrip()
+    for row in zip(*blocks.values(), strict=True):
+        yield "  " + "   ".join(f"{line:<{wide}}" for line in row).rstrip()
+    yield ""
+    shares = [sum(line.count("#") for line in lines) / count**2 for lines in blocks.values()]
+    dense = (count + 1) / (2 * count)
+    yield f"  {shares[0]:.0%} of all blocks; causal {shares[1]:.0%}, where dense attention has {dense:.0%}"
 
 
 def _figure(value: float) -> str:

@@ -35,11 +35,14 @@ def settings_for(declared: type, raw: Mapping[str, object], label: str | None = 
 
 
 def written_settings(text: str, kind: str) -> tuple[str, dict[str, object]]:
-    """Parse `name:key=value,key=value` into the name and the settings; semicolons separate them as well, where commas
-    separate other things. `kind` is the noun for the name in the `ConfigurationError` for any other text."""
+    """Parse `name:key=value,key=value` into the name and the settings. Raises `ConfigurationError` for any other text.
+
+    Semicolons separate settings as well, where commas separate other things; commas in brackets separate the items of a
+    list. `kind` is the noun for the name in the error.
+    """
     name, _, rest = text.partition(":")
     raw: dict[str, object] = {}
-    for piece in filter(None, re.split("[,;]", rest)):
+    for piece in filter(None, re.split(r"[,;](?![^\[]*\])", rest)):
         key, equals, value = piece.partition("=")
         if not equals:
             raise ConfigurationError(

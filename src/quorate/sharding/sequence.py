@@ -18,8 +18,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from quorate.attention.pattern import AnyPattern, pattern_of
+from quorate.attention.sparse import attention_of_heads
 from quorate.core.errors import ConfigurationError, Mismatch, unknown
 from quorate.sharding.bits import digest_of_inputs
+from quorate.sharding.sparse_pieces import attention_of_pieces
 from quorate.sharding.tensor.activations import Together, summed
 from quorate.wire import current
 
@@ -96,6 +99,9 @@ def sequence_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     by: Literal["heads", "ring"] = "heads",
+    pattern: AnyPattern | None = None,
+    documents: Tensor | Sequence[int] | None = None,
+    layer: int = 0,
 ) -> Tensor:
     """Compute `torch.nn.functional.scaled_dot_product_attention` of sequences that workers hold in pieces.
 
@@ -112,6 +118,10 @@ def sequence_attention(
         enable_gqa: Whether several heads of queries share one of keys and values.
         by: "heads" redistributes heads among the workers; with "ring" keys and values circulate instead (Liu et al.
             2023, arXiv 2310.01889), for any number of heads, without masks and dropout.
+        pattern: The blocks of keys that count, as in `quorate.sparse_attention`; None: all. With "ring" each worker
+            sends others only the blocks that their queries need. Masks of padding and dropout count there, too.
+        documents: Lengths or numbers of documents in the full sequence, as in `quorate.sparse_attention`.
+        layer: The number of the layer, on which random patterns depend.
 
     Returns:
         The attention, a tensor of the shape of `query` with the head size of `value`.
@@ -119,11 +129,12 @@ def sequence_attention(
     Raises:
         ConfigurationError: The number of heads is no multiple of the workers (except with "ring"), or that of queries
             no multiple of that of keys. Also if key and value are of another sequence, or if there is a mask or dropout
-            with "ring".
+            with "ring", and for an unknown pattern, or documents without a pattern.
 
     Cost: query, key, value and result have B bytes each and all heads. On T workers each worker sends 4 (T - 1) / T^2 B
     forward, in two all-to-alls, and as much backward. With "ring", for keys and values of B bytes each, 2 (T - 1) / T B
-    forward and 2 (2 T - 1) / T B backward, in T steps each.
+    forward and 2 (2 T - 1) / T B backward, in T steps each. With a pattern, the keys and values that others need
+    forward, and as many numbers backward, in one all-to-all each.
 
     Example:
         >>> q = k = v = torch.randn(1, 2, 5, 4)
@@ -133,25 +144,38 @@ def sequence_attention(
     here = _here()
     together, here.has_attended = here.together, True
     usual: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    if pattern is None and documents is not None:
+        raise ConfigurationError('documents need a pattern; pass pattern="dense" for dense attention inside each')
+    blocks = None if pattern is None else pattern_of(pattern)
+    sparse: dict[str, Any] = {"documents": documents, "layer": layer}
     if together is None:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, **usual)
+        if blocks is None:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask, **usual)
+        return attention_of_heads(query, key, value, blocks, attn_mask, **usual, **sparse)
     every = {"query": query, "key": key, "value": value}
     _check(every, together.size if by == "heads" else 1, enable_gqa=enable_gqa)
     if by not in ("heads", "ring"):
         raise unknown("way of attention to pieces", str(by), ("heads", "ring"))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    if by == "ring" and blocks is not None:
+        return attention_of_pieces(
+            query, key, value, together, blocks, attn_mask, dropout_p, is_causal=is_causal, scale=factor, **sparse
+        )
     if by == "ring":
         if attn_mask is not None or dropout_p:
             raise ConfigurationError('by="ring" does not support attn_mask and dropout_p; by="heads" supports both')
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
         return ring_attention(query, key, value, together, is_causal=is_causal, scale=factor)
     mixed = torch.cat([x.unflatten(HEADS, (together.size, -1)) for x in every.values()], HEADS)
     heads = mixed.shape[HEADS]
     whole, lengths = _turned(mixed.flatten(HEADS - 1, HEADS), together, HEADS, [heads] * together.size, POSITIONS)
     q, k, v = whole.split([x.shape[HEADS] // together.size for x in every.values()], HEADS)
     length = whole.shape[POSITIONS]
-    attended = F.scaled_dot_product_attention(
-        q, k, v, _own_mask(attn_mask, length, query.shape[HEADS], together), **usual
-    )
+    mask = _own_mask(attn_mask, length, query.shape[HEADS], together)
+    if blocks is None:
+        attended = F.scaled_dot_product_attention(q, k, v, mask, **usual)
+    else:
+        first = together.rank * q.shape[HEADS]
+        attended = attention_of_heads(q, k, v, blocks, mask, **usual, **sparse, first_head=first)
     of_each = [attended.shape[HEADS]] * together.size
     return _turned(attended, together, POSITIONS, lengths, HEADS, of_each)[0]
 

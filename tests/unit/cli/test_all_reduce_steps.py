@@ -76,9 +76,9 @@ def test_reducers_are_listed_and_say_everything_about_themselves() -> None:
 
 
 def test_what_has_no_steps_is_not_drawn() -> None:
-    found = said("explain", "dense", "-n", "4")
+    found = said("explain", "gather", "-n", "4")
     assert isinstance(found.exception, ConfigurationError)
-    assert '"dense" is a reducer, which has no picture' in str(found.exception)
+    assert '"gather" is a reducer, which has no picture' in str(found.exception)
 
 
 @pytest.mark.parametrize("workers", [0, 1025])

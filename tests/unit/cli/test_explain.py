@@ -290,3 +290,15 @@ for arguments in {calls!r}:
 """
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+def test_a_pattern_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    explain("sparse-attention", 5)
+    text = capsys.readouterr().out
+    assert text.startswith("longformer (attention pattern)")
+    assert "  ###..             ##...\n" in text
+    explain("window:width=1", 3, as_json=True)
+    (card,) = json.loads(capsys.readouterr().out)
+    assert card["blocks"]["causal"] == ["#..", ".#.", "..#"]
+    with pytest.raises(ConfigurationError, match="-n is 65; a pattern can be drawn for 1 to 64 blocks"):
+        explain("window", 65)

@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
         (["run"], "missing argument 'SCRIPT'"),
         (
             ["list", "people"],
-            'unknown family "people". Known: baselines, codecs, reducers, rules, strategies, topologies, traces, ',
+            'unknown family "people". Known: baselines, codecs, patterns, reducers, rules, strategies, topologies, ',
         ),
         (["bogus"], "no such command 'bogus'"),
     ],
@@ -115,7 +115,17 @@ def test_help_names_the_verbs(folder: Path) -> None:
 
 def test_every_name_is_listed_with_its_line(folder: Path) -> None:
     listed = json.loads(quorate(folder, "list", "--json").stdout)
-    families = {"strategies", "baselines", "workloads", "traces", "topologies", "codecs", "reducers", "rules"}
+    families = {
+        "strategies",
+        "baselines",
+        "workloads",
+        "traces",
+        "topologies",
+        "codecs",
+        "reducers",
+        "rules",
+        "patterns",
+    }
     assert set(listed) == families
     assert "all-reduce" in listed["strategies"]
     assert all(summary for names in listed.values() for summary in names.values())

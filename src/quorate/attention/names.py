@@ -1,0 +1,20 @@
+"""The names of attention patterns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorate.core.registry import Registry
+
+patterns: Registry[Any] = Registry(
+    "attention pattern",
+    {
+        "bigbird": "quorate.attention.patterns:BigBird",
+        "dense": "quorate.attention.patterns:Dense",
+        "fixed": "quorate.attention.patterns:Fixed",
+        "longformer": "quorate.attention.patterns:Longformer",
+        "strided": "quorate.attention.patterns:Strided",
+        "variable": "quorate.attention.patterns:Variable",
+        "window": "quorate.attention.patterns:Window",
+    },
+)
