@@ -40,7 +40,6 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
     """Return this worker's call, with `choices`; without learning rates and other options (`compare_options`)."""
     plain, groups, kind = replica.plain, replica.optimizer.param_groups, type(strategy)
     settings = {field.name: _plain(getattr(strategy, field.name)) for field in dataclasses.fields(strategy)}
-    names = {id(x): name for name, x in (*replica.model.named_parameters(), *replica.model.named_buffers())}
     arguments = {
         "the optimizer": f"{plain.__module__}.{plain.__qualname__}",
         "the strategy": f"{kind.__module__}.{kind.__qualname__}",
@@ -48,7 +47,14 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
         **choices,
         "the number of parameter groups": len(groups),
     }
-    tensors = {
+    return Call(arguments, tensors_of(replica))
+
+
+def tensors_of(replica: Replica) -> dict[str, list[str]]:
+    """Return each parameter and buffer in words, by kind."""
+    groups = replica.optimizer.param_groups
+    names = {id(x): name for name, x in (*replica.model.named_parameters(), *replica.model.named_buffers())}
+    return {
         "parameter": _laid_out(replica.layout),
         "place of parameter": _places(replica.layout),
         "parameter of the optimizer": [
@@ -56,7 +62,6 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
         ],
         "further tensor of the model": [_in_words(x, names) for x in beside(replica.model, replica.every)],
     }
-    return Call(arguments, tensors)
 
 
 def _laid_out(layout: Layout) -> list[str]:
