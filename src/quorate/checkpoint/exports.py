@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.participants import Distributed, Trained, set_steps
-from quorate.checkpoint.restoring import give_ranks_of
+from quorate.checkpoint.restoring import give_forms_of
 from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.data.context import data_context
 from quorate.wire.current import Place
@@ -174,7 +174,7 @@ def _take(entry: Distributed, extras: Mapping[str, Any], saved: dict[str, Any], 
         if all(isinstance(key, str) and key.startswith(wrapper) for key in model):
             model = {key.removeprefix(wrapper): x for key, x in model.items()}
     try:
-        give_ranks_of(entry, model)
+        give_forms_of(entry, model)
         if entry.coordinates is None:
             entry.model.load_state_dict(model)
             if optimizer is not None:

@@ -45,7 +45,7 @@ from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
 from quorate.data.resuming import go_on
-from quorate.replica.factors import give_ranks, ranks_in
+from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.optimizer_state import write_back
 from quorate.rounds.terms import check_change
 from quorate.wire.current import Place
@@ -120,7 +120,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             raise CheckpointError(f'{folder.name} has no optimizer "{entry.name}"; it has {names}')
         if any(entry.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{entry.name}", and the manifest has')
-        give_ranks_of(entry, opened.models[about["model"]][0][0])
+        give_forms_of(entry, opened.models[about["model"]][0][0])
         chosen.append((entry, about, OldStages(about, opened.optimizers[about["optimizer"]], entry)))
     models_of = {id(entry.model): (entry, there, opened.models[about["model"]]) for entry, about, there in chosen[::-1]}
     for entry, there, models in models_of.values():  # before replicas of which each optimizer has a part of the model
@@ -159,10 +159,10 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     return sentences
 
 
-def give_ranks_of(entry: Distributed, tensors: Mapping[str, Tensor]) -> None:
-    """Put weights of the model in two factors where those of a saved model are; see `replica.factors`."""
-    ranks = {} if entry.coordinates is not None else ranks_in(tensors)
-    if give_ranks(entry.model, ranks, [entry.optimizer]):
+def give_forms_of(entry: Distributed, tensors: Mapping[str, Tensor]) -> None:
+    """Give weights of the model the forms that they have in a saved model: see `replica.forms`."""
+    forms = {} if entry.coordinates is not None else forms_in(tensors)
+    if give_forms(entry.model, forms, [entry.optimizer]):
         entry.laid_out()
 
 

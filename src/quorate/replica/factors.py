@@ -1,8 +1,7 @@
-"""Layers in two factors, W = B A, in place of layers with the weight W, and an optimizer that steps on the factors.
+"""Layers in two factors, W = B A, in place of layers with the weight W: parameters `weight_a` (A) and `weight_b` (B).
 
-A layer stays the same object, with the same name, and has parameters `weight_a` (A) and `weight_b` (B). Its `weight` is
-their product. W is a matrix of m rows: the outputs of a linear layer or a convolution (whose other dimensions are n
-columns), or the gates of a recurrent layer. A has r rows and B has r columns; r is the rank.
+W is a matrix of m rows: the outputs of a linear layer or a convolution (whose other dimensions are n columns), or the
+gates of a recurrent layer. A has r rows and B has r columns; r is the rank.
 
 The gradient of A is B^T G, and that of B is G A^T, where G is the gradient of W. So the mean of gradients M that an
 optimizer keeps becomes M_A = B^T M and M_B = M A^T. A mean of squares V becomes V_A = (B * B)^T V and
@@ -13,39 +12,32 @@ Sources: Wang, Agarwal, Papailiopoulos, "Pufferfish", MLSys 2021 (the layers and
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Module, Parameter
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.rnn import RNNBase
 from torch.optim import Optimizer
 
-from quorate.core.errors import CheckpointError
-from quorate.replica.optimizer_state import inner_optimizers
+from quorate.replica.derived import Derived, DerivedRecurrent, step_on_parts, take_place
 from quorate.replica.worker_momentum import WorkerMomentum
 
-_MEANS = frozenset({"momentum_buffer", "exp_avg", "grad_avg"})
-"""State of torch's optimizers that is linear in gradients."""
-_SQUARES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})
-"""State of torch's optimizers that is linear in squares of gradients."""
 _A, _B = "_a", "_b"
 
 Pair = tuple[Tensor, Tensor]
 """The factors A and B of a weight."""
 
 
-class LowRank(Module):
+class LowRank(Derived):
     """The base of layers in two factors; a weight is the product of its factors."""
 
-    def __getattr__(self, name: str) -> Any:
-        parameters = self.__dict__.get("_parameters", {})
-        if f"{name}{_A}" in parameters:
-            return product(parameters[f"{name}{_A}"], parameters[f"{name}{_B}"])
-        return super().__getattr__(name)
+    @staticmethod
+    def derive(tensors: Mapping[str, Tensor | None], name: str) -> Tensor | None:
+        a, b = tensors.get(f"{name}{_A}"), tensors.get(f"{name}{_B}")
+        return None if a is None or b is None else product(a, b)
 
 
 class LowRankLinear(LowRank, nn.Linear):
@@ -79,26 +71,12 @@ class LowRankConv3d(_LowRankConv, nn.Conv3d):
     """A convolution over three dimensions in two factors."""
 
 
-class _LowRankRecurrent(LowRank, RNNBase):
-    """A recurrent layer in two factors, whose gates share A; each forward pass forms its weights, B A, once."""
-
-    def _weights_have_changed(self) -> bool:
-        return False
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
-        try:
-            return super().forward(*inputs, **named)
-        finally:
-            self._flat_weights = []  # they belong to the graph of this pass: copies of the module have none
+class LowRankLSTM(LowRank, DerivedRecurrent, nn.LSTM):
+    """An LSTM in two factors, whose gates share A."""
 
 
-class LowRankLSTM(_LowRankRecurrent, nn.LSTM):
-    """An LSTM in two factors."""
-
-
-class LowRankGRU(_LowRankRecurrent, nn.GRU):
-    """A GRU in two factors."""
+class LowRankGRU(LowRank, DerivedRecurrent, nn.GRU):
+    """A GRU in two factors, whose gates share A."""
 
 
 KINDS: Mapping[type[Module], type[Module]] = {
@@ -151,9 +129,9 @@ def factored(weight: Tensor, rank: int) -> Pair:
 
 
 def empty_factors(weight: Tensor, rank: int) -> Pair:
-    """Return uninitialized factors of `weight`, as `factored` shapes them."""
+    """Return factors of `weight` that are zero, as `factored` shapes them."""
     m, n = weight.shape[0], weight[0].numel()
-    return _shaped(weight, weight.new_empty(rank, n).detach(), weight.new_empty(m, rank).detach())
+    return _shaped(weight, weight.new_zeros(rank, n).detach(), weight.new_zeros(m, rank).detach())
 
 
 def _shaped(weight: Tensor, a: Tensor, b: Tensor) -> Pair:
@@ -170,12 +148,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def factor(module: Module, name: str, pair: Pair) -> tuple[Parameter, Parameter, Parameter]:
     """Put factors in place of the weight `name` of `module`, in place; return the weight and both new parameters."""
-    weight: Parameter = module._parameters[name]  # type: ignore[assignment]
-    if type(module) in KINDS:
-        module.__class__ = KINDS[type(module)]
-    if isinstance(module, RNNBase):
-        module._flat_weights = []
-    del module._parameters[name]
+    weight = take_place(module, name, KINDS)
     a, b = (Parameter(x, requires_grad=weight.requires_grad) for x in pair)
     module.register_parameter(f"{name}{_A}", a)
     module.register_parameter(f"{name}{_B}", b)
@@ -185,109 +158,25 @@ def factor(module: Module, name: str, pair: Pair) -> tuple[Parameter, Parameter,
 def step_on_factors(
     optimizer: Optimizer, weight: Parameter, a: Parameter, b: Parameter, momentum: WorkerMomentum | None = None
 ) -> bool:
-    """Let `optimizer` step on the factors in place of `weight`, with the means that it keeps of gradients.
-
-    `momentum` is that of a worker's own gradients, kept beside the optimizer. Returns False if the state of `weight` is
-    of an unknown kind: that of the factors begins again.
-    """
-    lists: set[int] = set()
-    is_known = True
-    for inside in (optimizer, *inner_optimizers(optimizer).values()):
-        for group in inside.param_groups:
-            if id(group["params"]) not in lists:
-                lists.add(id(group["params"]))
-                _replace(group, weight, a, b)
-        state = inside.state.pop(weight, None)
-        if state:
-            pair = factored_state(state, weight, (a.detach(), b.detach()))
-            is_known &= pair is not None
-            if pair is not None:
-                inside.state[a], inside.state[b] = pair
-    own = None if momentum is None else momentum.own.pop(weight, None)
-    if own is not None:
-        assert momentum is not None
-        m_a, m_b = _of_means(own.m, (a.detach(), b.detach()))
-        for p, m in ((a, m_a), (b, m_b)):
-            momentum.own[p] = copy.copy(own)
-            momentum.own[p].m = m
-    return is_known
+    """Let `optimizer` step on the factors in place of `weight`: see `step_on_parts`."""
+    carry = partial(carried_to_factors, (a.detach(), b.detach()))
+    return step_on_parts(optimizer, weight, {_A: a, _B: b}, carry, momentum)
 
 
-def _replace(group: dict[str, Any], weight: Parameter, a: Parameter, b: Parameter) -> None:
-    place = next((place for place, p in enumerate(group["params"]) if p is weight), None)
-    if place is None:
-        return
-    group["params"][place : place + 1] = [a, b]
-    if names := group.get("param_names"):
-        names[place : place + 1] = [f"{names[place]}{_A}", f"{names[place]}{_B}"]
-
-
-def factored_state(
-    state: Mapping[str, Any], weight: Tensor, pair: Pair
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the state of both factors from that of `weight`; None if it has tensors of an unknown kind."""
-    state_a, state_b = dict[str, Any](), dict[str, Any]()
-    for key, x in state.items():
-        if not isinstance(x, Tensor) or x.shape != weight.shape:
-            if isinstance(x, Tensor) and x.numel() > 1:
-                return None
-            state_a[key], state_b[key] = copy.deepcopy(x), copy.deepcopy(x)
-        elif key in _MEANS:
-            state_a[key], state_b[key] = _of_means(x, pair)
-        elif key in _SQUARES:
-            a, b = (factor.to(x.dtype).square() for factor in pair)
-            state_a[key], state_b[key] = _of_means(x, (a, b))
-        else:
-            return None
-    return state_a, state_b
-
-
-def _of_means(x: Tensor, pair: Pair) -> Pair:
-    """Return B^T X and X A^T, in the shapes of the factors A and B."""
-    a, b = (factor.to(x.dtype).flatten(1) for factor in pair)
-    matrix = x.flatten(1)
+def carried_to_factors(pair: Pair, mean: Tensor, are_squares: bool) -> Pair:
+    """Return B^T M and M A^T of a `mean` M, in the shapes of A and B; of squares with the squares of A and B."""
+    a, b = (x.to(mean.dtype).flatten(1) for x in pair)
+    if are_squares:
+        a, b = a.square(), b.square()
+    matrix = mean.flatten(1)
     return (b.t() @ matrix).view(pair[0].shape).contiguous(), (matrix @ a.t()).view(pair[1].shape).contiguous()
 
 
-def ranks_in(state: Mapping[str, Any]) -> dict[str, int]:
-    """Return the rank of each weight in two factors among the tensors of a model's state, by its name."""
-    ranks = {}
-    for key, b in state.items():
-        a = state.get(f"{key.removesuffix(_B)}{_A}")
-        is_pair = key.endswith(_B) and isinstance(a, Tensor) and isinstance(b, Tensor) and min(a.dim(), b.dim()) > 1
-        name = key.removesuffix(_B)
-        if is_pair and name.rpartition(".")[2].startswith("weight") and state[f"{name}{_A}"].shape[0] == b.shape[1]:
-            ranks[name] = int(b.shape[1])
-    return ranks
-
-
-def give_ranks(model: Module, ranks: Mapping[str, int], optimizers: Collection[Optimizer] = ()) -> list[str]:
-    """Put uninitialized factors of these `ranks` in place of weights, by name; return the names of those replaced.
-
-    Names of weights that are in two factors already, or that `model` lacks, are left out: loading the state then says
-    what differs. Raises `CheckpointError` for a layer that cannot be in two factors.
-    """
-    replaced = []
-    for name, rank in ranks.items():
-        path, _, key = name.rpartition(".")
-        module = dict(model.named_modules()).get(path)
-        if module is None or key not in module._parameters or is_factored(module, key):
-            continue
-        if key not in weights_of(module) or not 0 < rank <= full_rank(module._parameters[key]):
-            raise CheckpointError(f"{name} is in two factors of rank {rank} in the file, and cannot be in the model")
-        pair = empty_factors(module._parameters[key], rank)
-        weight, a, b = factor(module, key, pair)
-        for optimizer in optimizers:
-            step_on_factors(optimizer, weight, a, b)
-        replaced.append(name)
-    return replaced
-
-
-def singular_share(weight: Tensor) -> float:
+def stable_rank(weight: Tensor) -> float:
     """Return the stable rank of `weight`, ||W||_F^2 / s^2, where s is its largest singular value.
 
     Source: Wang, Agarwal, U-chupala, Tanaka, Xing, Papailiopoulos, "Cuttlefish", MLSys 2023. Cost: 30 products with a
-    vector.
+    vector, and as many with the transpose.
     """
     matrix = weight.detach().flatten(1).float()
     x = matrix.t() @ matrix.sum(1)
@@ -298,7 +187,7 @@ def singular_share(weight: Tensor) -> float:
     return float(matrix.square().sum()) / largest if largest else 0.0
 
 
-def shares_of(sizes: Mapping[str, float], ranks: Sequence[int]) -> dict[str, int]:
+def assigned(sizes: Mapping[str, float], ranks: Sequence[int]) -> dict[str, int]:
     """Return the rank that computes each task, by its size: the largest first, to the one with the least so far."""
     load, owners = dict.fromkeys(ranks, 0.0), {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):

@@ -11,16 +11,14 @@ Papailiopoulos, "Cuttlefish", MLSys 2023 (the stable rank). The momentum, which 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatch
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import Distributed, trained
+from quorate.checkpoint.participants import Distributed
 from quorate.core.callable_module import let_call
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
@@ -29,20 +27,19 @@ from quorate.means.equal_replicas import copy_tensors
 from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
 from quorate.replica.factors import (
     Pair,
+    assigned,
     empty_factors,
     factor,
     factored,
     full_rank,
-    give_ranks,
-    is_factored,
-    ranks_in,
-    shares_of,
-    singular_share,
     size_at,
+    stable_rank,
     step_on_factors,
     weights_of,
 )
-from quorate.train.loop import Loop, loops_of
+from quorate.replica.forms import forms_in, give_forms
+from quorate.shrink.weights import Weight, check_patterns, entry_of, loop_of, matching, weights_in
+from quorate.train.loop import Loop
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.survivors import surviving_replicas
@@ -51,31 +48,6 @@ SETTLED = 0.02
 """The relative change of the stable rank of a weight, between two measurements, below which it has settled."""
 _LEAST_SHARE = 1 / 5
 """The least rank by the stable rank, as a share of the full one: that of Cuttlefish."""
-_WORDS = "low_rank() replaces its layers"
-
-
-@dataclass(frozen=True)
-class Weight:
-    """One weight of a model that can be in two factors."""
-
-    name: str
-    module: Module
-    key: str
-    """The name in `module`."""
-    is_inside: bool
-    """Whether it is neither the first nor the last weight of the model."""
-
-    @property
-    def parameter(self) -> Parameter:
-        """The weight, while it is not in two factors."""
-        parameter = self.module._parameters[self.key]
-        assert parameter is not None
-        return parameter
-
-    @property
-    def is_factored(self) -> bool:
-        """Whether it is in two factors."""
-        return is_factored(self.module, self.key)
 
 
 class LowRank(StepObserver):
@@ -101,20 +73,21 @@ class LowRank(StepObserver):
         self._first: dict[str, float] = {}
         self._before: dict[str, float] = {}
         """Stable ranks at the first and at the newest measurement."""
-        self._check_layers()
+        check_patterns(self._weights(), layers)
+        if not self._chosen() and all(weight.is_plain for weight in self._weights()):
+            raise ConfigurationError(
+                "low_rank() would make no layer smaller without the first and the last one; pass a smaller rank, or "
+                "name layers in `layers`"
+            )
         if self._settles:
-            self._first = self._before = {weight.name: singular_share(weight.parameter) for weight in self._chosen()}
+            self._first = self._before = {weight.name: stable_rank(weight.parameter) for weight in self._chosen()}
         self.due = every if at == "settled" else at
-
-    @property
-    def _loop(self) -> Loop | None:
-        return next((loop for loop in loops_of(self._place) if loop.worker.name == self.optimizer), None)
 
     def begin(self) -> None:
         """Make the switch now if it is due, or wait for it."""
         if not self._settles and self._entry.step >= self.due:
             self.step_ended()
-        elif self._loop is None:
+        elif loop_of(self._place, self._entry) is None:
             self._entry.optimizer.register_step_post_hook(lambda *_: self._stepped_alone())
         else:
             observers(self._place).add(self)
@@ -124,54 +97,41 @@ class LowRank(StepObserver):
             self.step_ended()
 
     def step_ended(self) -> None:
-        loop = self._loop
+        loop = loop_of(self._place, self._entry)
         self.due = self._entry.step + self._every if self._settles else NEVER
         if not self._chosen():  # a checkpoint has brought the factors
             self.due = NEVER
-            self.ranks = {weight.name: _rank_of(weight) for weight in self._weights() if weight.is_factored}
+            self.ranks = {name: form["rank"] for name, form in self._forms().items() if "rank" in form}
         elif loop is None:
             self._switch_if_settled(None)
         else:
-            loop.relayout.replace(lambda: self._switch_if_settled(loop), _WORDS)
+            loop.relayout.replace(lambda: self._switch_if_settled(loop), "low_rank() replaces its layers")
+
+    def _forms(self) -> Mapping[str, Mapping[str, int]]:
+        return forms_in(self._entry.model.state_dict())
 
     # -- the choice
 
     def _weights(self) -> list[Weight]:
-        return list(_weights_in(self._entry))
-
-    def _check_layers(self) -> None:
-        """Raise `ConfigurationError` for patterns that match no layer, and where no layer would become smaller."""
-        names = [weight.name for weight in self._weights()]
-        for pattern in self._layers or ():
-            if not any(_matches(name, pattern) for name in names):
-                known = ", ".join(name.rpartition(".")[0] or name for name in names) or "none"
-                raise ConfigurationError(f'layers has "{pattern}", and the layers that can be factored are: {known}')
-        if not self._chosen() and not any(weight.is_factored for weight in self._weights()):
-            raise ConfigurationError(
-                "low_rank() would make no layer smaller without the first and the last one; pass a smaller rank, or "
-                "name layers in `layers`"
-            )
+        return list(weights_in(self._entry.model, weights_of, self._entry.parameters))
 
     def _chosen(self) -> list[Weight]:
         """Return the weights to be replaced, without those that are in two factors already."""
-        plain = [weight for weight in self._weights() if not weight.is_factored]
-        if self._layers is not None:
-            return [weight for weight in plain if any(_matches(weight.name, pattern) for pattern in self._layers)]
-        return [
-            weight
-            for weight in plain
-            if weight.is_inside
-            and size_at(weight.parameter, self._rank_for(weight.parameter)) < weight.parameter.numel()
-        ]
+        plain = [weight for weight in self._weights() if weight.is_plain]
+        return [w for w in matching(plain, self._layers) if self._layers is not None or self._becomes_smaller(w)]
 
-    def _rank_for(self, weight: Parameter, stable_growth: float | None = None) -> int:
-        """Return the rank: as it was chosen, or the full one times the growth of the stable rank since the start."""
+    def _becomes_smaller(self, weight: Weight) -> bool:
+        p = weight.parameter
+        return weight.is_inside and size_at(p, self._rank_for(p)) < p.numel()
+
+    def _rank_for(self, weight: Parameter, growth: float | None = None) -> int:
+        """Return the rank: as it was chosen, or the full one times the `growth` of the stable rank since the start."""
         full = full_rank(weight)
         if self._rank is not None:
             return min(self._rank, full)
         share = self._share if self._share is not None else _LEAST_SHARE
-        if self._share is None and stable_growth is not None:
-            share = min(1.0, max(_LEAST_SHARE, stable_growth))
+        if self._share is None and growth is not None:
+            share = min(1.0, max(_LEAST_SHARE, growth))
         return max(1, math.ceil(share * full - 1e-9))
 
     # -- the switch, while all workers are paused with equal replicas
@@ -180,7 +140,7 @@ class LowRank(StepObserver):
         chosen = self._chosen()
         growth: dict[str, float] = {}
         if self._settles:
-            now = {weight.name: singular_share(weight.parameter) for weight in chosen}
+            now = {weight.name: stable_rank(weight.parameter) for weight in chosen}
             before, self._before = self._before, now
             if any(abs(now[name] - before.get(name, math.inf)) > SETTLED * now[name] for name in now):
                 return False
@@ -252,48 +212,37 @@ def low_rank(
         {'0.weight': 1}
     """
     place = current.here()
-    entry = next((entry for entry in trained(place).optimizers.values() if entry.optimizer is optimizer), None)
-    if entry is None:
-        raise ConfigurationError("low_rank() takes an optimizer that quorate.distribute has returned")
-    if entry.coordinates is not None:
-        raise ConfigurationError(
-            "low_rank() needs a model that each worker holds completely, and this one is in shards; factor it before "
-            "quorate.parallelize, or train it without shards"
-        )
-    if entry.worker is None and place.wire.max_size > 1:
-        raise ConfigurationError("low_rank() needs a strategy of Quorate, and this run is a baseline of a comparison")
-    _check(rank, share, layers, at, every)
+    entry = entry_of(place, optimizer, "low_rank()")
+    _check(rank, share, at, every)
     switch = LowRank(place, entry, rank=rank, share=share, layers=layers, at=0 if at is None else at, every=every)
     switch.begin()
     return switch
 
 
 def shape_like(model: Module, state: Mapping[str, Tensor]) -> list[str]:
-    """Put uninitialized factors into `model` where a saved `state` of it has factors; return the names of the weights.
+    """Give the weights of `model` the forms that they have in a saved `state`, and return the names of those changed.
 
     Args:
         model: A model as it was built, for `model.load_state_dict(state)` afterwards.
-        state: The tensors of a model after `low_rank`, by name.
+        state: The tensors of a model after `low_rank` or `cluster`, by name.
 
     Raises:
-        CheckpointError: A layer of `model` cannot have the factors of `state`.
+        CheckpointError: A layer of `model` cannot have the form of `state`.
 
     Example:
         >>> quorate.shrink.shape_like(model, model.state_dict())
         []
     """
-    return give_ranks(model, ranks_in(state))
+    return give_forms(model, forms_in(state))
 
 
-def _check(rank: object, share: object, layers: object, at: object, every: object) -> None:
+def _check(rank: object, share: object, at: object, every: object) -> None:
     if (rank is None) == (share is None) and not (at == "settled" and rank is None):
         raise ConfigurationError('low_rank() takes either rank or share; with at="settled" both may be left out')
     if rank is not None and not _is_count(rank, 1):
         raise ConfigurationError(f"rank is a whole number of at least 1, not {rank!r}")
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
         raise ConfigurationError(f"share is a number above 0 and at most 1, not {share!r}")
-    if isinstance(layers, str) or not (layers is None or all(isinstance(name, str) for name in _listed(layers))):
-        raise ConfigurationError(f"layers is a list of names or patterns, not {layers!r}")
     if not (at is None or at == "settled" or _is_count(at, 0)):
         raise ConfigurationError(f'at is a number of steps, "settled" or None, not {at!r}')
     if not _is_count(every, 1):
@@ -302,36 +251,6 @@ def _check(rank: object, share: object, layers: object, at: object, every: objec
 
 def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _listed(value: object) -> Sequence[object]:
-    return value if isinstance(value, list | tuple) and value else [None]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch(name, pattern) or fnmatch(name.rpartition(".")[0], pattern)
-
-
-def _weights_in(entry: Distributed) -> Iterator[Weight]:
-    """Yield the trained weights of the optimizer that can be, or are, in two factors, and belong to one layer."""
-    model, own = entry.model, {id(p) for p in entry.parameters}
-    names = [name for name, p in model.named_parameters() if p.dim() > 1]
-    ends = {name.removesuffix("_a").removesuffix("_b") for name in (*names[:1], *names[-1:])}
-    counts: dict[int, int] = {}
-    for _, p in model.named_parameters(remove_duplicate=False):
-        counts[id(p)] = counts.get(id(p), 0) + 1
-    for path, module in model.named_modules():
-        for key in weights_of(module):
-            p = module._parameters[f"{key}_a" if is_factored(module, key) else key]
-            if p is not None and id(p) in own and p.requires_grad and counts[id(p)] == 1:
-                name = f"{path}.{key}" if path else key
-                yield Weight(name, module, key, name not in ends)
-
-
-def _rank_of(weight: Weight) -> int:
-    a = weight.module._parameters[f"{weight.key}_a"]
-    assert a is not None
-    return int(a.shape[0])
 
 
 def _factors(
@@ -345,7 +264,7 @@ def _factors(
     pairs: dict[str, Pair] = {}
     while missing := [name for name in weights if name not in pairs]:
         members = range(wire.size) if group is None else sorted(group.members - wire.dead)
-        owners = shares_of({name: sizes[name] for name in missing}, list(members))
+        owners = assigned({name: sizes[name] for name in missing}, list(members))
         own = {name: factored(weights[name], ranks[name]) for name in missing if owners[name] == wire.rank}
         if group is None:
             for root in members:

@@ -65,7 +65,7 @@ from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
-from quorate.train.relayout import take_ranks
+from quorate.train.relayout import take_forms
 from quorate.train.schedules import follow
 from quorate.train.serving import serve, serves_only
 from quorate.train.step_weight import Weight
@@ -217,7 +217,7 @@ def distribute(
     override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
     channel = str(override.optimizers + 1) if name is None else name
     if spread is None:
-        take_ranks(place, channel, model, optimizer)
+        take_forms(place, channel, model, optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if spread is None:
         check_plain(model, parameters)

@@ -23,7 +23,7 @@ from quorate.core.resize import laws_of
 from quorate.core.vectors import digest_of
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import copy_tensors
-from quorate.replica.factors import give_ranks, ranks_in
+from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.replica import Replica
 from quorate.train.same_call import compare_layouts
 from quorate.train.survivors import agree_on_buffers
@@ -135,9 +135,9 @@ class Relayout:
         worker.lay_out()
         worker.refresh_call()
         self._continue()
-        ranks = ranks_in(self._replica.model.state_dict())
-        if ranks:  # for newcomers, which build the model as it was at first
-            worker.wire.board.set(key_of_ranks(worker.name), json.dumps(ranks).encode())
+        forms = forms_in(self._replica.model.state_dict())
+        if forms:  # for newcomers, which build the model as it was at first
+            worker.wire.board.set(key_of_forms(worker.name), json.dumps(forms).encode())
 
     def _all_have_changed(self) -> None:
         if self._announced is not None:
@@ -195,15 +195,15 @@ class Relayout:
         worker.strategy.restored(worker, None)
 
 
-def key_of_ranks(name: str) -> str:
-    """Return the key of the board for the ranks of weights in two factors, of the model of the optimizer `name`."""
-    return f"ranks/{name}/"
+def key_of_forms(name: str) -> str:
+    """Return the key of the board for the forms of the weights of the optimizer `name`: see `replica.forms`."""
+    return f"forms/{name}/"
 
 
-def take_ranks(place: Place, name: str, model: Module, optimizer: Optimizer) -> None:
-    """Put factors in place of the weights of a newcomer's model that the others have in two factors by now."""
-    if place.wire.is_newcomer and (written := place.wire.board.get(key_of_ranks(name))) is not None:
-        give_ranks(model, json.loads(written), [optimizer])
+def take_forms(place: Place, name: str, model: Module, optimizer: Optimizer) -> None:
+    """Give the weights of a newcomer's model the forms that they have on the other workers by now."""
+    if place.wire.is_newcomer and (written := place.wire.board.get(key_of_forms(name))) is not None:
+        give_forms(model, json.loads(written), [optimizer])
 
 
 def _is_plain(value: Any) -> bool:

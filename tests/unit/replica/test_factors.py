@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from quorate.core.errors import CheckpointError
+from quorate.replica.derived import carried
 from quorate.replica.factors import (
+    assigned,
+    carried_to_factors,
     factor,
     factored,
-    factored_state,
     full_rank,
-    give_ranks,
     product,
-    ranks_in,
-    shares_of,
-    singular_share,
+    stable_rank,
     step_on_factors,
     weights_of,
 )
+from quorate.replica.forms import forms_in, give_forms
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(8, 5), (3, 8)),
@@ -61,7 +62,7 @@ def test_at_full_rank_the_outputs_stay(name: str) -> None:
     changed = outputs(layer, x)
     assert not torch.equal(changed, before) and torch.equal(outputs(copy.deepcopy(layer), x), changed)
     fresh = make()
-    assert set(give_ranks(fresh, ranks_in(layer.state_dict()))) == set(weights_of(layer))
+    assert set(give_forms(fresh, forms_in(layer.state_dict()))) == set(weights_of(layer))
     fresh.load_state_dict(layer.state_dict())
     assert torch.equal(outputs(fresh, x), changed)
 
@@ -92,7 +93,10 @@ def test_momentum_is_carried_over_by_the_chain_rule(make: Any) -> None:
         optimizer.step()
         others.step()
     key = "momentum_buffer" if make is torch.optim.SGD else "exp_avg"
-    state_a, state_b = factored_state(optimizer.state[layer.weight], layer.weight, pair) or ({}, {})
+    state_a, state_b = carried(optimizer.state[layer.weight], layer.weight, partial(carried_to_factors, pair), 2) or (
+        {},
+        {},
+    )
     assert torch.allclose(state_a[key], others.state[a][key], atol=1e-6)
     assert torch.allclose(state_b[key], others.state[b][key], atol=1e-6)
     if make is torch.optim.AdamW:
@@ -106,7 +110,7 @@ def test_mean_squares_are_those_of_uncorrelated_gradients() -> None:
     pair, scale = factored(layer.weight, 2), torch.rand(4, 6)
     drawn = torch.randn(20_000, 4, 6) * scale
     state = {"exp_avg_sq": scale.square()}
-    state_a, state_b = factored_state(state, layer.weight, pair) or ({}, {})
+    state_a, state_b = carried(state, layer.weight, partial(carried_to_factors, pair), 2) or ({}, {})
     assert torch.allclose(state_a["exp_avg_sq"], (pair[1].t() @ drawn).square().mean(0), rtol=0.1)
     assert torch.allclose(state_b["exp_avg_sq"], (drawn @ pair[0].t()).square().mean(0), rtol=0.1)
 
@@ -134,12 +138,12 @@ def test_groups_keep_their_options_and_names() -> None:
 def test_a_layer_that_cannot_have_the_ranks_of_a_file_is_refused() -> None:
     model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2))
     with pytest.raises(CheckpointError, match=r"0.weight is in two factors of rank 2 in the file"):
-        give_ranks(model, {"0.weight": 2})
-    assert give_ranks(model, {"1.weight": 2}) == []
+        give_forms(model, {"0.weight": {"rank": 2}})
+    assert give_forms(model, {"1.weight": {"rank": 2}}) == []
 
 
 def test_stable_rank_and_shares() -> None:
-    assert singular_share(torch.eye(5)) == pytest.approx(5.0)
-    assert singular_share(torch.ones(4, 3)) == pytest.approx(1.0)
-    assert singular_share(torch.zeros(4, 3)) == 0.0
-    assert shares_of({"a": 4.0, "b": 2.0, "c": 2.0, "d": 1.0}, [3, 5]) == {"a": 3, "b": 5, "c": 5, "d": 3}
+    assert stable_rank(torch.eye(5)) == pytest.approx(5.0)
+    assert stable_rank(torch.ones(4, 3)) == pytest.approx(1.0)
+    assert stable_rank(torch.zeros(4, 3)) == 0.0
+    assert assigned({"a": 4.0, "b": 2.0, "c": 2.0, "d": 1.0}, [3, 5]) == {"a": 3, "b": 5, "c": 5, "d": 3}

@@ -163,7 +163,7 @@ def test_layers_and_ranks_by_default() -> None:
         ({"rank": 0}, "rank is a whole number of at least 1, not 0"),
         ({"share": 1.5}, "share is a number above 0 and at most 1, not 1.5"),
         ({"rank": 2, "layers": "2"}, "layers is a list of names or patterns"),
-        ({"rank": 2, "layers": ["7"]}, 'layers has "7", and the layers that can be factored are: 0, 2, 4'),
+        ({"rank": 2, "layers": ["7"]}, 'layers has "7", and the layers that it may name are: 0, 2, 4'),
         ({"rank": 2, "at": -1}, "at is a number of steps"),
         ({"rank": 2, "at": 3, "every": 0}, "every is a whole number of steps"),
         ({"rank": 8}, "would make no layer smaller"),
