@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from quorate.checkpoint.base import BASE, base_digest, base_of, check_base, without_base
+from quorate.checkpoint.frozen import BASE, base_digest, base_of, check_base, without_base
 from quorate.checkpoint.participants import Distributed, Trained, set_steps
 from quorate.checkpoint.restoring import give_forms_of
 from quorate.checkpoint.tensor_file import read_tensors

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.checkpoint.base import base_digest, base_of
 from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
 from quorate.checkpoint.folder import rank_file, shard_file
+from quorate.checkpoint.frozen import base_digest, base_of
 from quorate.checkpoint.optimizers import options_of, state_of
 from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.pieces import piece_here

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from quorate.checkpoint import generators
-from quorate.checkpoint.base import check_base, without_base, words_on_rates
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
+from quorate.checkpoint.frozen import check_base, without_base, words_on_rates
 from quorate.checkpoint.optimizers import restore_optimizer
 from quorate.checkpoint.participants import Distributed, Participant, set_steps, trained
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quorate.checkpoint.base import base_digest, base_of, words_on_rates
+from quorate.checkpoint.frozen import base_digest, base_of, words_on_rates
 from quorate.checkpoint.participants import Trained, by_name
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, Stopped, WireTimeout

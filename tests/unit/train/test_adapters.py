@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import quorate
-from quorate.checkpoint.base import base_digest
+from quorate.checkpoint.frozen import base_digest
 from quorate.core.errors import CheckpointError
 from quorate.observe.digests import digests_in_order
 from quorate.wire.virtual.world import VirtualWorld
@@ -120,7 +120,9 @@ def test_another_base_is_refused(tmp_path: Path) -> None:
     scene(root=tmp_path, after=saving).run()
     for outcome in scene(root=tmp_path, loads=True, model=partial(model, 1)).outcomes():
         assert isinstance(outcome.error, CheckpointError)
-        assert "has only trained parameters, and the base of the script's model is not the one" in str(outcome.error)
+        assert "has only trained parameters, which belong to another base than that of the script's model" in str(
+            outcome.error
+        )
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
@@ -131,7 +133,7 @@ def test_files_of_adapters(suffix: str, tmp_path: Path) -> None:
     assert torch.equal(read.parameters, first.parameters)
     assert path.stat().st_size < 20_000
     for outcome in scene(begin=lambda trainer: quorate.load(path), model=partial(model, 1)).outcomes():
-        assert isinstance(outcome.error, CheckpointError) and "the base of the script's model" in str(outcome.error)
+        assert isinstance(outcome.error, CheckpointError) and "belong to another base" in str(outcome.error)
 
 
 def test_more_workers_are_cautioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,6 @@ def check_base(model: Module, digest: str, source: str) -> None:
     """Raise `CheckpointError` if the base of `model` is not the one of `digest`, on which `source` was trained."""
     if base_digest(model) != digest:
         raise CheckpointError(
-            f"{source} has only trained parameters, and the base of the script's model is not the one that they were "
-            "trained on; load the same base, and freeze the same parameters before quorate.load()"
+            f"{source} has only trained parameters, which belong to another base than that of the script's model; load "
+            "the same base and freeze the same parameters before quorate.load()"
         )
