@@ -120,9 +120,7 @@ def test_another_base_is_refused(tmp_path: Path) -> None:
     scene(root=tmp_path, after=saving).run()
     for outcome in scene(root=tmp_path, loads=True, model=partial(model, 1)).outcomes():
         assert isinstance(outcome.error, CheckpointError)
-        assert "has only trained parameters, which belong to another base than that of the script's model" in str(
-            outcome.error
-        )
+        assert "has only trained parameters, which belong to another base than that of" in str(outcome.error)
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
