@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     __version__: str
     from quorate import attention as attention
     from quorate import optim as optim
+    from quorate import shrink as shrink
     from quorate import strategies as strategies
     from quorate.attention.sparse import sparse_attention as sparse_attention
     from quorate.data.files.files import files as files
@@ -76,6 +77,7 @@ __all__ = [
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "shrink",
     "sparse_attention",
     "strategies",
     "sync_batch_norm",
@@ -114,7 +116,7 @@ _PLACES = {
     "files": "quorate.data.files.files",
 }
 
-_PACKAGES = {name: f"quorate.{name}" for name in ("attention", "launch", "optim", "report", "strategies")}
+_PACKAGES = {name: f"quorate.{name}" for name in ("attention", "launch", "optim", "report", "shrink", "strategies")}
 """Subpackages of the public API; `launch` and `report` are also callable."""
 
 

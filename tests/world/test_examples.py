@@ -22,6 +22,7 @@ for _model in _models:
     assert all(_torch.equal(each, _all[0]) for each in _all), "replicas differ"
 """
 CASES = {
+    "adapters": (["--epochs", "4", "--points", "2048"], r"accuracy ([\d.]+), merged to \de-0[6-9]", 0.85, 1.0),
     "plain_loop": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "scaler_and_accumulation": (["--epochs", "3", "--points", "2048"], r"epoch 2: loss ([\d.]+)", 0.0, 0.35),
     "gan": (["--epochs", "5", "--points", "2048"], r"epoch 4: ([\d.]+) off the circle", 0.0, 0.4),

@@ -23,7 +23,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from quorate.checkpoint.frozen import BASE, base_digest, base_of, check_base, without_base
 from quorate.checkpoint.participants import Distributed, Trained, set_steps
+from quorate.checkpoint.restoring import give_forms_of
+from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.data.context import data_context
 from quorate.wire.current import Place
@@ -47,9 +50,16 @@ def form_of(path: Path) -> Form:
     return _SUFFIXES[path.suffix]
 
 
-def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: Path) -> None:
-    """Write the training to `path`; every worker calls it, and rank 0 writes a file."""
+def export(
+    place: Place, everything: Trained, extras: Mapping[str, Any], path: Path, *, trained_only: bool = False
+) -> None:
+    """Write the training to `path`; every worker calls it, and rank 0 writes a file.
+
+    With `trained_only` the model is without its base, of which a `.safetensors` file has the digest.
+    """
     form, entry = form_of(path), _only(everything)
+    if trained_only and form == "folder":
+        raise ConfigurationError("trained_only needs a file (.safetensors or .pt), or no path at all")
     if entry.is_apart and not data_context(place).is_evaluating:
         raise ConfigurationError(
             f"under {entry.strategy} replicas differ between steps, so there is no single model to write; call "
@@ -61,6 +71,9 @@ def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: P
         _write_folder(place, entry, path, new)
         return
     model, optimizer = _states(entry)
+    about = None
+    if trained_only:
+        model, about = without_base(model, entry.model), {BASE: base_digest(entry.model)}
     error = ""
     if place.wire.rank == 0:
         try:
@@ -68,10 +81,12 @@ def export(place: Place, everything: Trained, extras: Mapping[str, Any], path: P
             if form == "safetensors":
                 from safetensors.torch import save_file
 
-                save_file({key: x.contiguous().clone() for key, x in model.items() if isinstance(x, Tensor)}, new)
+                tensors = {key: x.contiguous().clone() for key, x in model.items() if isinstance(x, Tensor)}
+                save_file(tensors, new, about)
             else:
                 kept = {name: thing.state_dict() for name, thing in extras.items()}
-                torch.save({"model": model, "optimizer": optimizer, "step": entry.step, **kept}, new)
+                step = {"step": entry.step, **(about or {})}
+                torch.save({"model": model, "optimizer": optimizer, **step, **kept}, new)
             os.replace(new, path)
         except OSError as why:
             error = f"{path} cannot be written: {why.strerror or why}"
@@ -155,9 +170,8 @@ def _read_folder(entry: Distributed, path: Path) -> int:
 def _read_file(path: Path, form: Form) -> dict[str, Any]:
     try:
         if form == "safetensors":
-            from safetensors.torch import load_file
-
-            return {"model": load_file(path)}
+            tensors, about = read_tensors(path)
+            return {"model": tensors, BASE: about.get(BASE)}
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's kinds, pickle's, zipfile's and safetensors', for bytes that may be anything
         raise CheckpointError(f"{path} cannot be read: {_last_line(error)}") from None
@@ -173,8 +187,13 @@ def _take(entry: Distributed, extras: Mapping[str, Any], saved: dict[str, Any], 
         if all(isinstance(key, str) and key.startswith(wrapper) for key in model):
             model = {key.removeprefix(wrapper): x for key, x in model.items()}
     try:
+        give_forms_of(entry, model)
+        if isinstance(base := saved.get(BASE), str):
+            check_base(entry.model, base, path.name)
         if entry.coordinates is None:
-            entry.model.load_state_dict(model)
+            missing = set(base_of(entry.model)) if isinstance(base, str) else set()
+            kept = {key: x for key, x in entry.model.state_dict().items() if key in missing}
+            entry.model.load_state_dict({**kept, **model})
             if optimizer is not None:
                 entry.optimizer.load_state_dict(optimizer)
         else:

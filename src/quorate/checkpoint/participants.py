@@ -109,6 +109,8 @@ class Distributed:
     pause: Callable[[], None] = lambda: None
     """Waits until no worker steps, with nothing in flight."""
     resume: Callable[[], None] = lambda: None
+    laid_out: Callable[[], None] = lambda: None
+    """Continues with the parameters that the optimizer has now, after others have taken their places."""
     ahead: Callable[[], AbstractContextManager[None]] = nullcontext
     """Inside, parameters are those after every step, where the newest one is still in progress."""
     steps: int = 0

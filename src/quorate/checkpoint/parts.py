@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
 from quorate.checkpoint.folder import rank_file, shard_file
+from quorate.checkpoint.frozen import base_digest, base_of
 from quorate.checkpoint.optimizers import options_of, state_of
 from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.pieces import piece_here
@@ -84,11 +85,13 @@ def check_state(all_of_it: Trained) -> None:
         encoded(entry.model.state_dict(), "model", lambda name, _: name)
 
 
-def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFile], dict[str, Any]]:
+def shared_files(
+    all_of_it: Trained, memory: HostMemory, *, trained_only: bool = False
+) -> tuple[list[TensorFile], dict[str, Any]]:
     """Return the files of state that is equal on all workers, and the manifest's entry about them.
 
     State of models in shards is equal on all workers with this shard. Files of shard 0 hold that of full models as
-    well.
+    well. With `trained_only` models are without their base, of which the manifest has the digest.
     """
     files: list[TensorFile] = []
     models: dict[int, str] = {}
@@ -101,7 +104,8 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
         if id(entry.model) not in models:
             models[id(entry.model)] = f"model{suffix}.safetensors"
             if is_here:
-                files.append(_model_file(shard_file(models[id(entry.model)], *entry.shard), entry, memory))
+                name = shard_file(models[id(entry.model)], *entry.shard)
+                files.append(_model_file(name, entry, memory, trained_only=trained_only))
         if is_here:
             files.append(_file(shard_file(optimizer, *entry.shard), plain_state(entry), memory))
         rest[entry.name] = {"others": [x.detach() for x in others_of(entry)], "state": _fields(entry, shared=True)}
@@ -114,7 +118,7 @@ def shared_files(all_of_it: Trained, memory: HostMemory) -> tuple[list[TensorFil
             "shards": entry.shard[0],
             "tensor": entry.parts,
             "stages": entry.stages,
-        }
+        } | ({"base": base_digest(entry.model)} if trained_only else {})
     if any(kept["others"] or kept["state"] for kept in rest.values()):
         files.append(_file(shard_file(STRATEGY, shards, shard), rest, memory))
     return files, about
@@ -183,14 +187,14 @@ def _reducer_fields(entry: Distributed) -> dict[str, Any]:
     return {name: _written(entry, getattr(state, name)) for name, law in laws_of(state).items() if law != "drop"}
 
 
-def _model_file(name: str, entry: Distributed, memory: HostMemory) -> TensorFile:
+def _model_file(name: str, entry: Distributed, memory: HostMemory, *, trained_only: bool) -> TensorFile:
     """Return a file of all tensors under their names; tied ones under each name, so that plain torch loads them
     strictly."""
     file = TensorFile(name)
     rest, rows = {}, {}
-    elsewhere = entry.elsewhere
+    elsewhere, base = entry.elsewhere, base_of(entry.model) if trained_only else {}
     for key, value in entry.model.state_dict().items():
-        if key in elsewhere:
+        if key in elsewhere or key in base:
             continue
         if isinstance(value, Tensor):
             file.tensors[key] = memory.copy(f"{name}/{key}", local(check_tensor(f"model.{key}", value)).detach())

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from quorate.checkpoint import generators
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
+from quorate.checkpoint.frozen import check_base, without_base, words_on_rates
 from quorate.checkpoint.optimizers import restore_optimizer
 from quorate.checkpoint.participants import Distributed, Participant, set_steps, trained
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
@@ -45,6 +46,7 @@ from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
 from quorate.data.resuming import go_on
+from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.optimizer_state import write_back
 from quorate.rounds.terms import check_change
 from quorate.wire.current import Place
@@ -119,10 +121,14 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             raise CheckpointError(f'{folder.name} has no optimizer "{entry.name}"; it has {names}')
         if any(entry.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{entry.name}", and the manifest has')
+        give_forms_of(entry, opened.models[about["model"]][0][0])
         chosen.append((entry, about, OldStages(about, opened.optimizers[about["optimizer"]], entry)))
     models_of = {id(entry.model): (entry, there, opened.models[about["model"]]) for entry, about, there in chosen[::-1]}
     for entry, there, models in models_of.values():  # before replicas of which each optimizer has a part of the model
-        _restore_model(entry, *there.model(models))
+        base = manifest["optimizers"][entry.name].get("base")
+        if base is not None:
+            check_base(entry.model, base, folder.name)
+        _restore_model(entry, *there.model(models), has_base=base is None)
     for entry, about, there in chosen:
         shards = about["shards"]
         optimizers = opened.optimizers[about["optimizer"]]
@@ -147,6 +153,8 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             edited = [old.get("edited", False) for old in olds]
             is_same = len(olds) == place_now[1]
             entry.worker.resumed(is_edited=edited[place_now[0]] if is_same else any(edited))
+    cautions = (words_on_rates(entry.model, size, past) for entry in everything.ordered)
+    sentences += dict.fromkeys(words for words in cautions if words is not None)
     saving(place).go_on(int(manifest["step"]))
     go_on(place, [worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)
@@ -155,6 +163,13 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     if drawn < past:  # workers that compute layers together draw the same numbers
         generators.restore(generators_of[drawn])
     return sentences
+
+
+def give_forms_of(entry: Distributed, tensors: Mapping[str, Tensor]) -> None:
+    """Give weights of the model the forms that they have in a saved model: see `replica.forms`."""
+    forms = {} if entry.coordinates is not None else forms_in(tensors)
+    if give_forms(entry.model, forms, [entry.optimizer]):
+        entry.laid_out()
 
 
 def _layout(stages: int, shards: int) -> str:
@@ -183,9 +198,13 @@ def _read_model(path: Path) -> tuple[dict[str, Tensor], Any]:
     return tensors, rest
 
 
-def _restore_model(entry: Distributed, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
+def _restore_model(
+    entry: Distributed, tensors: Mapping[str, Tensor], rest: Mapping[str, Any], *, has_base: bool = True
+) -> None:
     elsewhere = entry.elsewhere
     own = {key: x for key, x in entry.model.state_dict().items() if key not in elsewhere}
+    if not has_base:
+        own = without_base(own, entry.model)
     state = {key: x for key, x in tensors.items() if key in own or not rest} | dict(rest)
     for key in own.keys() ^ state.keys():
         where = f"the script's model has a {key}, and the checkpoint's has none"
@@ -202,7 +221,7 @@ def _restore_model(entry: Distributed, tensors: Mapping[str, Tensor], rest: Mapp
             )
     fitting = {key: fitted(own[key], x) if isinstance(x, Tensor) else x for key, x in state.items()}
     try:
-        entry.model.load_state_dict(fitting, strict=entry.pipeline is None)
+        entry.model.load_state_dict(fitting, strict=entry.pipeline is None and has_base)
     except RuntimeError as error:
         why = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"the model cannot load its saved state: {why}") from error

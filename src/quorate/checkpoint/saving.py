@@ -68,6 +68,7 @@ class Saving(StepObserver):
         self.refused: frozenset[str] = frozenset()
         """Checkpoints that were found damaged."""
         self._keep: int | None = None
+        self._trained_only = False
         self._best: float | None = None
         """The value of the state that is taken next."""
         self.opened: Open = FileOutput
@@ -75,7 +76,14 @@ class Saving(StepObserver):
         observers(place).add(self)
         place.leaving.append(self.flush)
 
-    def save(self, extras: Mapping[str, Any], keep: int | None = None, best: float | None = None) -> None:
+    def save(
+        self,
+        extras: Mapping[str, Any],
+        keep: int | None = None,
+        best: float | None = None,
+        *,
+        trained_only: bool = False,
+    ) -> None:
         """Take a checkpoint: see `quorate.save`."""
         training = self._trained
         if not training.optimizers:
@@ -86,7 +94,7 @@ class Saving(StepObserver):
         check_state(training)
         self._root()
         self.boundary()
-        self._keep, self._best = keep or self._keep, best
+        self._keep, self._best, self._trained_only = keep or self._keep, best, trained_only
         in_rounds = [optimizer for optimizer in training.optimizers.values() if optimizer.is_in_rounds]
         if in_rounds and (best is not None or len(training.optimizers) > 1):
             self._save_at_rest()
@@ -261,7 +269,7 @@ class Saving(StepObserver):
         shared = None
         coordinates = next((entry.coordinates for entry in training.ordered if entry.coordinates is not None), None)
         if writes_shared and (claims(board, key) if coordinates is None else coordinates.replica == 0):
-            more, about = shared_files(training, self._memory)
+            more, about = shared_files(training, self._memory, trained_only=self._trained_only)
             files += more
             step, in_rounds = self._step_of(training.ordered[0])
             shared = {"step": step + self.offset, "round": step if in_rounds else None, "optimizers": about}

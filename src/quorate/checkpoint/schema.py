@@ -123,6 +123,8 @@ class _OptimizerAbout(TypedDict):
     shards: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
     tensor: NotRequired[Annotated[int, Field(ge=1, lt=MOST_WORKERS)]]
     stages: NotRequired[list[list[str]]]
+    base: NotRequired[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+    """The digest of the parameters that are not trained, where the model's file lacks them."""
 
 
 @with_config(STRICT)

@@ -86,6 +86,16 @@ EXAMPLES = {
         "quorate bench --hosts first:2,second:2 all-reduce round",
         "quorate bench -n 2 --from 1MiB --to 256MiB --picture rates.svg",
     ),
+    "pack": (
+        "quorate pack model.safetensors",
+        "quorate pack model.safetensors --output small.safetensors",
+        "quorate pack model.safetensors --json",
+    ),
+    "unpack": (
+        "quorate unpack model.packed.safetensors",
+        "quorate unpack model.packed.safetensors --output model.safetensors",
+        "quorate unpack small.safetensors --output full.safetensors --json",
+    ),
     "doctor": (
         "quorate doctor -n 4 --bandwidth",
         "quorate doctor --hosts first,second",

@@ -104,8 +104,13 @@ class CommonParameters:
     def take_in(self) -> None:
         """Move parameters that are not in common memory yet; the first member makes the memory, with its numbers.
 
-        Raises `ConfigurationError` for parameters that cannot be moved, and where workers lay them out differently.
+        Memory with parameters that the optimizer no longer has is replaced, as newcomers could not lay it out. Raises
+        `ConfigurationError` for parameters that cannot be moved, and where workers lay them out differently.
         """
+        present = {id(p) for p in self._replica.every}
+        for piece in [piece for piece in self._pieces if not present.issuperset(piece.parameter_ids)]:
+            piece.slots.separate(piece.common.memory)
+            self._pieces.remove(piece)
         moved = {parameter_id for piece in self._pieces for parameter_id in piece.parameter_ids}
         new = [p for p in self._replica.every if id(p) not in moved]
         if not new:
@@ -323,6 +328,16 @@ class Slots:
             x = slot.tensor
             offset = (begin + slot.place) // x.element_size() + slot.offset
             x.data = torch.empty(0, dtype=x.dtype).set_(storage, offset, slot.shape, slot.stride)
+
+    def separate(self, memory: Tensor) -> None:
+        """Move each storage from `memory` into memory of its own, where a model that was built now has it."""
+        own = {
+            place: memory[place : place + count * dtype.itemsize].clone().untyped_storage()
+            for place, dtype, count in self._storages.values()
+        }
+        for slot in self._slots:
+            x = slot.tensor
+            x.data = torch.empty(0, dtype=x.dtype).set_(own[slot.place], slot.offset, slot.shape, slot.stride)
 
     def edits(self, memory: Tensor, shown: Tensor, into: Tensor) -> bool:
         """Add the changes of `memory` since it was `shown` to `into`, and return whether there are any.

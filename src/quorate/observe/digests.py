@@ -28,6 +28,8 @@ _REASON = (
     "either the script writes different numbers into the parameters of different workers, or the strategy lets "
     "replicas differ between steps and does not say so (`replicas`)"
 )
+_PIECE = 1 << 20
+"""Words that are read at once."""
 _SAMPLE = 1 << 20
 """The approximate number of a tensor's elements in a sample."""
 
@@ -68,6 +70,29 @@ def digests(parts: Sequence[Tensor]) -> list[int]:
     if len({x.device for x in sums}) == 1 and sums[0].device.type != "cpu":
         return [int(x) for x in torch.stack(sums).tolist()]
     return [int(x) for x in sums]
+
+
+def digests_in_order(parts: Sequence[Tensor]) -> list[int]:
+    """Return a digest of each tensor (modulo 2^64) in which each word counts by its place; a GPU is waited for once.
+
+    Cost: three passes in pieces of 8 MB, which is also the memory that it takes.
+    """
+    sums = [_in_order(x) for x in parts]
+    if len({x.device for x in sums}) == 1 and sums[0].device.type != "cpu":
+        return [int(x) for x in torch.stack(sums).tolist()]
+    return [int(x) for x in sums]
+
+
+def _in_order(x: Tensor) -> Tensor:
+    read = local(x).detach().reshape(-1).contiguous().view(torch.uint8)
+    total = torch.zeros((), dtype=torch.int64, device=read.device)
+    for begin in range(0, read.numel(), _PIECE * _WORD):
+        piece = read[begin : begin + _PIECE * _WORD]
+        words = torch.nn.functional.pad(piece, (0, -piece.numel() % _WORD)).view(torch.int64)
+        first = begin // _WORD
+        places = torch.arange(first, first + words.numel(), dtype=torch.int64, device=read.device)
+        total += (words * (2 * places + 1)).sum()
+    return total
 
 
 class Digests:

@@ -66,6 +66,7 @@ from quorate.train.pauses import rests_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
+from quorate.train.relayout import take_forms
 from quorate.train.schedules import follow
 from quorate.train.serving import serve, serves_only
 from quorate.train.step_weight import Weight
@@ -220,10 +221,13 @@ def distribute(
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight, shard_by=shard_by)
     spread = sharded(model, place, optimizer)
+    override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
+    channel = str(override.optimizers + 1) if name is None else name
+    if spread is None:
+        take_forms(place, channel, model, optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if spread is None:
         check_plain(model, parameters)
-    override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
     baseline = None if override.strategy_name is None else override.baselines.get(override.strategy_name)
     label, chosen, reduction = override.strategy_name, None, Reduction()
     if baseline is None:
@@ -260,7 +264,6 @@ def distribute(
     host = None if spread is None else host_step_of(spread, optimizer, place)
     _scale_learning_rates(optimizer, override.learning_rate_factor)
     override.optimizers += 1
-    channel = str(override.optimizers) if name is None else name
     check_channel(channel, place)
     swapped: Any = optimizer
     saving(place)  # what is left to be written is written last
@@ -321,6 +324,7 @@ def distribute(
                 optimizer.__dict__["step"] = patched
             raise
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
+        kept.laid_out = loop.relayout.laid_out
         loop.may_count = partial(check, dataclasses.replace(combination, weight=COUNTED), "weight")
         follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[WORKER] = kept.worker = loop.worker

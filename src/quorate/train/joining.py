@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.checkpoint.frozen import base_digest, base_of, words_on_rates
 from quorate.checkpoint.participants import Trained, by_name
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
+from quorate.core.telling import tell
 from quorate.means.admission import wait_outside
 from quorate.means.equal_replicas import copy_optimizer, copy_tensors
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
@@ -20,7 +22,7 @@ from quorate.rounds.replay.replayed import ReplayedRounds
 from quorate.train.compatibility import Combination, check
 from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.replica_copy import TooFewOptimizers
-from quorate.train.same_call import compare_calls
+from quorate.train.same_call import compare_calls, gathered_values
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
@@ -41,9 +43,22 @@ def begin(worker: StrategyWorker) -> None:
     if wire.is_newcomer:
         return
     compare_calls(worker.call, replica.optimizer, wire)
-    copy_tensors([*replica.every, *beside(replica.model, replica.every)], wire)
+    equal = _equal_base(worker)
+    others = [x for x in beside(replica.model, replica.every) if id(x) not in equal]
+    copy_tensors([*replica.every, *others], wire)
     copy_optimizer(replica.optimizer, wire)
     wire.trim()  # memory of the copies
+
+
+def _equal_base(worker: StrategyWorker) -> set[int]:
+    """Return the `id` of each parameter that is not trained, if all workers have the same ones; else nothing."""
+    replica = worker.replica
+    own = {id(p) for p in replica.every}
+    base = {id(x) for x in base_of(replica.model).values()} - own
+    if not base or worker.wire.size == 1 or worker.coordinates is not None:
+        return set()
+    digests = gathered_values(base_digest(replica.model), worker.wire)
+    return base if len(set(digests)) == 1 else set()
 
 
 def connect(worker: StrategyWorker) -> None:
@@ -85,6 +100,9 @@ def enter(
         _enter_rounds(trained, everyone)
     elif isinstance(worker.means.reducer, FaultTolerantSum):
         _enter_sums(worker)
+    members = len(worker.wire.alive)
+    if (words := words_on_rates(worker.replica.model, members, members - 1)) is not None:
+        tell(f"quorate: {words}\n")
 
 
 def _joins_beside_others(worker: StrategyWorker) -> bool:

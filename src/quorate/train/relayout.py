@@ -5,20 +5,25 @@ A worker that changes its trained parameters announces it on the board, so that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from typing import Any
+from zlib import crc32
 
-from torch.nn import Parameter
+import torch
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
 
 from quorate.core.contracts import Message
-from quorate.core.errors import ConfigurationError, ranks_in_words
+from quorate.core.errors import ConfigurationError, Diverged, ranks_in_words
 from quorate.core.fields import Fields
 from quorate.core.resize import laws_of
 from quorate.core.vectors import digest_of
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import copy_tensors
+from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.replica import Replica
 from quorate.train.same_call import compare_layouts
 from quorate.train.survivors import agree_on_buffers
@@ -97,20 +102,65 @@ class Relayout:
         old_ids = {id(p) for p in replica.every}
         worker.lay_out()
         self._compare()
-        if self._announced is not None:
-            self._changes.changed_alike(self._announced)
-            self._announced = None
+        self._all_have_changed()
         if apart:
             for p in (p for p in replica.every if not p.requires_grad):
                 p.grad = None  # an old gradient, which every round would step on while this worker is paused
         new = [p.detach() for p in replica.every if id(p) not in old_ids]
         if apart and new:  # a newcomer has drawn its own
             agree_on_buffers(new, "rank0", worker.wire, self._place)
+        self._continue()
+
+    def replace(self, change: Callable[[], bool], words: str) -> None:
+        """Pause all workers, make every replica the mean, and call `change`, which may replace parameters by others.
+
+        All workers call it after the same of their steps. `change` leaves equal parameters on all of them, and returns
+        whether it has replaced any; `words` say what it does, in an error. The strategy keeps its numbers, but its
+        vectors begin again. Raises `ConfigurationError` if a worker pauses or ends without this call.
+        """
+        worker, replica = self._worker, self._replica
+        with replica.in_training():
+            self._announced = self._changes.announce(digest_of(replica.layout), replica.all_names, words)
+            self._synchronize()
+            if change():
+                self.laid_out()
+                self._compare()
+            self._compare_bits(words)
+            self._all_have_changed()
+            worker.edits.note()
+
+    def laid_out(self) -> None:
+        """Continue with the parameters that the optimizer has now, on all workers alike; nothing is exchanged."""
+        worker = self._worker
+        worker.lay_out()
+        worker.refresh_call()
+        self._continue()
+        forms = forms_in(self._replica.model.state_dict())
+        if forms:  # for newcomers, which build the model as it was at first
+            worker.wire.board.set(key_of_forms(worker.name), json.dumps(forms).encode())
+
+    def _all_have_changed(self) -> None:
+        if self._announced is not None:
+            self._changes.changed_alike(self._announced)
+            self._announced = None
+
+    def _compare_bits(self, words: str) -> None:
+        """Raise `Diverged` if the parameters of workers, which have changed as `words` say, are not equal.
+
+        No worker returns before all have come here, and so have read the announcements.
+        """
+        wire, group = self._worker.wire, surviving_replicas(self._place)
+        own = torch.tensor([crc32(self._worker.digests.text())])
+        digests = (wire if group is None else group).all_gather(own).wait()
+        if len(set(map(int, digests))) > 1:
+            raise Diverged(f"the replicas of workers differ after the change of their parameters ({words})")
+
+    def _continue(self) -> None:
         if self._common is not None:
             self._common.take_in()
-        if worker.state is not None:
+        if self._worker.state is not None:
             self._start_anew()
-        worker.edits.note()
+        self._worker.edits.note()
 
     def group_came(self, parameters: Sequence[Parameter]) -> None:
         """Copy rank 0's numbers of a new group to all workers, which have all added it, before they are used."""
@@ -143,6 +193,17 @@ class Relayout:
             if law == "same" and _is_plain(value := getattr(old, name)):
                 setattr(worker.state, name, value)
         worker.strategy.restored(worker, None)
+
+
+def key_of_forms(name: str) -> str:
+    """Return the key of the board for the forms of the weights of the optimizer `name`: see `replica.forms`."""
+    return f"forms/{name}/"
+
+
+def take_forms(place: Place, name: str, model: Module, optimizer: Optimizer) -> None:
+    """Give the weights of a newcomer's model the forms that they have on the other workers by now."""
+    if place.wire.is_newcomer and (written := place.wire.board.get(key_of_forms(name))) is not None:
+        give_forms(model, json.loads(written), [optimizer])
 
 
 def _is_plain(value: Any) -> bool:
@@ -184,12 +245,15 @@ class LayoutChanges:
         self._seen_at: int | None = None
         """The step of this worker at which it first saw another one's change."""
 
-    def announce(self, before: str, names_before: Sequence[str]) -> str:
-        """Announce other parameters than in the layout of digest `before`; return the prefix of the keys."""
+    def announce(self, before: str, names_before: Sequence[str], words: str | None = None) -> str:
+        """Announce other parameters than in the layout of digest `before`; return the prefix of the keys.
+
+        `words` say what changes; None: which names.
+        """
         worker = self._worker
         self._seen_at = None
         prefix = f"{worker.wire.name}/layout/{before}/"
-        words = _difference(names_before, worker.replica.names_now)
+        words = words or _difference(names_before, worker.replica.names_now)
         announcement = Announcement(worker.rank, worker.step, words).to_bytes()
         worker.wire.board.set(f"{prefix}{worker.rank}", announcement)
         worker.wire.board.swap(f"{prefix}first", None, announcement)

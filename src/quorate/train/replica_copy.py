@@ -54,7 +54,7 @@ class ReplicaCopy:
     """
 
     def __init__(self, worker: Participant, call: Call, place: Place) -> None:
-        self._worker, self._call, self._place = worker, call, place
+        self._worker, self.call, self._place = worker, call, place
         self.is_first = True
         """Whether a newcomer takes its place in script and data from this copy, out of all its optimizers'."""
         self._every = place.context(_Copies)
@@ -81,8 +81,8 @@ class ReplicaCopy:
             others = [x.detach().clone() for x in self._beside()]
             state, kept = self._state_to_plain()
             header["whole"] = {
-                "call": self._call.summary,
-                "calls": {copy._worker.name: copy._call.summary for copy in self._every.all},
+                "call": self.call.summary,
+                "calls": {copy._worker.name: copy.call.summary for copy in self._every.all},
                 "beside": len(others),
                 "kept": len(kept),
                 "state": state,
@@ -159,9 +159,9 @@ class ReplicaCopy:
 
     def _compare(self, whole: dict[str, Any]) -> None:
         """Raise `ConfigurationError` if this worker's calls of `distribute` differ, or `TooFewOptimizers`."""
-        compare_with_those_joined(self._call, whole["call"])
+        compare_with_those_joined(self.call, whole["call"])
         theirs = whole["calls"]
-        own = {copy._worker.name: copy._call for copy in self._every.all}
+        own = {copy._worker.name: copy.call for copy in self._every.all}
         if not theirs.keys() >= own.keys():
             raise ConfigurationError(
                 f"this worker distributes the optimizers {', '.join(own)}, and the workers that it joins "

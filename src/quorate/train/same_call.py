@@ -40,7 +40,6 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
     """Return this worker's call, with `choices`; without learning rates and other options (`compare_options`)."""
     plain, groups, kind = replica.plain, replica.optimizer.param_groups, type(strategy)
     settings = {field.name: _plain(getattr(strategy, field.name)) for field in dataclasses.fields(strategy)}
-    names = {id(x): name for name, x in (*replica.model.named_parameters(), *replica.model.named_buffers())}
     arguments = {
         "the optimizer": f"{plain.__module__}.{plain.__qualname__}",
         "the strategy": f"{kind.__module__}.{kind.__qualname__}",
@@ -48,7 +47,14 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
         **choices,
         "the number of parameter groups": len(groups),
     }
-    tensors = {
+    return Call(arguments, tensors_of(replica))
+
+
+def tensors_of(replica: Replica) -> dict[str, list[str]]:
+    """Return each parameter and buffer in words, by kind."""
+    groups = replica.optimizer.param_groups
+    names = {id(x): name for name, x in (*replica.model.named_parameters(), *replica.model.named_buffers())}
+    return {
         "parameter": _laid_out(replica.layout),
         "place of parameter": _places(replica.layout),
         "parameter of the optimizer": [
@@ -56,7 +62,6 @@ def call_of(replica: Replica, strategy: Strategy, choices: Mapping[str, Any]) ->
         ],
         "further tensor of the model": [_in_words(x, names) for x in beside(replica.model, replica.every)],
     }
-    return Call(arguments, tensors)
 
 
 def _laid_out(layout: Layout) -> list[str]:
@@ -93,7 +98,7 @@ def compare_calls(own: Call, optimizer: Optimizer, wire: Wire) -> None:
     If some optimizers have state and others have none, only those were loaded: all get rank 0's state and options then.
     Otherwise the options are compared, too.
     """
-    gathered = _gathered([own.summary, bool(optimizer.state), options_in_force(optimizer)], wire)
+    gathered = gathered_values([own.summary, bool(optimizer.state), options_in_force(optimizer)], wire)
     calls = [call for call, *_ in gathered]
     for name in dict.fromkeys(key for call in calls for key in call):
         values = [json.dumps(call.get(name)) for call in calls]
@@ -122,15 +127,15 @@ def _compare_options(of_workers: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
 def compare_layouts(layout: Layout, wire: Wire) -> None:
     """Raise `ConfigurationError` if new layouts differ; the error says if only places differ."""
-    if len(set(_gathered(digest_of(layout), wire))) == 1:
+    if len(set(gathered_values(digest_of(layout), wire))) == 1:
         return
-    is_same = len(set(map(_digest, _gathered(_laid_out(layout), wire)))) == 1
+    is_same = len(set(map(_digest, gathered_values(_laid_out(layout), wire)))) == 1
     kind, words = ("place of parameter", _places(layout)) if is_same else ("parameter", _laid_out(layout))
     raise _different_models(kind, words, wire)
 
 
 def _different_models(kind: str, words: Sequence[str], wire: Wire) -> ConfigurationError:
-    gathered: list[list[str]] = _gathered(words, wire)
+    gathered: list[list[str]] = gathered_values(words, wire)
     rank, theirs = next(((rank, x) for rank, x in enumerate(gathered) if x != gathered[0]), (0, gathered[0]))
     place = next((i for i, (a, b) in enumerate(zip(gathered[0], theirs, strict=False)) if a != b), None)
     if place is not None:
@@ -155,7 +160,8 @@ def compare_with_those_joined(own: Call, theirs: Mapping[str, Any], *, who: str 
         )
 
 
-def _gathered(value: Any, wire: Wire) -> list[Any]:
+def gathered_values(value: Any, wire: Wire) -> list[Any]:
+    """Return the `value` of each worker, plain JSON, by rank."""
     carried = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     return [json.loads(bytes(x.tolist())) for x in wire.all_gather(carried).wait()]
 

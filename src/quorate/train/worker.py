@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
@@ -51,7 +52,7 @@ from quorate.train.kept_batch import KeptBatch
 from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
-from quorate.train.same_call import call_of
+from quorate.train.same_call import call_of, tensors_of
 from quorate.train.schedules import Schedules
 from quorate.train.step_weight import StepWeight
 from quorate.train.survivors import synchronize
@@ -209,6 +210,10 @@ class StrategyWorker:
             self._rounds.lay_out(self.replica.layout)
         if self._servers is not None:
             self._servers.lay_out()
+
+    def refresh_call(self) -> None:
+        """Let newcomers be compared with the parameters of now, in place of those when this worker began."""
+        self.call = self.copies.call = dataclasses.replace(self.call, tensors=tensors_of(self.replica))
 
     # -- core.strategy.Worker
 

@@ -24,7 +24,13 @@ from quorate.wire.current import Place
 
 
 def save(
-    to: str | Path | None = None, /, *, keep: int = KEPT, best: float | Tensor | None = None, **extra: Any
+    to: str | Path | None = None,
+    /,
+    *,
+    keep: int = KEPT,
+    best: float | Tensor | None = None,
+    trained_only: bool = False,
+    **extra: Any,
 ) -> None:
     """Save the training in `checkpoints/` of the run's folder, or model and optimizer in a file for other programs.
 
@@ -45,6 +51,9 @@ def save(
         best: The value of this state, the larger the better (of a loss, its negative); the checkpoint with the largest
             value is kept as well. Every worker passes the same; under rounds the call then waits for all workers. NaN
             and infinite values count as none.
+        trained_only: Whether the base of the model, its parameters that are not trained, is left out, as beside
+            adapters. The manifest, or the file, has the digest of the base, and `quorate.load` compares it with that of
+            the script's model. All workers pass the same.
         extra: Objects with `state_dict()` and `load_state_dict()`, by name: schedulers, scalers.
 
     Raises:
@@ -61,13 +70,22 @@ def save(
         >>> quorate.save(scheduler=scheduler, keep=3, best=0.93)
     """
     place, value = current.here(), _checked(keep, best)
+    if trained_only:
+        _check_trained_only(trained(place), trained_only)
     if to is not None:
         if keep != KEPT or best is not None:
             raise ConfigurationError("keep and best concern checkpoints of the run; leave them out beside a path")
-        export(place, _distributed(place, "quorate.save() keeps"), extra, Path(to))
+        export(place, _distributed(place, "quorate.save() keeps"), extra, Path(to), trained_only=trained_only)
         return
     _prepare(place, is_needed=True)
-    saving(place).save(extra, keep, value)
+    saving(place).save(extra, keep, value, trained_only=trained_only)
+
+
+def _check_trained_only(kept: Trained, trained_only: object) -> None:
+    if trained_only is not True:
+        raise ConfigurationError(f"trained_only must be True or False, not {trained_only!r}")
+    if any(entry.coordinates is not None for entry in kept.optimizers.values()):
+        raise ConfigurationError("trained_only needs a model that each worker holds completely, without shards")
 
 
 def _checked(keep: object, best: object) -> float | None:
