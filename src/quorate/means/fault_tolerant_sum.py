@@ -12,7 +12,7 @@ worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +104,9 @@ class FaultTolerantSum:
 
     def weighs(self, weight: float) -> None:
         self.of.weighs(weight)
+
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        self.of.code(chosen)
 
     def part_ready(self, part: int, x: Tensor) -> None:
         """Launch a part, as `Dense.part_ready`; raises nothing. After a death nothing is launched."""

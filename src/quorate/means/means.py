@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -187,11 +187,14 @@ class MeansOfAll:
     def step_alone(self, is_alone: bool) -> None:
         self.ready.is_alone = is_alone
 
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        self.reducer.code(chosen)
+
     def vote(self, is_ready: bool) -> bool:
         self.headers.votes |= is_ready
         return self.headers.has_voted
 
-    def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+    def of(self, x: Flat, *, weight: float = 1.0, looks: bool = False) -> Work[Flat]:
         if self.ready.is_under_way:
             raise ConfigurationError(
                 "parts of the gradient are on their way since the backward pass; a strategy that overrides backward() "
@@ -202,7 +205,7 @@ class MeansOfAll:
         with self._timer.spending("encode"):
             self._weighs(weight)
             sent, own = self._vector(x, weight)
-            self.headers.sign_vector(own)
+            self.headers.sign_vector(own, x if looks else None)
             work = self._summed(sent, own, self.reducer.kept)
         return Timed(Together([work], lambda results: self._weighted(*results[0]), self.wire.clock), self._timer)
 
@@ -346,8 +349,7 @@ class MeansOfAll:
     @property
     def _carries_buffers(self) -> bool:
         """Whether sums are of the numbers as they are, so that a header may be longer than the reducer knows."""
-        reducer = self.reducer
-        reducer = reducer.of if isinstance(reducer, FaultTolerantSum) else reducer
+        reducer = self.reducer.of if isinstance(self.reducer, FaultTolerantSum) else self.reducer
         return isinstance(reducer.inner if isinstance(reducer, OnHost) else reducer, Dense)
 
     def _hold_buffers(self, copies: BufferCopies, room: int) -> None:
@@ -404,6 +406,7 @@ class MeansOfAll:
         header = self.headers.of_sum(summed)
         self.share = header[VECTORS] / self.reducer.counted
         self._learn(header)
+        self.headers.learn_bad(header)
         self.headers.compare(header)
         return self._scaled(sums, header[WEIGHT], header[VECTORS])
 
@@ -477,6 +480,7 @@ class MeansOfAll:
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
         self.edits, self.share = edits_in(header, self.reducer.counted), header[VECTORS] / self.reducer.counted
         self._learn(header)
+        self.headers.learn_bad(header)
         if self.all_away or self.all_ended:
             self._shadow.synchronized()
         for part, changed in enumerate(header[self.headers.changed]):

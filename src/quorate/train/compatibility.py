@@ -27,6 +27,7 @@ class _Unconcerned:
 
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
     _sparse_gradients = "rows"
+    optimizers = ()
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
     codec = rule = error_feedback = None
@@ -138,6 +139,11 @@ class Combination:
         return place in (f"{kind.__module__}.{kind.__name__}" for kind in kinds)
 
     @property
+    def known_optimizers(self) -> str:
+        """The optimizers that the strategy knows."""
+        return " and ".join(place.rpartition(".")[2] for place in self.strategy.optimizers)
+
+    @property
     def steps_numbers(self) -> bool:
         """Whether the optimizer is one of torch's that treat each number alike."""
         kind = self.optimizer
@@ -224,7 +230,10 @@ RULES = (
          "multi-krum, geometric-median, centered-clipping), or another codec"),
     Rule("reduce", lambda c, s, r: r.is_of_gradients and r.settings.reduce != "auto",
          "power-sgd forms its sums in its own way; leave out {reduce}"),
-    Rule("reduce", lambda c, s, r: r.keeps_more and r.settings.reduce in ("two-phase", "hierarchical"),
+    Rule("reduce", lambda c, s, r: r.codec and s.compresses == "momenta" and r.settings.reduce not in ("auto", "two-phase"),
+         "{reduce} cannot be combined with {label}, whose codes are summed in two phases; leave reduce out"),
+    Rule("reduce", lambda c, s, r: r.keeps_more
+         and (r.settings.reduce in ("two-phase", "hierarchical") or s.compresses == "momenta"),
          "{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out {reduce}"),
     Rule("reduce", lambda c, s, r: s.redundancy and s.meets == "all" and r is not UNCONCERNED and not r.rule,
          "{reduce} cannot be combined with {label}, which compares or decodes gradients as they are; leave reduce out"),
@@ -257,7 +266,7 @@ RULES = (
          "{c.strategy.meets} form the sums: choose a codec, and leave reduce out"),
     Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES and r.keeps_more,
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
-    Rule("compress", lambda c, s, r: s.compresses == "ways" and r.is_of_gradients,
+    Rule("compress", lambda c, s, r: s.compresses in ("ways", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
     Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),
          "{compress} cannot be combined with synchronous steps before the local ones; leave after=0"),
@@ -279,6 +288,11 @@ RULES = (
          and r.settings.error_decay != 1,
          "error_decay={settings.error_decay} cannot be combined with {label}: what a codec leaves out is kept "
          "as it is; leave it out"),
+    Rule("optimizer", lambda c, s, r: c.optimizer and s.optimizers and not any(map(c.is_a, s.optimizers)),
+         "{label} encodes the momentum of {c.known_optimizers} and freezes its variance, which {kind} does not have in "
+         "that form; take one of these, or a strategy for any optimizer, such as all-reduce with compress=\"one-bit\""),
+    Rule("optimizer", lambda c, s, r: s.compresses == "momenta" and c.has_grad_scaler,
+         "{label} exchanges momenta, and under a GradScaler gradients have another scale in each step; use bfloat16"),
     Rule("optimizer", lambda c, s, r: c.needs_closure and not c.averages_gradients,
          "{kind} asks for the loss several times a step, in a closure, and {label} for one gradient; use all-reduce"),
     Rule("optimizer", lambda c, s, r: c.has_own_step and c.divides_optimizer,

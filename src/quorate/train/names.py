@@ -40,6 +40,8 @@ StrategyName = Literal[
     "hierarchical-local-sgd",
     "hogwild",
     "local-sgd",
+    "one-bit-adam",
+    "one-bit-lamb",
     "osgp",
     "parameter-server",
     "post-local-sgd",
@@ -54,6 +56,7 @@ StrategyName = Literal[
     "streaming-diloco",
     "symmetric-easgd",
     "sync-backup",
+    "zero-one-adam",
 ]
 
 CodecName = Literal[
