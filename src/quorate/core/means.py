@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from quorate.core.contracts import Work
 from quorate.core.groups import Standing
 from quorate.core.vectors import Flat
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Means(Protocol):

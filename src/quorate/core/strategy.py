@@ -11,8 +11,9 @@ from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
+from quorate.core.moments import AgreedMomentum
 from quorate.core.neighbours import Neighbours
-from quorate.core.own_replica import AgreedMomentum, OwnReplica
+from quorate.core.own_replica import OwnReplica
 from quorate.core.redundancy import Redundancy
 from quorate.core.servers import Servers, ServerTerms
 from quorate.core.vectors import Flat, Layout
@@ -206,9 +207,10 @@ class Strategy(ABC):
 
     compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences", "momenta"]] = "nothing"
     """The vectors that codecs may write small. These are the vectors of all its means: gradients (`Means.of_gradient`)
-    or deltas (`Means.of`). Momenta are written small where the strategy says so (`Means.code`). It is nothing if some means are of parameters, which a codec would spoil. Under gossip
-    differences from copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what
-    a codec leaves out.
+    or deltas (`Means.of`). Momenta are written small where the strategy says so (`Means.code`).
+    It is nothing if some means are of parameters, which a codec would spoil. Under gossip these are differences from
+    copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what a codec leaves
+    out.
     """
     _sparse_gradients: ClassVar[Literal["rows", "refused"] | None] = None
     """See `sparse_gradients_of`; None: it follows from the others."""

@@ -13,7 +13,7 @@ worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,14 @@ class FaultTolerantSum:
 
     def weighs(self, weight: float) -> None:
         self.of.weighs(weight)
+
+    def retract(self) -> None:
+        """See `Reducer.retract`."""
+        self.of.retract()
+
+    def uncoded(self) -> AbstractContextManager[None]:
+        """See `Reducer.uncoded`."""
+        return self.of.uncoded()
 
     def code(self, chosen: Mapping[str, Tensor] | None) -> None:
         self.of.code(chosen)

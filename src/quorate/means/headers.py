@@ -358,18 +358,20 @@ class Headers:
         pieces = 1 if self._within is None else self._within.size
         announced.saves.exchanged(announced.worker, header[SAVING], size * pieces, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0
+        if header[VECTORS]:
+            self._learn_bad(header)
         self.has_voted = self.has_voted or header[VOTES] > 0
 
     def learn_gradients(self, header: Sequence[float]) -> None:
         """Read the parameters that were used, and the bad ranks, from the header of a mean of gradients."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
         self.bad = self.bad if self.is_bad_late else []
-        self.learn_bad(header)
+        self._learn_bad(header)
         if self._rank in self.bad and not self._has_noted:
             self._announced.finite.note(self._replica.all_names, self._replica.all_gradients)
         self._has_noted = False
 
-    def learn_bad(self, header: Sequence[float]) -> None:
+    def _learn_bad(self, header: Sequence[float]) -> None:
         """Read the bad ranks from the header of a mean."""
         if any(header[self._bad_from :]):
             self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]

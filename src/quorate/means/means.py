@@ -109,8 +109,6 @@ class MeansOfAll:
         is_by_host = isinstance(self.reducer, InParts) and self._follows
         self._header_wire = wire.channel("headers") if is_by_host and not self.headers.is_alone else None
         """Sums headers on the hosts, where vectors are summed on GPUs: no step waits for a GPU to read them."""
-        self._has_outcomes = type(self.reducer).outcome is not Reducer.outcome
-        """Whether the reducer may leave workers out of a mean."""
         self._blank = partial(empty_vector, self.layout, wire.empty)
         self._stays = self.headers.is_alone
         # Strategies that exchange no gradients in backward passes may never need the vector.
@@ -406,13 +404,12 @@ class MeansOfAll:
         header = self.headers.of_sum(summed)
         self.share = header[VECTORS] / self.reducer.counted
         self._learn(header)
-        self.headers.learn_bad(header)
         self.headers.compare(header)
         return self._scaled(sums, header[WEIGHT], header[VECTORS])
 
     def _scaled(self, sums: Flat, weight: float, contributors: float) -> Flat:
         self._timer.contributors = round(contributors or 0)
-        if self._has_outcomes:
+        if type(self.reducer).outcome is not Reducer.outcome:  # it may leave workers out of a mean
             self._watches.exclusions.saw(self.reducer.outcome)
         factor = self._factor(weight)
         return sums if factor == 1.0 else sums.mul_(factor)
@@ -480,7 +477,6 @@ class MeansOfAll:
         self.all_away = self.paused and header[ENDED] + header[PAUSED] == self.reducer.counted
         self.edits, self.share = edits_in(header, self.reducer.counted), header[VECTORS] / self.reducer.counted
         self._learn(header)
-        self.headers.learn_bad(header)
         if self.all_away or self.all_ended:
             self._shadow.synchronized()
         for part, changed in enumerate(header[self.headers.changed]):
@@ -488,6 +484,8 @@ class MeansOfAll:
                 self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
         if header[BUFFERS]:
             self._copy_buffers(header, sums)
+        if not self._weight_in(header):
+            self.reducer.retract()
         if header[VECTORS] > 0 and self.edits == "none":
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, self._weight_in(header)))))
 

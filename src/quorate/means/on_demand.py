@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from quorate.means.dense import Dense
@@ -28,6 +29,14 @@ class OnDemand(Wrapped):
     def code(self, chosen: Mapping[str, Tensor] | None) -> None:
         self._inner = self._dense if chosen is None else self._coded
         self._coded.choose(dict(chosen or {}))
+
+    @contextmanager
+    def uncoded(self) -> Iterator[None]:
+        before, self._inner = self._inner, self._dense
+        try:
+            yield
+        finally:
+            self._inner = before
 
     def measure(self, spending: Measured) -> None:
         self._coded.measure(spending)

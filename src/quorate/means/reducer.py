@@ -57,6 +57,13 @@ class Reducer(ABC):
     def code(self, chosen: Mapping[str, Tensor] | None) -> None:  # noqa: B027  (most do as they always do)
         """Encode the next sums, or with None leave them dense, if the strategy chooses that: see `Means.code`."""
 
+    def retract(self) -> None:  # noqa: B027  (most remember nothing)
+        """Undo what the newest sum has done to the memory, as all weights in it were 0 and its result is discarded."""
+
+    def uncoded(self) -> AbstractContextManager[None]:
+        """Return a context in which a strategy's choice of codes does not hold, for a mean of parameters."""
+        return nullcontext()
+
     @abstractmethod
     def part_ready(self, part: int, x: Tensor) -> None:
         """Launch the exchange of one part; never waits. Parts are launched in order, each once per `start`."""

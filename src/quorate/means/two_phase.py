@@ -127,6 +127,12 @@ class TwoPhase(Coded):
         ends = [round(numel * rank / size) for rank in range(size + 1)]
         return list(pairwise(ends))
 
+    def retract(self) -> None:
+        super().retract()
+        for reducer in self._family.values():
+            assert isinstance(reducer, TwoPhase)
+            reducer._next_owned = {}
+
     def commit(self) -> None:
         if self._is_over:
             for part, left in self._next_owned.items():

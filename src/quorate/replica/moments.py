@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.own_replica import AgreedMomentum, Moments
+from quorate.core.moments import AgreedMomentum, Moments
 from quorate.core.vectors import Flat
 from quorate.optim.lamb import LAMB
 from quorate.replica.shared_step import put_step
@@ -50,6 +50,8 @@ class MomentsOfReplica:
         for group in self._optimizer.param_groups:
             if not float(group["betas"][0]):
                 raise ConfigurationError(f"{self._plain.__name__} has betas[0] = 0, so there is no momentum to encode")
+            if any(p.is_complex() for p in group["params"]):
+                raise ConfigurationError("momenta of complex parameters are not encoded; take their real view")
             if group.get("amsgrad"):
                 raise ConfigurationError("amsgrad keeps the largest variance, and here variances freeze; leave it out")
 

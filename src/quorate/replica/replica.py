@@ -21,7 +21,8 @@ from quorate.buckets.flat import layout_of, words_of_tables
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.own_replica import AgreedMomentum, OwnReplica
+from quorate.core.moments import AgreedMomentum
+from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
 from quorate.replica.moments import MomentsOfReplica

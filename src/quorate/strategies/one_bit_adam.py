@@ -8,7 +8,7 @@ one scale for each piece of a part. What the code of a worker leaves out is reme
 the sum leaves out is remembered by the owner of the piece. The reducer is `two-phase`.
 
 Cost: In the warm-up as `all-reduce`. Then 2 (P - 1) / P d bits, and 4 bytes for each piece, which is 1 / 32 of a dense
-sum in float32; they do not overlap with the backward pass. With a warm-up of 15 % that is 5.7 times fewer bytes.
+sum in float32. They do not overlap with the backward pass. With a warm-up of 15 % that is 5.7 times fewer bytes.
 Parameters of one dimension, or of less than `dense_below` numbers, stay dense. One vector of memory for the errors of a
 worker, one for those of pieces, and five during a step. On GPUs codes are formed and summed on the hosts.
 
@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from quorate.core.means import Mean
-from quorate.core.own_replica import AgreedMomentum
+from quorate.core.moments import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register

@@ -1,9 +1,9 @@
 """1-bit LAMB: as 1-bit Adam for LAMB, whose trust ratios follow the gradients after the variance is frozen.
 
 Idea: As `one-bit-adam`, around `quorate.optim.LAMB`. The trust ratio of a layer cannot be formed from a momentum in one
-bit and a frozen variance, whose quotient has another norm. So it is c r. c is the running mean (factor 0.9) of the
-ratios in the warm-up. r follows the gradients: the root of their mean square just after the freeze over that of now. r
-stays between 0.5 and 4, and changes by at most 10 % in a step.
+bit and a frozen variance, whose quotient has another norm. So it is the product of two numbers, c and r. The first is
+the running mean (factor 0.9) of the ratios in the warm-up. The second follows the gradients: the root of their mean
+square just after the freeze over that of now. It stays between 0.5 and 4, and changes by at most 10 % in a step.
 
 Cost: As `one-bit-adam`, and two numbers for each tensor in each step. In the warm-up one more pass over the parameters
 and their moments, for the ratios.
@@ -37,7 +37,7 @@ import torch
 
 from quorate.core.device_copies import values_of
 from quorate.core.means import Mean
-from quorate.core.own_replica import AgreedMomentum
+from quorate.core.moments import AgreedMomentum
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -95,7 +95,7 @@ class State(Momenta):
 @register("one-bit-lamb")
 @dataclass(frozen=True, kw_only=True)
 class OneBitLAMB(FreezeSettings):
-    """As `one-bit-adam` for LAMB: momenta in one bit per number, and trust ratios that follow the gradients."""
+    """After a warm-up, LAMB's variance is frozen; momenta travel in one bit, and trust ratios follow the gradients."""
 
     compresses = "momenta"
     optimizers: ClassVar[Sequence[str]] = ("quorate.optim.lamb.LAMB",)

@@ -4,24 +4,23 @@ Idea: As `one-bit-adam`, without a dense warm-up. The variance takes in the squa
 steps, whose distance doubles after each 16 of them; these are dense. In the others workers exchange momenta in one bit
 per number. After the freeze workers also take local steps. Each adds its own gradients to its momentum m_i, moves by
 it, and adds its learning rate times m_i to u_i. At a mean all take ū, the mean of the codes of all u_i. They return to
-the point of the last mean and make one step from there: its momentum is ū over the sum of the rates, and its rate is
-that sum. The distance of means doubles every `double_every` steps, up to `longest`.
+the point of the last mean, and make one step from there. Its rate is the sum of the rates since then, and its momentum
+ū over that sum. The distance of means doubles every `double_every` steps, up to `longest`.
 
 Cost: In a step with squares 2 (P - 1) / P d numbers, in one with a mean as many bits, in others nothing. An evaluation
 and the end have a mean. Nothing overlaps with the backward pass. The memory is that of `one-bit-adam`, and two vectors
 for the common point and u_i.
 
 When it loses: Where `one-bit-adam` does. With a rate that is high after the freeze, because replicas drift apart
-between means. In short trainings: the distance of means is 1 until `double_every` steps after the freeze. Where the
-script writes into parameters between two means: these edits are lost, except in `world.evaluate()`.
+between means. In short trainings: the distance of means is 1 until `double_every` steps after the freeze.
 
 Honesty:
 - worker death: stops cleanly; with `on_death="continue"` the others go on; the dead worker's steps since the last mean
   are lost, and what its memories held
 - pause: goes on; all wait at the next mean until the worker wakes up, or stop when the time limit of waits is over
 - slow worker: goes on; everyone waits for it at every mean
-- corrupt gradient: goes on; one with NaN or infinity is reported with its worker at the next mean, left out with all
-  steps since the last mean, or ends the training (`on_nonfinite`)
+- corrupt gradient: goes on; one with NaN or infinity is reported with its worker at the next mean, or ends the training
+  (`on_nonfinite`). With "skip" all steps since the last mean are left out
 - resize: goes on; from the mean of the old replicas. u_i and memories are divided among the new workers, so that the
   mean is preserved
 - resume: goes on; every worker with its own replica, u_i and memories
@@ -36,65 +35,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.own_replica import AgreedMomentum
-from quorate.core.resize import kept
+from quorate.core.moments import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.momenta import FreezeSettings, Momenta, begin_warm_up, blank_with
-
-Kind = Literal["squares", "units", "momenta"]
-_LEAST = 1e-20
-"""The least rate in u_i, so that a momentum survives steps without a rate."""
-
-
-@dataclass(kw_only=True)
-class State(Momenta):
-    """The state of 0/1 Adam between two steps."""
-
-    next: Kind = kept("same", default="squares")
-    """The content of the next mean."""
-    squares: int = kept("same", default=0)
-    """The number of squares in the variance."""
-    steps: int = kept("same", default=0)
-    """The number of steps before the freeze, or since then."""
-    due: int = kept("same", default=1)
-    """The number of the step that has squares next."""
-    point: Flat | None = kept("same", default=None)
-    """x_{t'}: the parameters after the last mean."""
-    moved: Flat | None = kept("average", default=None)
-    """u_i."""
-    rates: list[float] = kept("average", default_factory=list, is_adapted=True)
-    """The sum of the rates in u_i, by parameter group."""
-    local: float = kept("average", default=0.0)
-    """The number of steps in u_i."""
-    weight: float = kept("average", default=0.0)
-    """The sum of their weights."""
-
-    def move(self, worker: Worker, momentum: Flat) -> None:
-        """Add a local step to u_i."""
-        rates = [max(rate, _LEAST) for rate in worker.replica.learning_rates]
-        moved = worker.replica.by_group(momentum, rates)
-        self.moved = moved if self.moved is None else self.moved.add_(moved)
-        self.rates = [total + rate for total, rate in zip(self.rates or [0.0] * len(rates), rates, strict=True)]
-        self.local, self.weight = self.local + 1, self.weight + worker.weight
-
-    def restart(self, worker: Worker) -> None:
-        """Begin local steps from the parameters as they are."""
-        self.point, self.moved = worker.parameters, None
-        self.rates, self.local, self.weight = [], 0.0, 0.0
-
-    def turn(self, worker: Worker, kind: Kind) -> None:
-        """Let the next mean be of this kind."""
-        self.next = kind
-        if kind == "momenta":
-            self.encode(worker, worker.gradient)
-        else:
-            worker.means.code(None)
+from quorate.strategies.parts.accumulated_momenta import AccumulatedMomenta, begin_squares
+from quorate.strategies.parts.momenta import FreezeSettings, blank_with
 
 
 @register("zero-one-adam")
@@ -121,13 +71,8 @@ class ZeroOneAdam(FreezeSettings):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be a number of steps from 1 on")
 
-    def start(self, worker: Worker) -> State:
-        begin_warm_up(worker, None)
-        worker.means.code(None)
-        if worker.step:  # the variances of parameters that are new here would have fewer squares
-            worker.replica.forget_moments()
-        count = worker.replica.moments.steps
-        return State(squares=count, steps=count, due=count + 1)
+    def start(self, worker: Worker) -> AccumulatedMomenta:
+        return begin_squares(worker)
 
     def step(self, worker: Worker) -> None:
         s, moments = worker.state, worker.replica.moments
@@ -139,8 +84,9 @@ class ZeroOneAdam(FreezeSettings):
             return
         m = moments.momentum_after(worker.gradient)  # line 3
         s.move(worker, m)  # line 5
-        if s.local < self._distance(s):
+        if s.local < s.distance(self.double_every, self.longest):
             worker.update(momentum=AgreedMomentum(vector=m))  # line 4
+            s.shown = worker.parameters
         else:
             x, weight = self.contribution(worker)
             self._return(worker, worker.means.of(x, weight=weight, looks=True).wait(), is_counted=True)
@@ -164,9 +110,7 @@ class ZeroOneAdam(FreezeSettings):
             s.take_units(worker.replica.parameters_of(result.mean))
             s.turn(worker, "momenta")
             if self._is_over(worker):
-                s.is_frozen, s.steps = True, 0
-                worker.replica.moments.correct_variance(s.squares)
-                s.restart(worker)
+                s.begin_local_steps(worker)
         else:
             self._update(worker, result.mean)
             s.steps += 1
@@ -180,8 +124,7 @@ class ZeroOneAdam(FreezeSettings):
             worker.update(momentum=AgreedMomentum(vector=s.momentum_in(worker, mean), squares=s.squares))
             return
         gradient = replica.parameters_of(mean)
-        s.squares += 1
-        s.due = s.steps + 1 + int(2 ** min(s.squares // self.doubles_after, 30))
+        s.count_squares(self.doubles_after)
         if s.squares == s.steps + 1:  # all steps so far have had squares, as the optimizer's own have
             worker.update(gradient)
         else:  # line 17
@@ -190,14 +133,11 @@ class ZeroOneAdam(FreezeSettings):
 
     def _return(self, worker: Worker, mean: Flat, *, is_counted: bool) -> None:
         s = worker.state
-        s.steps += self._distance(s)
-        worker.parameters = s.point
+        s.steps += s.distance(self.double_every, self.longest)
+        s.go_back(worker)
         m, rates = s.momentum_in(worker, mean), worker.replica.numbers_of(mean)
         worker.update(momentum=AgreedMomentum(vector=m, rates=rates, is_counted=is_counted))  # lines 8 and 9
         s.restart(worker)  # lines 10 and 11
-
-    def _distance(self, s: State) -> int:
-        return min(self.longest, int(2 ** min(s.steps // self.double_every, 30)))
 
     def _is_over(self, worker: Worker) -> bool:
         s = worker.state
@@ -206,7 +146,6 @@ class ZeroOneAdam(FreezeSettings):
         return worker.means.vote(s.next != "units" and s.has_settled(worker, s.squares))
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
-        s: State = worker.state
-        s.turn(worker, s.next)
-        if at is not None and s.is_frozen:
-            s.restart(worker)
+        worker.state.turn(worker, worker.state.next)
+        if at is not None and worker.state.is_frozen:
+            worker.state.restart(worker)

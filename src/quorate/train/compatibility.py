@@ -230,7 +230,8 @@ RULES = (
          "multi-krum, geometric-median, centered-clipping), or another codec"),
     Rule("reduce", lambda c, s, r: r.is_of_gradients and r.settings.reduce != "auto",
          "power-sgd forms its sums in its own way; leave out {reduce}"),
-    Rule("reduce", lambda c, s, r: r.codec and s.compresses == "momenta" and r.settings.reduce not in ("auto", "two-phase"),
+    Rule("reduce", lambda c, s, r: r.codec and s.compresses == "momenta"
+         and r.settings.reduce not in ("auto", "two-phase"),
          "{reduce} cannot be combined with {label}, whose codes are summed in two phases; leave reduce out"),
     Rule("reduce", lambda c, s, r: r.keeps_more
          and (r.settings.reduce in ("two-phase", "hierarchical") or s.compresses == "momenta"),
@@ -288,11 +289,6 @@ RULES = (
          and r.settings.error_decay != 1,
          "error_decay={settings.error_decay} cannot be combined with {label}: what a codec leaves out is kept "
          "as it is; leave it out"),
-    Rule("optimizer", lambda c, s, r: c.optimizer and s.optimizers and not any(map(c.is_a, s.optimizers)),
-         "{label} encodes the momentum of {c.known_optimizers} and freezes its variance, which {kind} does not have in "
-         "that form; take one of these, or a strategy for any optimizer, such as all-reduce with compress=\"one-bit\""),
-    Rule("optimizer", lambda c, s, r: s.compresses == "momenta" and c.has_grad_scaler,
-         "{label} exchanges momenta, and under a GradScaler gradients have another scale in each step; use bfloat16"),
     Rule("optimizer", lambda c, s, r: c.needs_closure and not c.averages_gradients,
          "{kind} asks for the loss several times a step, in a closure, and {label} for one gradient; use all-reduce"),
     Rule("optimizer", lambda c, s, r: c.has_own_step and c.divides_optimizer,
@@ -308,6 +304,11 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
+    Rule("optimizer", lambda c, s, r: c.optimizer and s.optimizers and not any(map(c.is_a, s.optimizers)),
+         "{label} is for {c.known_optimizers}, whose momentum it encodes and whose variance it freezes, and not for "
+         'a {kind}. For others compress gradients: all-reduce with compress="one-bit"'),
+    Rule("optimizer", lambda c, s, r: s.compresses == "momenta" and c.has_grad_scaler,
+         "{label} exchanges momenta, and under a GradScaler gradients have another scale in each step; use bfloat16"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "refused",
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
          "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "

@@ -15,7 +15,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.means import Mean
-from quorate.core.own_replica import AgreedMomentum
+from quorate.core.moments import AgreedMomentum
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.telling import tell

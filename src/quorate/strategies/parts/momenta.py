@@ -31,9 +31,9 @@ class FreezeSettings(Strategy):
     """The settings of strategies that freeze the variance of Adam."""
 
     freeze: int | float | Literal["auto"] = "auto"
-    """The last step of the warm-up: a number of steps, or a share (0.15) of `steps`. "auto": the learning rate no
+    """The last step of the warm-up: a number of steps, or a share (0.15) of `total_steps`. "auto": the learning rate no
     longer rises, and since then the norm of the variance has changed by less than 4 % in 1 / (1 - beta2) steps."""
-    steps: int = 0
+    total_steps: int = 0
     """The number of steps of the training, where `freeze` is a share of it."""
 
     def __post_init__(self) -> None:
@@ -42,9 +42,9 @@ class FreezeSettings(Strategy):
             return
         if isinstance(self.freeze, int) and self.freeze < 1:
             raise ConfigurationError(f'freeze is {self.freeze}; it must be a number of steps from 1 on, or "auto"')
-        if isinstance(self.freeze, float) and not (0 < self.freeze < 1 and self.steps > 0):
+        if isinstance(self.freeze, float) and not (0 < self.freeze < 1 and self.total_steps > 0):
             raise ConfigurationError(
-                f"freeze is {self.freeze} and steps {self.steps}; a share is between 0 and 1, of a number of steps"
+                f"freeze is {self.freeze} and total_steps {self.total_steps}; a share is between 0 and 1, of a number of steps"
             )
 
     @property
@@ -52,7 +52,7 @@ class FreezeSettings(Strategy):
         """The number of steps of the warm-up; None: it ends when the variance has settled."""
         if self.freeze == "auto":
             return None
-        return self.freeze if isinstance(self.freeze, int) else max(1, math.ceil(self.freeze * self.steps))
+        return self.freeze if isinstance(self.freeze, int) else max(1, math.ceil(self.freeze * self.total_steps))
 
 
 @dataclass(kw_only=True)
