@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Coding:
     def mean(self, vectors: list[Tensor]) -> Tensor:
         self.errors = self.errors or [torch.zeros(NUMBERS) for _ in vectors]
         ends, mean = [round(NUMBERS * place / self.size) for place in range(self.size + 1)], torch.zeros(NUMBERS)
-        for begin, end in zip(ends, ends[1:], strict=False):
+        for begin, end in pairwise(ends):
             total = torch.zeros(end - begin)
             for vector, error in zip(vectors, self.errors, strict=True):
                 wanted = vector[begin:end] / self.size + error[begin:end]
