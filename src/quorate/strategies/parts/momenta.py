@@ -44,7 +44,7 @@ class FreezeSettings(Strategy):
             raise ConfigurationError(f'freeze is {self.freeze}; it must be a number of steps from 1 on, or "auto"')
         if isinstance(self.freeze, float) and not (0 < self.freeze < 1 and self.total_steps > 0):
             raise ConfigurationError(
-                f"freeze is {self.freeze} and total_steps {self.total_steps}; a share is between 0 and 1, of total_steps"
+                f"freeze is {self.freeze} and total_steps {self.total_steps}; a share of them is between 0 and 1"
             )
 
     @property
