@@ -98,7 +98,7 @@ def train(way: Way, world: Any) -> dict[str, float]:
 
 def measured(on: Sequence[Host], way: Way) -> dict[str, float]:
     """The slowest worker's seconds, the steps, the busiest host's bytes, and the loss."""
-    said = run_slowed(on, RATE, 1, lambda folder: partial(train, replace(way, folder=folder)))
+    said = run_slowed(on, RATE, lambda folder: partial(train, replace(way, folder=folder)))
     return {name: max(one[name] for one in said) for name in said[0]}
 
 

@@ -14,7 +14,7 @@ from torch import nn
 import quorate
 from quorate.core.errors import ConfigurationError, Diverged
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
+from tests.support.every_strategy import NAMES, OF_ONE_TENSOR, optimizer_of
 from tests.support.federated_trainings import trained as trained_clients
 from tests.support.joined import joined
 from tests.support.kept_trainings import in_world
@@ -426,7 +426,7 @@ BEHIND_A_MEAN: dict[str, dict[str, Any]] = {
 WRITTEN = 3.0
 TO_COMMON_NUMBERS = ["dana", "dc-asgd", "downpour", "hogwild", "parameter-server", "ssp", "sync-backup"]
 """The parameters are on servers, or in memory that all workers share: there a script writes for all."""
-OF_EQUAL_REPLICAS = [*IN_ROUNDS, "all-reduce", "backup-workers", "robust"]
+OF_EQUAL_REPLICAS = [*IN_ROUNDS, "all-reduce", "backup-workers", "one-bit-adam", "one-bit-lamb", "robust"]
 """Replicas are equal after each step: a script that writes into one of them is named."""
 
 
@@ -447,7 +447,7 @@ def parted(world: quorate.World, name: str, steps: int, does: Callable[[nn.Modul
     torch.manual_seed(0)
     model = nn.Linear(8, 1, bias=False)
     choice = {**OF_ONE_TENSOR.get(name, {}), **BEHIND_A_MEAN.get(name, {})}
-    optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.0), model, name, **choice)
+    optimizer = quorate.distribute(optimizer_of(name, model.parameters(), lr=0.0), model, name, **choice)
     if steps == 0:
         quorate.load()
     for _ in range(steps):

@@ -18,7 +18,10 @@ from tests.support.kept_trainings import in_world
 from tests.support.ordinary_loops import loss_of, small_net
 
 STEPS, SAVED = 24, 12
-REFUSING = {"dana": 'momentum="worker" is for torch.optim.SGD'}
+REFUSING = {
+    "dana": 'momentum="worker" is for torch.optim.SGD',
+    **dict.fromkeys(("one-bit-adam", "one-bit-lamb", "zero-one-adam"), "whose momentum it encodes"),
+}
 """The sentences of those that refuse Muon."""
 BY_ARRIVAL = frozenset(name for name in NAMES if strategies.get(name).meets in ("asks", "servers", "nobody")) | {
     "async-local-sgd", "backup-workers", "bounded-staleness", "eager-majority", "eager-solo", "fed-buff",

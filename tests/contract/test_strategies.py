@@ -13,7 +13,7 @@ from torch import nn
 from quorate.core.strategy import Strategy
 from quorate.strategies import strategies
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES, OF_ONE_HOST
+from tests.support.every_strategy import NAMES, OF_ONE_HOST, optimizer_of
 from tests.support.joined import joined
 from tests.support.on_gpu import with_gpu
 from tests.support.scene import Scene, Trainer, squares
@@ -79,11 +79,12 @@ def test_alone_every_strategy_is_bypassed(name: str) -> None:
     (end,) = scene(name, 1, with_one_worker="bypass").run(numbers)
     torch.manual_seed(0)
     model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = optimizer_of(name, model.parameters(), lr=0.02, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()
         model(torch.randn(4, 3, generator=torch.Generator().manual_seed(1000 * step))).square().mean().backward()
         optimizer.step()
-    plain = [*model.state_dict().values(), *(optimizer.state[p]["momentum_buffer"] for p in model.parameters())]
+    momenta = [x for p in model.parameters() for x in optimizer.state[p].values()]
+    plain = [*model.state_dict().values(), *momenta]
     for x, y in zip(end, plain, strict=True):
         assert torch.equal(x, y.detach()) or (with_gpu() and torch.allclose(x, y, rtol=1e-2, atol=1e-3))

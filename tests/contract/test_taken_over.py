@@ -18,7 +18,7 @@ from quorate.strategies import strategies
 from quorate.train.chosen import chosen_in
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES
+from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES, optimizer_of
 from tests.support.joined import joined
 
 SIZE, STEPS = 3, 9
@@ -39,7 +39,7 @@ def step(world: World, model: nn.Module, optimizer: Any, number: int) -> None:
 def trained(name: str, is_wrapped: bool, world: World) -> list[Tensor]:
     """Parameters and buffers after a training."""
     plain = model = net()
-    optimizer: Any = torch.optim.SGD(plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
+    optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
     if is_wrapped:
         chosen_in(current.here()).strategy_name = name
         model = DistributedDataParallel(plain)
@@ -67,7 +67,7 @@ def evaluated(name: str, world: World) -> tuple[list[Tensor], list[Tensor]]:
     chosen_in(current.here()).strategy_name = name
     plain = net()
     model = DistributedDataParallel(plain)
-    optimizer: Any = torch.optim.SGD(plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
+    optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
     seen = list[Tensor]()
     for number in range(STEPS):
         step(world, model, optimizer, number)
@@ -88,7 +88,7 @@ def test_an_evaluation_of_all_workers_has_the_agreed_model(name: str) -> None:
 
 
 DIFFERING = [name for name in NAMES if strategies.get(name).replicas in ("meet", "differ")]
-ALIKE = ["parameter-server", "post-local-sgd", "sync-backup"]
+ALIKE = ["parameter-server", "post-local-sgd", "sync-backup", "zero-one-adam"]
 """Those of them whose replicas do not differ yet after so few steps of workers that are equally fast."""
 
 
@@ -97,7 +97,7 @@ def kept(name: str, world: World) -> tuple[list[list[Tensor]], list[list[Tensor]
     chosen_in(current.here()).strategy_name = name
     plain = net()
     model = DistributedDataParallel(plain)
-    optimizer: Any = torch.optim.SGD(plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
+    optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
     states, own = list[list[Tensor]](), list[list[Tensor]]()
     for number in range(STEPS):
         step(world, model, optimizer, number)
@@ -124,7 +124,7 @@ def test_a_state_outside_of_evaluations_is_the_newest_agreed_one(name: str) -> N
     replicas = [torch.cat([x.flatten() for x in own[-2]]) for _, own in workers]
     assert all(torch.equal(replica, replicas[0]) for replica in replicas) == (name in ALIKE)
     is_newest = all(torch.equal(x, y) for x, y in zip(workers[0][0][-2], workers[0][1][-2], strict=True))
-    assert is_newest == (name in ("parameter-server", "post-local-sgd"))
+    assert is_newest == (name in ("parameter-server", "post-local-sgd", "zero-one-adam"))
 
 
 @pytest.mark.parametrize("name", OF_THE_SAME_BATCHES)
@@ -143,7 +143,7 @@ def accumulated(name: str, ends: str, world: World) -> list[Tensor]:
     chosen_in(current.here()).strategy_name = name
     plain = net()
     model = DistributedDataParallel(plain)
-    optimizer: Any = torch.optim.SGD(plain.parameters(), lr=0.02)
+    optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02)
     for number in range(12):
         inputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(100 * number + world.rank))
         is_last = number % 2 == 1

@@ -28,6 +28,7 @@ from quorate.rounds.log import Round
 from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.every_strategy import OF_FEW_STEPS, optimizer_of
 from tests.support.joined import joined
 from tests.support.pending import pending_weight
 from tests.support.processes import run_real_world
@@ -311,7 +312,7 @@ class Scene:
     the optimizer asks for the loss. Hooks get the `Trainer`: `begin`, and in each step `before`, `between` backward
     pass and step, and `after`; `rest` in evaluations, and `last` before the end. `wraps` makes of its wire what a
     worker sees. With a `root` checkpoints lie there; `saves` are numbers of steps behind which one is made. Workers
-    keep `records` in that folder.
+    keep `records` in that folder. Strategies that change after a warm-up do so `soon`.
     """
 
     def __init__(
@@ -350,10 +351,11 @@ class Scene:
         seed: int | Literal["rank"] | None = 0,
         world: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
+        soon: bool = True,
         **more: Any,
     ) -> None:
         self.strategy, self.size, self.model, self.seed = strategy, size, model, seed
-        self.make = make or partial(torch.optim.SGD, lr=rate, momentum=heavy)
+        self.make = make or partial(optimizer_of, strategy, lr=rate, momentum=heavy)
         self.steps: Any = steps or (6 if data is None else math.inf)
         self.loss = loss or (regression if data is None else fit)
         self.data, self.epochs, self.shard = data, epochs, {"batch_size": 4, "seed": 0, **(shard or {})}
@@ -363,7 +365,8 @@ class Scene:
         self.begin, self.before, self.between, self.after, self.rest = begin, before, between, after, rest
         self.last = last
         self.world = {"timeout": 120.0, **(world or {})}
-        self.settings = {"with_one_worker": "algorithm", **(settings or {}), **more}
+        of_few = OF_FEW_STEPS.get(strategy, {}) if soon and isinstance(strategy, str) else {}
+        self.settings = {"with_one_worker": "algorithm", **of_few, **(settings or {}), **more}
         self.faults = dict[int, Fault]()
 
     def trainer(self, world: quorate.World, calls: Callable[[], int] = lambda: 0) -> Trainer:

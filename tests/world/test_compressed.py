@@ -47,6 +47,15 @@ CHOICES: dict[str, dict[str, Any]] = {
     "differences": {"strategy": "choco-sgd", "compress": "top-k", "density": 0.1},
     "steps of neighbours": {"strategy": "dcd-psgd", "compress": "qsgd"},
     "estimates of neighbours": {"strategy": "ecd-psgd", "compress": "qsgd"},
+    "one-bit momenta": {"strategy": "one-bit-adam", "freeze": 4},
+    "accumulated momenta": {
+        "strategy": "zero-one-adam",
+        "freeze": 4,
+        "doubles_after": 2,
+        "double_every": 4,
+        "longest": 2,
+    },
+    "one-bit momenta where others outlive a death": {"strategy": "one-bit-lamb", "freeze": 4, "on_death": "continue"},
     "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
 }
 STEPS = 14

@@ -28,13 +28,14 @@ FAMILIES = {
 """The families of names, in the order they are shown, and where their registries lie."""
 
 GROUPS = {
-    "synchronous": ("all-reduce", "backup-workers", "sync-backup"),
+    "synchronous": ("all-reduce", "backup-workers", "sync-backup", "one-bit-adam", "one-bit-lamb"),
     "quorums: late gradients count in a later step": (
         "eager-solo", "eager-majority", "quorum", "adaptive", "bounded-staleness",
     ),
     "local steps: workers communicate every few steps": (
         "local-sgd", "post-local-sgd", "adaptive-local-sgd", "hierarchical-local-sgd", "eager-averaging", "slowmo",
         "diloco", "streaming-diloco", "muloco", "sparse-loco", "decoupled-diloco", "async-local-sgd",
+        "zero-one-adam",
     ),
     "gossip: workers average with neighbours": (
         "d-psgd", "d2", "ad-psgd", "sgp", "osgp", "relay", "noloco", "group-averaging", "choco-sgd", "dcd-psgd",

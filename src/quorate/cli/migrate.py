@@ -22,11 +22,19 @@ _OPTIMIZERS = {
     "adagrad": ("torch.optim.Adagrad", ""),
     "sgd": ("torch.optim.SGD", ""),
     "lamb": ("quorate.optim.LAMB", ""),
-    "onebitadam": ("torch.optim.AdamW", ', compress="one-bit"'),
-    "zerooneadam": ("torch.optim.AdamW", ', compress="one-bit"'),
-    "onebitlamb": ("quorate.optim.LAMB", ', compress="one-bit"'),
+    "onebitadam": ("torch.optim.AdamW", "one-bit-adam"),
+    "zerooneadam": ("torch.optim.AdamW", "zero-one-adam"),
+    "onebitlamb": ("quorate.optim.LAMB", "one-bit-lamb"),
 }
-"""By DeepSpeed's name: the class, and what is added to `distribute`."""
+"""By DeepSpeed's name: the class, and the strategy."""
+_ONE_BIT = {
+    "freeze_step": "freeze",
+    "var_freeze_step": "freeze",
+    "var_update_scaler": "doubles_after",
+    "local_step_scaler": "double_every",
+    "local_step_clipper": "longest",
+}
+"""By DeepSpeed's name of a setting of one-bit optimizers: ours."""
 _ARGUMENTS = ("lr", "betas", "eps", "weight_decay", "momentum")
 _DECAYING = ("torch.optim.AdamW", "quorate.optim.LAMB")
 """Classes whose weight decay DeepSpeed sets to 0 by default, and torch to 0.01."""
@@ -296,20 +304,26 @@ def _optimizer(made: Migration, about: Mapping[str, Any]) -> None:
         )
         made.notes.append(f"optimizer.type {name}: {note}")
         return
-    made.optimizer, extra = _OPTIMIZERS[name.lower()]
+    made.optimizer, strategy = _OPTIMIZERS[name.lower()]
     if name.lower() == "adam" and params.get("adam_w_mode") is False:
         made.optimizer = "torch.optim.Adam"
     made.arguments = {key: _expression(key, params[key]) for key in params if key in _ARGUMENTS}
     if made.optimizer in _DECAYING:
         made.arguments.setdefault("weight_decay", "0.0")
-    made.distribute += extra
-    if extra:
-        made.notes.append(
-            f"optimizer.type {name}: gradients are compressed to one bit with error feedback from the first step on; "
-            "DeepSpeed compresses momentum after a warm-up"
-        )
-    handled = (*_ARGUMENTS, "adam_w_mode", "torch_adam")
+    handled: tuple[str, ...] = (*_ARGUMENTS, "adam_w_mode", "torch_adam")
+    if strategy:
+        settings = {ours: _expression(key, params[key], whole=True) for key, ours in _ONE_BIT.items() if key in params}
+        written = "".join(f", {ours}={value}" for ours, value in settings.items())
+        made.distribute += f', "{strategy}"{written}'
+        made.notes += [f"optimizer.type {name}: {note}" for note in _NOTES_OF_ONE_BIT]
+        handled = (*handled, *_ONE_BIT)
     made.notes += [f"optimizer.params.{key}: set it in the script" for key in params if key not in handled]
+
+
+_NOTES_OF_ONE_BIT = (
+    "steps are those of Adam, with the corrections for its beginning with 0, which DeepSpeed leaves out",
+    'it takes neither shards (ZeRO) nor a GradScaler (fp16): beside these use compress="one-bit" in its place',
+)
 
 
 def _scheduler(made: Migration, about: Mapping[str, Any]) -> None:

@@ -10,6 +10,12 @@ from quorate.cli.listing import registry
 from quorate.core.errors import ConfigurationError, unknown
 
 PUBLISHED = {
+    "1-bit Adam": "one-bit-adam",
+    "1-bit LAMB": "one-bit-lamb",
+    "0/1 Adam": "zero-one-adam",
+    "OneBitAdam": "one-bit-adam",
+    "OneBitLamb": "one-bit-lamb",
+    "ZeroOneAdam": "zero-one-adam",
     "asgd": "parameter-server:mode=async",
     "asynchronous DiLoCo": "async-local-sgd",
     "asynchronous SGD": "parameter-server:mode=async",

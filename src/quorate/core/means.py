@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from quorate.core.contracts import Work
 from quorate.core.groups import Standing
 from quorate.core.vectors import Flat
@@ -17,9 +19,10 @@ class Means(Protocol):
     share: float
     """The share of all workers whose vectors are in the newest mean of vectors, as their weights are above 0."""
 
-    def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+    def of(self, x: Flat, *, weight: float = 1.0, looks: bool = False) -> Work[Flat]:
         """Begin the weighted mean of the `x` of all workers; the result has the layout of `x`.
 
+        With `looks` all workers learn whose numbers are not finite, as of a gradient; `Worker.update` acts on it.
         Raises `ConfigurationError` while parts of this worker's gradient are in flight: a strategy that overrides
         `backward` calls `of_gradient` first.
         """
@@ -29,6 +32,14 @@ class Means(Protocol):
 
         In `Strategy.backward` the exchange has begun while the backward pass ran. Its header tells all workers which
         parameters were used, and which gradients are not finite. The result is valid until the next backward pass.
+        """
+
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        """Let the codec encode sums from the next one on, or with None leave them dense, as they are at first.
+
+        Only for strategies that compress momenta; all workers call it between the same two means. `chosen` has the
+        places of the numbers that are encoded, by the name of the tensor; of a missing name all are. Other numbers of
+        these tensors are 0 in means.
         """
 
     def step_alone(self, is_alone: bool) -> None:

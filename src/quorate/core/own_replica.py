@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from quorate.core.moments import Moments
 from quorate.core.vectors import Flat
 
 
@@ -14,6 +15,10 @@ class OwnReplica(Protocol):
     @property
     def learning_rates(self) -> tuple[float, ...]:
         """The current learning rate of every parameter group."""
+
+    @property
+    def moments(self) -> Moments:
+        """The moments of an optimizer of Adam's kind."""
 
     @property
     def has_moments(self) -> bool:

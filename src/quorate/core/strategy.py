@@ -11,6 +11,7 @@ from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
+from quorate.core.moments import AgreedMomentum
 from quorate.core.neighbours import Neighbours
 from quorate.core.own_replica import OwnReplica
 from quorate.core.redundancy import Redundancy
@@ -137,13 +138,21 @@ class Worker(Protocol):
             settings: The settings of `rounds.terms.Agreed`.
         """
 
-    def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
+    def update(
+        self,
+        gradient: Flat | None = None,
+        *,
+        at: Flat | None = None,
+        options: Any = None,
+        momentum: AgreedMomentum | None = None,
+    ) -> None:
         """Make one step of the user's optimizer.
 
         Args:
             gradient: The gradient of the step; None: that in `.grad`. `.grad` keeps its numbers.
             at: Parameters to be updated in place, instead of those of the model, which stay as they are.
             options: The optimizer's options of a round (`Mean.options`), instead of its own.
+            momentum: The momentum of the step, which then has no gradient, and leaves the variance as it is.
         """
 
     def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
@@ -193,11 +202,15 @@ class Strategy(ABC):
     the consensus. Shared: all workers of one host write to the same parameters. Replicas that are not equal after each
     step are compared only at the end, and each optimizer's state is its worker's own."""
 
-    compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences"]] = "nothing"
+    optimizers: ClassVar[Sequence[str]] = ()
+    """The classes of optimizers that it knows, with those derived from them, as `module.name`; empty: all."""
+
+    compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences", "momenta"]] = "nothing"
     """The vectors that codecs may write small. These are the vectors of all its means: gradients (`Means.of_gradient`)
-    or deltas (`Means.of`). It is nothing if some means are of parameters, which a codec would spoil. Under gossip
-    differences from copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what
-    a codec leaves out.
+    or deltas (`Means.of`). Momenta are written small where the strategy says so (`Means.code`).
+    It is nothing if some means are of parameters, which a codec would spoil. Under gossip these are differences from
+    copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what a codec leaves
+    out.
     """
     _sparse_gradients: ClassVar[Literal["rows", "changes", "refused"] | None] = None
     """See `sparse_gradients_of`; None: it follows from the others."""

@@ -111,6 +111,10 @@ class Coded(Remembering):
             if reducer is self or any(not own_names.isdisjoint(names) for names in reducer._names.values()):
                 reducer.commit()
 
+    def retract(self) -> None:
+        for reducer in self._family.values():
+            reducer._next, reducer._is_over = {}, False
+
     def commit(self) -> None:
         """Make the newest sum count, if there is one: advance the memory by what it left out."""
         if self._is_over:

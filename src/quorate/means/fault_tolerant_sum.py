@@ -12,8 +12,8 @@ worker's message (`Reducer.message`) to every other: (P - 1) d numbers each if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,17 @@ class FaultTolerantSum:
 
     def weighs(self, weight: float) -> None:
         self.of.weighs(weight)
+
+    def retract(self) -> None:
+        """See `Reducer.retract`."""
+        self.of.retract()
+
+    def uncoded(self) -> AbstractContextManager[None]:
+        """See `Reducer.uncoded`."""
+        return self.of.uncoded()
+
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        self.of.code(chosen)
 
     def part_ready(self, part: int, x: Tensor) -> None:
         """Launch a part, as `Dense.part_ready`; raises nothing. After a death nothing is launched."""

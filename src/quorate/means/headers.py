@@ -237,9 +237,16 @@ class Headers:
         header[VECTORS] = 0.0
         header[EDITED] = torch.tensor(signature(checksum, self._max_size), dtype=header.dtype)
 
-    def sign_vector(self, header: Tensor) -> None:
-        """Write the signatures of this worker into the header of a vector of a step of its own."""
+    def sign_vector(self, header: Tensor, looked_at: Flat | None = None) -> None:
+        """Write the signatures of this worker into the header of a vector of a step of its own.
+
+        A vector that is `looked_at` is marked if it is not finite.
+        """
         header[SIGNED : EDITED.start] = torch.tensor(self._announced.changes.signed_vector(), dtype=header.dtype)
+        finite = self._announced.finite
+        if looked_at is not None and finite.looks and not finite.sees(numbers_of(looked_at)):
+            finite.note(self._replica.all_names, self._replica.all_gradients)
+            header[self._bad_from + self._rank] = 1.0
 
     def compare(self, header: Sequence[float]) -> None:
         """Compare the signatures of all workers in a mean. Raises as `LocalChanges.compare`."""
@@ -351,17 +358,23 @@ class Headers:
         pieces = 1 if self._within is None else self._within.size
         announced.saves.exchanged(announced.worker, header[SAVING], size * pieces, is_away=is_away, all_away=all_away)
         self.has_vectors = self.has_vectors or header[VECTORS] > 0
+        if header[VECTORS]:
+            self._learn_bad(header)
         self.has_voted = self.has_voted or header[VOTES] > 0
 
     def learn_gradients(self, header: Sequence[float]) -> None:
         """Read the parameters that were used, and the bad ranks, from the header of a mean of gradients."""
         self._replica.used = [n > 0 for n in header[COUNTS : COUNTS + self._count]]
         self.bad = self.bad if self.is_bad_late else []
-        if any(header[self._bad_from :]):
-            self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
+        self._learn_bad(header)
         if self._rank in self.bad and not self._has_noted:
             self._announced.finite.note(self._replica.all_names, self._replica.all_gradients)
         self._has_noted = False
+
+    def _learn_bad(self, header: Sequence[float]) -> None:
+        """Read the bad ranks from the header of a mean."""
+        if any(header[self._bad_from :]):
+            self.bad = [rank for rank in sorted(self.admission.members.everyone) if header[self._bad_from + rank] > 0]
 
     def copy_buffers(self, header: Sequence[float], sums: Flat) -> None:
         """Copy buffers after a complete sum, on all workers: see `BufferCopies.copy`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -110,8 +110,6 @@ class MeansOfAll:
         is_by_host = isinstance(self.reducer, InParts) and self._follows
         self._header_wire = wire.channel("headers") if is_by_host and not self.headers.is_alone else None
         """Sums headers on the hosts, where vectors are summed on GPUs: no step waits for a GPU to read them."""
-        self._has_outcomes = type(self.reducer).outcome is not Reducer.outcome
-        """Whether the reducer may leave workers out of a mean."""
         self._blank = partial(empty_vector, self.layout, wire.empty)
         self._stays = self.headers.is_alone
         # Strategies that exchange no gradients in backward passes may never need the vector.
@@ -190,11 +188,14 @@ class MeansOfAll:
     def step_alone(self, is_alone: bool) -> None:
         self.ready.is_alone = is_alone
 
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        self.reducer.code(chosen)
+
     def vote(self, is_ready: bool) -> bool:
         self.headers.votes |= is_ready
         return self.headers.has_voted
 
-    def of(self, x: Flat, *, weight: float = 1.0) -> Work[Flat]:
+    def of(self, x: Flat, *, weight: float = 1.0, looks: bool = False) -> Work[Flat]:
         if self.ready.is_under_way:
             raise ConfigurationError(
                 "parts of the gradient are on their way since the backward pass; a strategy that overrides backward() "
@@ -205,7 +206,7 @@ class MeansOfAll:
         with self._timer.spending("encode"):
             self._weighs(weight)
             sent, own = self._vector(x, weight)
-            self.headers.sign_vector(own)
+            self.headers.sign_vector(own, x if looks else None)
             work = self._summed(sent, own, self.reducer.kept)
         return Timed(Together([work], lambda results: self._weighted(*results[0]), self.wire.clock), self._timer)
 
@@ -409,7 +410,7 @@ class MeansOfAll:
 
     def _scaled(self, sums: Flat, weight: float, contributors: float) -> Flat:
         self._timer.contributors = round(contributors or 0)
-        if self._has_outcomes:
+        if type(self.reducer).outcome is not Reducer.outcome:  # it may leave workers out of a mean
             self._watches.exclusions.saw(self.reducer.outcome)
         factor = self._factor(weight)
         return sums if factor == 1.0 else sums.mul_(factor)
@@ -484,6 +485,8 @@ class MeansOfAll:
                 self.reducer.again(part, torch.zeros_like(sums.parts[part])).wait()
         if header[BUFFERS]:
             self._copy_buffers(header, sums)
+        if not self._weight_in(header):
+            self.reducer.retract()
         if header[VECTORS] > 0 and self.edits == "none":
             self._shadow.settle(self._weight_sent)
             self._shadow.apply(Mean(mean=sums.mul_(self.reducer.factor(self.size, self._weight_in(header)))))

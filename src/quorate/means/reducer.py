@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +53,16 @@ class Reducer(ABC):
 
     def weighs(self, weight: float) -> None:  # noqa: B027  (most do not need it)
         """Set the weight, above 0, by which this worker multiplies its next vectors."""
+
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:  # noqa: B027  (most do as they always do)
+        """Encode the next sums, or with None leave them dense, if the strategy chooses that: see `Means.code`."""
+
+    def retract(self) -> None:  # noqa: B027  (most remember nothing)
+        """Undo what the newest sum has done to the memory, as all weights in it were 0 and its result is discarded."""
+
+    def uncoded(self) -> AbstractContextManager[None]:
+        """Return a context in which a strategy's choice of codes does not hold, for a mean of parameters."""
+        return nullcontext()
 
     @abstractmethod
     def part_ready(self, part: int, x: Tensor) -> None:

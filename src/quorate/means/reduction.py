@@ -88,6 +88,8 @@ class Reduction:
     """The aggregation rule that takes the place of means."""
     is_bound: bool = True
     """Whether `f` of the rule was asked for; else it is less among few workers."""
+    is_on_demand: bool = False
+    """Whether sums are dense until the strategy asks for codes."""
     redundancy: Callable[[int], Redundancy] | None = None
     """How so many workers compute the same batches; None: each has its own."""
 
@@ -156,7 +158,7 @@ class Reduction:
 
     def _works_on_devices(self, layout: Layout, wire: Wire) -> bool:
         """Whether vectors on GPUs are summed or encoded there; all other ways exchange messages of the hosts."""
-        if self.rule is not None or self.settings.on_anomaly != "ignore":
+        if self.rule is not None or self.settings.on_anomaly != "ignore" or self.is_on_demand:
             return False
         if not isinstance(self.codec, Codec):
             return self.codec is not None or self.settings.reduce == AUTO
@@ -199,6 +201,10 @@ class Reduction:
         if isinstance(self.codec, PowerSGDSettings):
             return PowerSGD(layout, wire, self.codec, seed)
         of_shares = self.codec.rescaled(1 / wire.size)
+        if self.is_on_demand:
+            from quorate.means.on_demand import OnDemand
+
+            return OnDemand(TwoPhase(layout, wire, of_shares, seed))
         coded: type[Coded] = Coded
         if self.settings.reduce == HIERARCHICAL:
             coded = Hierarchical

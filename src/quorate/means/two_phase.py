@@ -62,6 +62,10 @@ class TwoPhase(Coded):
             self._state = TwoPhaseState(memory=self._state.memory, sums=self._state.sums, owned=owned, size=wire.size)
         self._next_owned: dict[int, Tensor] = {}
         """For each part, the memory of the piece of this worker as it is once the newest sum counts."""
+        self._chosen: dict[str, Tensor] = {}
+        """By the name of the tensor: the places of the numbers that are encoded; a missing name: all. Shared."""
+        self._places: dict[int, Tensor | None] = {}
+        """For each part, the places of the numbers that are encoded; None: all."""
 
     def follows(self, before: Reducer) -> None:
         """Take over the memory of the tensors that both have; pieces are cut again."""
@@ -71,23 +75,77 @@ class TwoPhase(Coded):
             before._release_pieces()
         super().follows(before)
 
+    def choose(self, chosen: dict[str, Tensor]) -> None:
+        """Encode only these places of the tensors named, from the next sum on; equal on all workers.
+
+        Other numbers of these tensors are 0 in sums. After a death all numbers are encoded.
+        """
+        for reducer in self._family.values():
+            assert isinstance(reducer, TwoPhase)
+            reducer.commit()
+            reducer._chosen, reducer._places = chosen, {}
+
+    def _for_layout(self, layout: Layout) -> Coded:
+        reducer = super()._for_layout(layout)
+        assert isinstance(reducer, TwoPhase)
+        if reducer._chosen is not self._chosen:
+            reducer._chosen, reducer._places = self._chosen, {}
+        return reducer
+
+    def _places_in(self, part: int) -> Tensor | None:
+        if part not in self._places:
+            places, begin = list[Tensor](), 0
+            for name, shape in zip(self._names[part], self._shapes[part], strict=True):
+                numel = math.prod(shape)
+                places.append(begin + self._chosen.get(name, torch.arange(numel)))
+                begin += numel
+            is_whole = not self._chosen.keys() & set(self._names[part])
+            self._places[part] = None if is_whole else torch.cat(places).to(self.layout.parts[part].device)
+        return self._places[part]
+
+    def _picked(self, part: int, x: Tensor) -> Tensor:
+        """Return the numbers of a part that are encoded."""
+        places = self._places_in(part)
+        return x if places is None else x[places]
+
+    def _put_back(self, part: int, numbers: Tensor, into: Tensor) -> Tensor:
+        """Write the numbers of a part that are encoded into a vector of all of them."""
+        places = self._places_in(part)
+        return into.copy_(numbers) if places is None else into.index_copy_(0, places, numbers)
+
+    def _memory(self, part: int) -> Memory:
+        return {name: self._picked(part, vector) for name, vector in super()._memory(part).items()}
+
+    def _remember(self, part: int, name: str, x: Tensor) -> None:
+        if self._places_in(part) is not None:
+            x = self._put_back(part, x, super()._memory(part)[name].clone())
+        super()._remember(part, name, x)
+
     def _pieces(self, part: int) -> list[tuple[int, int]]:
-        numel, size = self.layout.parts[part].numel, self.wire.size
+        places, size = self._places_in(part), self.wire.size
+        numel = self.layout.parts[part].numel if places is None else len(places)
         ends = [round(numel * rank / size) for rank in range(size + 1)]
         return list(pairwise(ends))
+
+    def retract(self) -> None:
+        super().retract()
+        for reducer in self._family.values():
+            assert isinstance(reducer, TwoPhase)
+            reducer._next_owned = {}
 
     def commit(self) -> None:
         if self._is_over:
             for part, left in self._next_owned.items():
                 whole = torch.zeros(self.layout.parts[part].numel, dtype=left.dtype, device=left.device)
-                begin, end = self._pieces(part)[self.wire.rank]
-                whole[begin:end] = left
-                self._write_owned(part, whole)
+                pieces, own = self._pieces(part), self._picked(part, whole)
+                begin, end = pieces[self.wire.rank]
+                own[begin:end] = left
+                self._write_owned(part, whole if own is whole else self._put_back(part, own, whole))
             self._next_owned = {}
         super().commit()
 
     def _owned(self, part: int) -> Tensor:
-        return torch.cat([self._state.owned[tensor] for tensor in self._names[part]])
+        return self._picked(part, torch.cat([self._state.owned[tensor] for tensor in self._names[part]]))
 
     def _write_owned(self, part: int, whole: Tensor) -> None:
         pieces = whole.split([math.prod(shape) for shape in self._shapes[part]])
@@ -118,6 +176,7 @@ class TwoPhase(Coded):
     def _codes_of_pieces(self, part: int, x: Tensor) -> list[Tensor]:
         """Return the code of each owner's piece; if one of them is not finite, the memory does not change."""
         with self.spending("encode"):
+            x = self._picked(part, x)
             numbers = x if is_finite(x) else torch.full_like(x, math.nan)
             memory, codes, memories = self._memory(part), list[Tensor](), list[Memory | None]()
             for owner, (begin, end) in enumerate(self._pieces(part)):
@@ -139,9 +198,11 @@ class TwoPhase(Coded):
         for part, work in works.items():
             codes = work.wait()
             with self.spending("decode"):
+                own = self._picked(part, into[part].zero_())
                 for owner, ((begin, end), code) in enumerate(zip(self._pieces(part), codes, strict=True)):
-                    piece = into[part][begin:end].zero_()
-                    self._add_code(piece, code, ((end - begin,),), self._piece_draw(part, owner, owner, 2))
+                    self._add_code(own[begin:end], code, ((end - begin,),), self._piece_draw(part, owner, owner, 2))
+                if own is not into[part]:
+                    self._put_back(part, own, into[part])
 
     def _code_of_own_piece(self, part: int, codes: Sequence[Tensor]) -> Tensor:
         """Return the code of the sum of the piece that this worker owns."""
@@ -180,6 +241,10 @@ class TwoPhase(Coded):
         reducer = self._for_layout(x.layout)
         assert isinstance(reducer, TwoPhase)
         reducer._next_owned = {}
+        if self._chosen:
+            for other in self._family.values():
+                assert isinstance(other, TwoPhase)
+                other._chosen, other._places = {}, {}
         if isinstance(self.codec, ErrorFeedback):
             self._release_pieces()
         return super().message(x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.contracts import Work
@@ -35,6 +36,15 @@ class Wrapped(Reducer):
 
     def weighs(self, weight: float) -> None:
         self._inner.weighs(weight)
+
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        self._inner.code(chosen)
+
+    def retract(self) -> None:
+        self._inner.retract()
+
+    def uncoded(self) -> AbstractContextManager[None]:
+        return self._inner.uncoded()
 
     def part_ready(self, part: int, x: Tensor) -> None:
         self._inner.part_ready(part, x)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.optim.by_layers import ByLayers, at_least, dense_gradient, is_adapted, lamb_ratio, without
@@ -55,6 +56,9 @@ class LAMB(ByLayers):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bounds": bounds}
         super().__init__(without(params, exclude, "LAMB"), {**defaults, "adapts": None})
 
+    held: Mapping[Tensor, float] | None = None
+    """The ratios of a step by agreed momenta, in place of those of norms."""
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step; return the loss of `closure`, if there is one."""
@@ -65,17 +69,35 @@ class LAMB(ByLayers):
         updates = {
             p: self._update_of(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None
         }
-        layers = self.adapted()
+        layers = self.adapted() if self.held is None else []
         norms = self.norms([*((p, p) for p in layers), *((p, updates.get(p)) for p in layers)])
         norms_of = dict(zip(layers, zip(norms[: len(layers)], norms[len(layers) :], strict=True), strict=True))
         for group in self.param_groups:
             for p in group["params"]:
                 if p in updates:
                     update = updates[p]
-                    if is_adapted(p, group):
+                    if self.held is not None:
+                        update.mul_(self.held[p])
+                    elif is_adapted(p, group):
                         update.mul_(lamb_ratio(*norms_of[p], bounds=group["bounds"]))
                     local(p).sub_(update, alpha=float(group["lr"]))
         return loss
+
+    @torch.no_grad()
+    def trust_ratios(self) -> dict[Tensor, float]:
+        """Return phi(|w|) / |u| for each adapted parameter that has moments, with u of these moments.
+
+        Cost: a pass over the parameters and their moments.
+        """
+        layers = [(p, group) for group in self.param_groups for p in group["params"] if is_adapted(p, group)]
+        layers = [(p, group) for p, group in layers if self.state.get(p)]
+        pairs = [pair for p, group in layers for pair in ((p, p), (p, self._by_moments(p, group)))]
+        norms = self.norms(pairs)
+        ratios = [
+            lamb_ratio(weight, update, bounds=group["bounds"])
+            for (_, group), weight, update in zip(layers, norms[::2], norms[1::2], strict=True)
+        ]
+        return dict(zip((p for p, _ in layers), values_of(ratios), strict=True))
 
     def _update_of(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Return the local part of u."""
@@ -85,9 +107,14 @@ class LAMB(ByLayers):
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
         first, second = group["betas"]
         state["step"] += 1
-        count = float(state["step"])
         m, v = local(state["exp_avg"]), local(state["exp_avg_sq"])
         m.lerp_(g.to(m.dtype), 1 - first)
         v.mul_(second).addcmul_(g, g.conj(), value=1 - second)
+        return self._by_moments(p, group)
+
+    def _by_moments(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return the local part of u, from the moments as they are."""
+        state, (first, second) = self.state[p], group["betas"]
+        m, v, count = local(state["exp_avg"]), local(state["exp_avg_sq"]), float(state["step"])
         update: Tensor = (m / (1 - first**count)).div_((v / (1 - second**count)).sqrt_().add_(group["eps"]))
         return update.add_(local(p), alpha=group["weight_decay"]) if is_adapted(p, group) else update

@@ -21,9 +21,11 @@ from quorate.buckets.flat import layout_of, words_of_tables
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
+from quorate.replica.moments import MomentsOfReplica
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import (
@@ -78,6 +80,7 @@ class Replica:
         self.host, self.is_coded, self._narrow = host, is_coded, narrow
         self.spread: WholeTensors | OnPieces | None = None
         """Makes steps of a model in pieces."""
+        self.moments = MomentsOfReplica(optimizer, plain, lambda: self.trained, lambda: Flat.zeros(self.layout))
         note_attributes(optimizer)
         self.options = OptionsInForce(optimizer)
         """The options of steps that all workers make, and those that these steps write."""
@@ -188,6 +191,7 @@ class Replica:
         closure: Callable[[], Any] | None = None,
         is_seen: bool = True,
         arguments: StepArguments = NO_ARGUMENTS,
+        momentum: AgreedMomentum | None = None,
     ) -> Any:
         """Make one step of the optimizer's own class, and return its return value.
 
@@ -196,6 +200,7 @@ class Replica:
             at: The numbers to be updated, in place, while the model stays; None: those of the model.
             options: The options of a round, which leaves out unused parameters; None: the optimizer's own.
             is_seen: Whether hooks see the step.
+            momentum: The momentum of the step, instead of a gradient.
         """
         is_of_round = options is not None
         around: AbstractContextManager[None] = nullcontext()
@@ -216,6 +221,10 @@ class Replica:
         self.is_stepping = True
         try:
             with in_force, standing_at(self.trained, at):
+                if momentum is not None:
+                    zeros, used = Flat.zeros(self.layout), self.moments.has_state()
+                    with with_gradient(self.trained, zeros, used), self.moments.agreed(momentum):
+                        return step(is_scaled=False)
                 if gradient is None:
                     return step(is_seen=is_seen)
                 has_rows = is_of_round and self.sparse_tables

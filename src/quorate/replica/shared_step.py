@@ -91,7 +91,7 @@ def shared_step(
         own = state.get(parameters[place], {})
         if share != 1.0 and "step" in own:
             steps[place] = float(own["step"])
-            _put_step(own, steps[place] / share)
+            put_step(own, steps[place] / share)
         if "sum" in own:  # Adagrad
             grad = parameters[place].grad
             assert grad is not None
@@ -101,7 +101,7 @@ def shared_step(
     for place in used:
         own = state.get(parameters[place], {})
         if share != 1.0 and "step" in own:
-            _put_step(own, steps.get(place, 0.0) + share)
+            put_step(own, steps.get(place, 0.0) + share)
 
 
 def _take_in_squares(
@@ -159,7 +159,8 @@ def _take_in_on_device(squares: Sequence[Tensor], numbers: Sequence[Tensor], ene
             square.add_(x * x.conj() * value)
 
 
-def _put_step(state: dict[str, Any], count: float) -> None:
+def put_step(state: dict[str, Any], count: float) -> None:
+    """Write the number of steps into an optimizer's state of a parameter."""
     if isinstance(state["step"], Tensor):
         state["step"].fill_(count)
     else:

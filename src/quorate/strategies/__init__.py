@@ -50,6 +50,8 @@ strategies: Registry[type[Strategy]] = Registry(
         "local-sgd": "quorate.strategies.local_sgd:LocalSGD",
         "muloco": "quorate.strategies.presets.muloco:MuLoCo",
         "noloco": "quorate.strategies.noloco:NoLoCo",
+        "one-bit-adam": "quorate.strategies.one_bit_adam:OneBitAdam",
+        "one-bit-lamb": "quorate.strategies.one_bit_lamb:OneBitLAMB",
         "osgp": "quorate.strategies.osgp:OSGP",
         "parameter-server": "quorate.strategies.parameter_server:ParameterServer",
         "post-local-sgd": "quorate.strategies.post_local_sgd:PostLocalSGD",
@@ -64,6 +66,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "streaming-diloco": "quorate.strategies.presets.streaming_diloco:StreamingDiLoCo",
         "sync-backup": "quorate.strategies.presets.sync_backup:SyncBackup",
         "symmetric-easgd": "quorate.strategies.symmetric_easgd:SymmetricEASGD",
+        "zero-one-adam": "quorate.strategies.zero_one_adam:ZeroOneAdam",
     },
     takes_files=True,
 )

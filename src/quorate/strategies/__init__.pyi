@@ -30,6 +30,8 @@ from quorate.strategies.hierarchical_local_sgd import HierarchicalLocalSGD as Hi
 from quorate.strategies.hogwild import Hogwild as Hogwild
 from quorate.strategies.local_sgd import LocalSGD as LocalSGD
 from quorate.strategies.noloco import NoLoCo as NoLoCo
+from quorate.strategies.one_bit_adam import OneBitAdam as OneBitAdam
+from quorate.strategies.one_bit_lamb import OneBitLAMB as OneBitLAMB
 from quorate.strategies.osgp import OSGP as OSGP
 from quorate.strategies.parameter_server import ParameterServer as ParameterServer
 from quorate.strategies.post_local_sgd import PostLocalSGD as PostLocalSGD
@@ -54,6 +56,7 @@ from quorate.strategies.scaffold import Scaffold as Scaffold
 from quorate.strategies.sgp import SGP as SGP
 from quorate.strategies.slowmo import SlowMo as SlowMo
 from quorate.strategies.symmetric_easgd import SymmetricEASGD as SymmetricEASGD
+from quorate.strategies.zero_one_adam import ZeroOneAdam as ZeroOneAdam
 
 U = TypeVar("U")
 

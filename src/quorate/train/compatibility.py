@@ -28,6 +28,7 @@ class _Unconcerned:
     meets, replicas, compresses, buffers, on_death, redundancy = "all", "equal", "gradients", "none", "continue", None
     batch, _keeps_batch = "shrunk", True
     _sparse_gradients = "rows"
+    optimizers = ()
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
     codec = rule = error_feedback = None
@@ -142,6 +143,11 @@ class Combination:
         return place in (f"{kind.__module__}.{kind.__name__}" for kind in kinds)
 
     @property
+    def known_optimizers(self) -> str:
+        """The optimizers that the strategy knows."""
+        return " and ".join(place.rpartition(".")[2] for place in self.strategy.optimizers)
+
+    @property
     def steps_numbers(self) -> bool:
         """Whether the optimizer is one of torch's that treat each number alike."""
         kind = self.optimizer
@@ -228,7 +234,11 @@ RULES = (
          "multi-krum, geometric-median, centered-clipping), or another codec"),
     Rule("reduce", lambda c, s, r: r.is_of_gradients and r.settings.reduce != "auto",
          "power-sgd forms its sums in its own way; leave out {reduce}"),
-    Rule("reduce", lambda c, s, r: r.keeps_more and r.settings.reduce in ("two-phase", "hierarchical"),
+    Rule("reduce", lambda c, s, r: r.codec and s.compresses == "momenta"
+         and r.settings.reduce not in ("auto", "two-phase"),
+         "{reduce} cannot be combined with {label}, whose codes are summed in two phases; leave reduce out"),
+    Rule("reduce", lambda c, s, r: r.keeps_more
+         and (r.settings.reduce in ("two-phase", "hierarchical") or s.compresses == "momenta"),
          "{settings.compress} remembers more than what it leaves out, and owners of pieces cannot; leave out {reduce}"),
     Rule("reduce", lambda c, s, r: s.redundancy and s.meets == "all" and r is not UNCONCERNED and not r.rule,
          "{reduce} cannot be combined with {label}, which compares or decodes gradients as they are; leave reduce out"),
@@ -261,7 +271,7 @@ RULES = (
          "{c.strategy.meets} form the sums: choose a codec, and leave reduce out"),
     Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES and r.keeps_more,
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
-    Rule("compress", lambda c, s, r: s.compresses == "ways" and r.is_of_gradients,
+    Rule("compress", lambda c, s, r: s.compresses in ("ways", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
     Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),
          "{compress} cannot be combined with synchronous steps before the local ones; leave after=0"),
@@ -303,6 +313,11 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
+    Rule("optimizer", lambda c, s, r: c.optimizer and s.optimizers and not any(map(c.is_a, s.optimizers)),
+         "{label} is for {c.known_optimizers}, whose momentum it encodes and whose variance it freezes, and not for "
+         'a {kind}. For others compress gradients: all-reduce with compress="one-bit"'),
+    Rule("optimizer", lambda c, s, r: s.compresses == "momenta" and c.has_grad_scaler,
+         "{label} exchanges momenta, and under a GradScaler gradients have another scale in each step; use bfloat16"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "refused",
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
          "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "

@@ -194,7 +194,9 @@ class EditsAtPauses(StepObserver):
         elif worker.means.edits != "none":
             at = worker.parameters
             if worker.means.edits == "unlike":
-                at = worker.parameters = worker.means.of(at, weight=self._weight_of_replica()).wait()
+                with worker.means.reducer.uncoded():
+                    mean = worker.means.of(at, weight=self._weight_of_replica())
+                at = worker.parameters = mean.wait()
             if worker.means.edits == "unlike" or not self.is_synchronous:
                 worker.strategy.restored(worker, at)
             self.note()
@@ -256,7 +258,9 @@ class EditsAtPauses(StepObserver):
         else:
             # Beside workers that have not edited theirs, it counts where rounds have moved it during the pause.
             own = worker.parameters if worker.has_rounds and None in texts else written
-        mean = worker.means.of(own).wait()  # also where all are alike: afterwards no worker reads the board
+        with worker.means.reducer.uncoded():
+            work = worker.means.of(own)
+        mean = work.wait()  # also where all are alike: afterwards no worker reads the board
         at = written if written is not None and len(set(texts)) == 1 else mean
         if worker.strategy.replicas == "meet":
             worker.parameters = at

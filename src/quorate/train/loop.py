@@ -38,6 +38,7 @@ from quorate.replica.plain_step import (
 )
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
+from quorate.train.compatibility import Combination, check
 from quorate.train.counted_steps import (
     NOT_COUNTED,
     agrees_on_means,
@@ -230,12 +231,14 @@ class Loop(StepObserver):
             check_arguments(worker)
         if self.replica.switch is not None:
             check_switched(worker)
+        if self.replica.is_scaled and self.strategy.compresses == "momenta":
+            check(Combination(label=worker.label, strategy=self.strategy, has_grad_scaler=True))
         worker.arguments = arguments
         if self._trained.missing:
             self._trained.check_entered()
         self._observers.step_begins(worker.name, worker.step + 1)
         worker.step, worker.begun, self.came_with, of_closure = worker.step + 1, worker.begun + 1, None, None
-        if closure is not None and (worker.has_rounds or worker.differs):
+        if closure is not None and (worker.has_rounds or worker.differs or self.strategy.compresses == "momenta"):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:

@@ -47,6 +47,8 @@ def with_reduction(
 def _as_used(reduction: Reduction, strategy: Strategy) -> Reduction:
     if strategy.redundancy is not None and strategy.meets == "all":
         return dataclasses.replace(reduction, redundancy=strategy.redundancy)
+    if reduction.codec is not None and strategy.compresses == "momenta":
+        return dataclasses.replace(reduction, is_on_demand=True)
     if isinstance(reduction.codec, Codec) and strategy.compresses == "differences":
         return dataclasses.replace(reduction, codec=reduction.codec.bare)  # errors are in the next difference
     return reduction

@@ -13,6 +13,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
+from quorate.core.moments import AgreedMomentum
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.vectors import Flat, Layout
@@ -351,15 +352,24 @@ class StrategyWorker:
             asks = OnServers(lambda: self.leaves_out, self.tolerates_death, self.call.summary, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 
-    def update(self, gradient: Flat | None = None, *, at: Flat | None = None, options: Any = None) -> None:
+    def update(
+        self,
+        gradient: Flat | None = None,
+        *,
+        at: Flat | None = None,
+        options: Any = None,
+        momentum: AgreedMomentum | None = None,
+    ) -> None:
         if self._rounds is None or not self.differs:
             self.timer.rounds += 1
+        if self.strategy.compresses == "momenta" and self._leaves_out_bad():
+            return
         if self.leaves_out:
             return
         changes = nullcontext() if self._table_changes is None else self._table_changes.stepping()
         with self.timer.spending("update"), changes:
             chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
-            chosen["arguments"] = self.arguments
+            chosen["arguments"], chosen["momentum"] = self.arguments, momentum
             try:
                 self.loss = self.replica.update(gradient, at=at, **chosen)
             except RuntimeError as error:
@@ -367,6 +377,12 @@ class StrategyWorker:
                 if explained is None:
                     raise
                 raise explained from error
+
+    def _leaves_out_bad(self) -> bool:
+        """Return whether this update is left out, as the mean of vectors before it was not finite."""
+        headers = self.means.headers
+        bad, headers.bad = headers.bad, []
+        return bool(bad) and self.finite.leaves_out(bad, self.updates, is_scaled=False)
 
     # -- checkpoint.participants.Participant, and for the loop
 

@@ -124,7 +124,15 @@ def test_a_configuration_becomes_calls() -> None:
         ),
         (
             {"optimizer": {"type": "OneBitAdam", "params": {"lr": 0.1}}},
-            'optimizer = quorate.distribute(optimizer, model, compress="one-bit")',
+            'optimizer = quorate.distribute(optimizer, model, "one-bit-adam")',
+        ),
+        (
+            {"optimizer": {"type": "ZeroOneAdam", "params": {"var_freeze_step": 400, "local_step_clipper": 8}}},
+            'optimizer = quorate.distribute(optimizer, model, "zero-one-adam", freeze=400, longest=8)',
+        ),
+        (
+            {"optimizer": {"type": "OneBitLamb", "params": {"freeze_step": 1000}}},
+            'optimizer = quorate.distribute(optimizer, model, "one-bit-lamb", freeze=1000)',
         ),
         ({"optimizer": {"type": "Lamb"}}, "optimizer = quorate.optim.LAMB(model.parameters(), weight_decay=0.0)"),
         ({"bf16": {"enabled": False}}, "    loss_of(model, batch).backward()"),

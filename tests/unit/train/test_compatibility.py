@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adafactor, Muon
+from torch.optim import LBFGS, SGD, Adafactor, AdamW, Muon
 
 import quorate
 from quorate.core.axes import Axes
@@ -19,7 +19,7 @@ from quorate.optim import AdaScale
 from quorate.strategies import strategies
 from quorate.train.compatibility import RULES, Combination, Rule, check, features, refusals, refused_features
 from quorate.wire.virtual.world import VirtualWorld
-from tests.support.every_strategy import OWN
+from tests.support.every_strategy import OWN, optimizer_of
 from tests.support.joined import joined
 
 PIECES = {"axes": Axes(replicas=2, shards=2)}
@@ -191,6 +191,13 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
     ("step was put", {"strategy": "parameter-server", "has_own_step": True}, {"strategy": "easgd"}),
     ("around another", {"strategy": "parameter-server", "inner_optimizers": ["SGD"]}, {"strategy": "easgd"}),
     ("no such mean", {"strategy": "quorum", "optimizer": AdaScale}, {"strategy": "all-reduce"}),
+    ("whose momentum it encodes", {"strategy": "one-bit-adam", "optimizer": SGD}, {"optimizer": AdamW}),
+    ("exchanges momenta", {"strategy": "one-bit-adam", "has_grad_scaler": True}, {"strategy": "all-reduce"}),
+    (
+        "are summed in two phases",
+        {"strategy": "one-bit-adam", "reduction": {"compress": "sign", "reduce": "gather"}},
+        {"strategy": "all-reduce"},
+    ),
     ("use LARS or LAMB", {**PIECES, "optimizer": AdaScale}, {"optimizer": SGD}),
     ("whose scale changes", {"has_grad_scaler": True, "optimizer": AdaScale}, {"optimizer": SGD}),
     ("{instead}", {"strategy": "hogwild", "weight": "examples"}, {"strategy": "local-sgd"}),
@@ -322,7 +329,7 @@ ASKED = ("compress", "aggregation rule", "attack", "on_anomaly", "weight")
 def message_of(name: str, settings: Choices, world: quorate.World) -> str:
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     try:
-        quorate.distribute(SGD(model.parameters(), lr=0.1), model, name, **settings)
+        quorate.distribute(optimizer_of(name, model.parameters(), lr=0.1), model, name, **settings)
     except ConfigurationError as error:
         return str(error)
     return ""

@@ -15,7 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import sparse_gradients_of
 from quorate.strategies import strategies
 from quorate.wire import current
-from tests.support.every_strategy import NAMES, OF_ONE_TENSOR
+from tests.support.every_strategy import NAMES, OF_ADAM, OF_ONE_TENSOR
 from tests.support.scene import Scene, Trainer, flat, pause, virtual
 
 EXCHANGES_GRADIENTS = [
@@ -23,7 +23,7 @@ EXCHANGES_GRADIENTS = [
     for name in NAMES
     if strategies.get(name).replicas == "equal"
     or (strategies.get(name).meets, strategies.get(name).replicas) == ("servers", "meet")
-    or name in ("post-local-sgd", "fed-prox", "scaffold")
+    or name in ("post-local-sgd", "fed-prox", "scaffold", "zero-one-adam")
 ]  # one begins with synchronous steps, the others add something dense to each gradient
 
 
@@ -43,7 +43,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 # -- optimizers and gradients
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "all-reduce"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("all-reduce", *OF_ADAM)])
 def test_an_optimizer_that_needs_a_closure_is_refused_by_distribute(name: str) -> None:
     class Searches(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
@@ -62,6 +62,7 @@ def test_an_optimizer_that_needs_a_closure_is_refused_by_distribute(name: str) -
 @pytest.mark.parametrize("name", NAMES)
 def test_sparse_gradients_are_refused_where_vectors_of_gradients_are_formed_and_work_elsewhere(name: str) -> None:
     kind: Any = sgd if name in ("d2", "dana") else lambda parameters: torch.optim.SparseAdam(list(parameters))
+    kind = None if name in OF_ADAM else kind
 
     is_elastic = name in ("eamsgd", "easgd", "symmetric-easgd")  # else their centre has not moved yet
     often = {"sync_every": 1} if is_elastic else OF_ONE_TENSOR.get(name, {})
@@ -96,7 +97,8 @@ def complex_loss(model: nn.Linear, dtype: torch.dtype, rank: int, step: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("all-reduce", torch.complex128), *((name, torch.complex64) for name in NAMES)]
+    ("name", "dtype"),
+    [("all-reduce", torch.complex128), *((name, torch.complex64) for name in NAMES if name not in OF_ADAM)],
 )
 def test_complex_parameters_are_trained(name: str, dtype: torch.dtype) -> None:
     model, loss = (lambda: complex_net(dtype)), (lambda t: complex_loss(t.model, dtype, t.rank, t.step))
@@ -110,6 +112,11 @@ def test_complex_parameters_are_trained(name: str, dtype: torch.dtype) -> None:
             (sum(complex_loss(model, dtype, rank, step) for rank in (0, 1)) / 2).backward()  # type: ignore[union-attr]
             optimizer.step()
         torch.testing.assert_close(end, flat(model))
+
+
+@pytest.mark.parametrize("name", OF_ADAM)
+def test_complex_momenta_are_refused(name: str) -> None:
+    refused(Scene(name, 2, model=lambda: complex_net(torch.complex64)).trainer, "^momenta of complex parameters")
 
 
 PARAMETERS = {
@@ -162,7 +169,7 @@ def test_buffers_are_the_mean_or_rank_0s_where_they_have_none(name: str) -> None
             setattr(trainer.model, kind, make(2 * trainer.rank))
 
     has_mean = strategies.get(name)().buffers == "mean"
-    scene = Scene(name, 2, model=model, make=sgd, steps=1, begin=begin)
+    scene = Scene(name, 2, model=model, make=None if name in OF_ADAM else sgd, steps=1, begin=begin)
     for buffers in scene.run(lambda trainer: dict(trainer.model.named_buffers())):
         for kind, make in BUFFERS.items():
             wanted = make(1 if has_mean and kind != "integers" else 0)

@@ -1,0 +1,169 @@
+"""Momenta that workers agree on in few bits, once the variance of the optimizer is frozen.
+
+Numbers that no gradient of the warm-up has touched have no variance, so a step would divide by nearly 0. They stay as
+they are, and are not encoded: workers agree on the others (by `or`) in one dense mean. It also has the unit of each
+tensor, the root of the mean of its variance. Momenta travel in these units, since tensors of one part share a scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from quorate.core.errors import ConfigurationError
+from quorate.core.means import Mean
+from quorate.core.resize import kept
+from quorate.core.strategy import Strategy, Worker
+from quorate.core.vectors import Flat
+
+SETTLED = 0.96
+"""The least ratio of two norms of the variance, `Moments.memory` steps from each other, at which it has settled."""
+_LOOKS = 10
+"""The number of norms that are taken in so many steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreezeSettings(Strategy):
+    """The settings of strategies that freeze the variance of Adam."""
+
+    freeze: int | float | Literal["auto"] = "auto"
+    """The last step of the warm-up: a number of steps, or a share (0.15) of `total_steps`. "auto": the learning rate no
+    longer rises, and since then the norm of the variance has changed by less than 4 % in 1 / (1 - beta2) steps."""
+    total_steps: int = 0
+    """The number of steps of the training, where `freeze` is a share of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.freeze == "auto":
+            return
+        if isinstance(self.freeze, int) and self.freeze < 1:
+            raise ConfigurationError(f'freeze is {self.freeze}; it must be a number of steps from 1 on, or "auto"')
+        if isinstance(self.freeze, float) and not (0 < self.freeze < 1 and self.total_steps > 0):
+            raise ConfigurationError(
+                f"freeze is {self.freeze} and total_steps {self.total_steps}; a share of them is between 0 and 1"
+            )
+
+    @property
+    def warm_up(self) -> int | None:
+        """The number of steps of the warm-up; None: it ends when the variance has settled."""
+        if self.freeze == "auto":
+            return None
+        return self.freeze if isinstance(self.freeze, int) else max(1, math.ceil(self.freeze * self.total_steps))
+
+
+@dataclass(kw_only=True)
+class WarmUp:
+    """The steps before the variance is frozen, which are equal on all workers."""
+
+    highest_rate: float = kept("same", default=0.0)
+    norms: list[float] = kept("same", default_factory=list, is_adapted=True)
+    """The newest norms of the variance, since the learning rate has risen last."""
+
+    def is_over(self, worker: Worker, warm_up: int | None) -> bool:
+        """Return whether the step that the worker has just made is the last one of all workers.
+
+        Workers that have paused may be steps behind, so each votes, and all learn the outcome in the same mean.
+        """
+        moments = worker.replica.moments
+        least = moments.memory if warm_up is None else warm_up
+        is_ready = self.has_settled(worker) if warm_up is None else moments.steps >= warm_up - 1
+        return worker.means.vote(is_ready) and moments.steps >= least
+
+    def has_settled(self, worker: Worker, squares: int | None = None) -> bool:
+        """Note the norm of a variance of so many squares (None: of each step), and return whether it has settled."""
+        rate, moments = max(worker.replica.learning_rates), worker.replica.moments
+        if rate > self.highest_rate:
+            self.highest_rate, self.norms = rate, []
+        if moments.steps % math.ceil(moments.memory / _LOOKS):
+            return False
+        self.norms = [*self.norms, moments.variance_norm(squares)][-_LOOKS - 1 :]
+        low, high = sorted((self.norms[0], self.norms[-1]))
+        return len(self.norms) > _LOOKS and low >= SETTLED * high
+
+
+def begin_warm_up(worker: Worker, warm_up: int | None) -> None:
+    """Begin with means of gradients. Raises `ConfigurationError` for an optimizer without a momentum to encode."""
+    worker.replica.moments.check()
+    worker.means.step_alone(False)
+    worker.means.vote(warm_up == 1)
+
+
+@dataclass(kw_only=True)
+class Momenta(WarmUp):
+    """The momentum of all workers, which travels in few bits once the variance is frozen."""
+
+    is_frozen: bool = kept("same", default=False)
+    units: list[float] = kept("same", default_factory=list, is_adapted=True)
+    """The unit of each tensor; 0 where none of its numbers was touched."""
+    touched: list[Tensor | None] = kept("same", default_factory=list, is_adapted=True)
+    """The places of the touched numbers of each tensor; None: all are."""
+
+    def freeze(self, worker: Worker, units: Flat) -> None:
+        """Freeze the variance, and go on with codes; `units` is the mean of `Moments.units` of all workers."""
+        self.take_units(units)
+        self.is_frozen = True
+        worker.replica.moments.correct_variance()
+        self.go_on(worker, units)
+
+    def take_units(self, units: Flat) -> None:
+        """Take the touched numbers, and the units of tensors that have none yet."""
+        is_touched = [(numbers != 0).flatten() for numbers in units.segments()]
+        self.touched = [None if bool(flags.all()) else flags.nonzero().flatten().cpu() for flags in is_touched]
+        new = [float(numbers.abs().amax()) if numbers.numel() else 0.0 for numbers in units.segments()]
+        self.units = [old or unit for old, unit in zip(self.units or new, new, strict=True)]
+
+    def go_on(self, worker: Worker, like: Flat) -> None:
+        """Let sums be codes from the next one on, if the variance is frozen."""
+        worker.means.step_alone(self.is_frozen)
+        if self.is_frozen:
+            self.encode(worker, like)
+
+    def encode(self, worker: Worker, like: Flat) -> None:
+        """Let sums be codes of the touched numbers from the next one on."""
+        names = [segment.name for segment in like.layout.segments]
+        chosen = {name: places for name, places in zip(names, self.touched, strict=False) if places is not None}
+        worker.means.code(chosen)
+
+    def mean_of(self, worker: Worker, momentum: Flat, weight: float, numbers: Sequence[float] = ()) -> Mean:
+        """Return the mean of the momenta of all workers, as all decode it; waits for all. `momentum` is overwritten.
+
+        `numbers` of each worker follow the momentum, and are sent as they are.
+        """
+        sent = self.scale_(momentum)
+        if numbers:
+            sent = blank_with(worker, numbers, sent)
+        return Mean(mean=worker.means.of(sent, weight=weight, looks=True).wait())
+
+    def momentum_in(self, worker: Worker, mean: Flat) -> Flat:
+        """Return the momentum in a mean."""
+        return self.scale_(worker.replica.parameters_of(mean), to_units=False)
+
+    def scale_(self, x: Flat, *, to_units: bool = True) -> Flat:
+        """Divide or multiply `x` by the units, in place; untouched numbers become 0."""
+        for numbers, unit, places in zip(x.segments(), self.units, self.touched, strict=True):
+            flat = numbers.view(-1)
+            if not unit:
+                flat.zero_()
+                continue
+            if places is not None:
+                values = flat[places.to(flat.device)]
+                flat.zero_()[places.to(flat.device)] = values
+            flat.mul_(1 / unit if to_units else unit)
+        return x
+
+
+def blank_with(worker: Worker, numbers: Sequence[float], x: Flat | None = None) -> Flat:
+    """Return a vector of `x` (None: zeros), behind which `numbers` are sent as they are."""
+    sent = worker.replica.read(numbers=numbers)
+    for place, into in enumerate(sent.segments()[:-1]):
+        into.zero_() if x is None else into.copy_(x.segment(place))
+    return sent
+
+
+def mean_of_units(worker: Worker) -> Mean:
+    """Return the mean of the units of all workers' tensors; waits for all."""
+    return Mean(mean=worker.means.of(worker.replica.moments.units()).wait())
