@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from quorate import optim as optim
+    from quorate import shrink as shrink
     from quorate import strategies as strategies
     from quorate.data.files.files import files as files
     from quorate.data.loading import loader as loader
@@ -71,6 +72,7 @@ __all__ = [
     "sequence_mean",
     "sequence_piece",
     "shard",
+    "shrink",
     "strategies",
     "sync_batch_norm",
     "tensor_plan",
@@ -106,7 +108,7 @@ _PLACES = {
     "files": "quorate.data.files.files",
 }
 
-_PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "strategies")}
+_PACKAGES = {name: f"quorate.{name}" for name in ("launch", "optim", "report", "shrink", "strategies")}
 """Subpackages of the public API; `launch` and `report` are also callable."""
 
 

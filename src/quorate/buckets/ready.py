@@ -203,7 +203,7 @@ class ReadyGradients:
         lends = value is self.flat
         grads, numbers = [], []
         with torch.no_grad():
-            for index, (p, place) in enumerate(zip(self._parameters, value.segments(), strict=True)):
+            for index, (p, place) in enumerate(zip(self._parameters, value.full_segments(), strict=True)):
                 if not used[index]:
                     continue
                 grad = p.grad

@@ -16,6 +16,7 @@ from torch import Tensor
 from quorate.core.device_copies import Move, waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.masks import Mask
 
 _NBYTES = attrgetter("nbytes")
 _SMALL = 1 << 14
@@ -33,6 +34,8 @@ class Segment:
     offset: int
     whole: int | None = None
     """Elements of the tensor of which this is a piece; None: it is no piece."""
+    mask: Mask | None = None
+    """The numbers of the tensor that lie here; None: all. With a mask, `shape` has one dimension."""
 
     @cached_property
     def numel(self) -> int:
@@ -67,9 +70,15 @@ class Layout:
     @cached_property
     def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
+        text += repr([(s.name, s.mask.digest) for s in self.segments if s.mask is not None]) * self.has_masks
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
         text += repr(self._tables) if self._tables else ""
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def has_masks(self) -> bool:
+        """Whether some tensors have only their kept numbers here."""
+        return any(segment.mask is not None for segment in self.segments)
 
     @cached_property
     def _bare(self) -> Layout:
@@ -145,6 +154,13 @@ class Flat:
                 parts[s.part][s.offset : s.offset + s.numel].view(s.shape) for s in self.layout.segments
             )
         return self._views
+
+    def full_segments(self) -> tuple[Tensor, ...]:
+        """The numbers of every segment in the shape of its tensor: views, or copies with zeros where a mask prunes."""
+        if not self.layout.has_masks:
+            return self.segments()
+        pairs = zip(self.layout.segments, self.segments(), strict=True)
+        return tuple(x if segment.mask is None else segment.mask.scatter(x) for segment, x in pairs)
 
     def map(self, function: Callable[..., Tensor], *others: Flat) -> Flat:
         """A new vector of `function` applied part by part."""
@@ -327,6 +343,9 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
             "sparse=False"
         )
+    if layout.has_masks:
+        pairs = zip(layout.segments, tensors, strict=True)
+        tensors = [x if x is None or s.mask is None else s.mask.gather(local(x)) for s, x in pairs]
     numbers = sorted({layout.segments[index].part for index in indices}) if part is None else (part,)
     with torch.no_grad():
         if present and present[0].device.type != "cpu":
@@ -399,5 +418,13 @@ def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
         there = tuple(replace(part, device=device) for part in vector.layout.parts)
         vector = in_layout(vector, replace(vector.layout, parts=there))
     with torch.no_grad():
-        for x, place in zip(into, vector.segments(), strict=True):
+        for x, place in zip(into, vector.full_segments(), strict=True):
             local(x).copy_(place)
+
+
+def carried(numbers: Tensor, before: Segment, now: Segment) -> Tensor:
+    """Return the numbers of a tensor, laid out as `before`, as they are laid out `now` that masks have changed."""
+    if before.mask == now.mask:
+        return numbers
+    full = numbers if before.mask is None else before.mask.scatter(numbers)
+    return full if now.mask is None else now.mask.gather(full)

@@ -163,7 +163,7 @@ class MeansOfAll:
         if isinstance(self.reducer, FaultTolerantSum):
             if isinstance(before, FaultTolerantSum):
                 self.reducer.follows(before)
-        elif isinstance(before, Reducer):
+        elif isinstance(before, Reducer) and type(before) is type(self.reducer):  # other shapes may have another one
             self.reducer.follows(before)
 
     def gradient_begins(self, weight: float, unit: float | None = None) -> None:

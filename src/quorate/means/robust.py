@@ -112,7 +112,7 @@ class Robust(OwnedPieces):
         assert isinstance(before, Robust)
         old = before.state
         self._state.number = old.number
-        if self._from is not None:
+        if self._from is not None and not (self.layout.has_masks or before.layout.has_masks):
             self._state.newest = dict(old.newest)
 
     def commit(self) -> None:

@@ -124,7 +124,7 @@ def _take_in_squares(
         for group in momentum.optimizer.param_groups
         for p in group["params"]
     }
-    numbers = mean.segments()
+    numbers = mean.full_segments()
     first = numbers[targets[0][0]]
     if first.device.type != "cpu" and momentum.sums is list:
         fades_of = [decay_of[parameters[place]] for place, _ in targets]

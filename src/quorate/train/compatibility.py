@@ -99,6 +99,7 @@ class Combination:
     shares_batches: bool = False
     """Whether several workers of a replica have the same batch: along the tensor axis, and in stages."""
     joins: bool = False
+    prunes: bool = False
     has_own_servers: bool = False
 
     @property
@@ -294,6 +295,17 @@ RULES = (
          "AdaScale cannot be combined with a model in shards; use LARS or LAMB there"),
     Rule("optimizer", lambda c, s, r: c.is_a(_ADA_SCALE) and c.has_grad_scaler,
          "AdaScale cannot be combined with a GradScaler, whose scale changes; use bfloat16"),
+    Rule("pruning", lambda c, s, r: c.prunes and s.meets == "servers",
+         "quorate.shrink.prune cannot be combined with {label}: servers keep the parameters, and have no masks; choose "
+         "a strategy whose workers keep them, such as all-reduce, quorum, diloco or d-psgd"),
+    Rule("pruning", lambda c, s, r: c.prunes and s.replicas == "shared",
+         "quorate.shrink.prune cannot be combined with {label}, whose workers write to the same parameters at any "
+         "time; choose all-reduce, quorum, diloco or d-psgd"),
+    Rule("pruning", lambda c, s, r: c.prunes and (c.axes or c.offloads),
+         "quorate.shrink.prune is for whole models on each worker, and not for models in pieces or optimizers on the "
+         "host; leave one of them out"),
+    Rule("pruning", lambda c, s, r: c.prunes and c.is_baseline,
+         "quorate.shrink.prune cannot be combined with {label}, whose library sends the gradients; use all-reduce"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "refused",
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
          "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "

@@ -45,6 +45,7 @@ from quorate.quorums.rounds import InRounds, WorkerRounds
 from quorate.quorums.whole_replica import WholeReplica
 from quorate.quorums.worker_group import WorkerGroup
 from quorate.records.tape import Replaying
+from quorate.replica.masks import masks_of
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import NO_ARGUMENTS, second_order
 from quorate.replica.replica import Replica
@@ -195,6 +196,20 @@ class StrategyWorker:
         if self._servers is not None:
             self._servers.lay_out()
 
+    def masked_moments(self) -> None:
+        """Set momenta of this worker's own gradients to zero where masks prune."""
+        momentum = self.replica.momentum
+        for p, mask in masks_of(self.replica.optimizer).by_tensor.items():
+            if momentum is not None and p in momentum.own:
+                mask.apply_(momentum.own[p].m)
+
+    def masked(self) -> None:
+        """Restart the strategy with the masks of the optimizer as they are now; no message is under way."""
+        self.masked_moments()
+        self.lay_out()
+        if self.state is not None:
+            self.state = self.strategy.start(self)
+
     # -- core.strategy.Worker
 
     def now(self) -> float:
@@ -242,7 +257,7 @@ class StrategyWorker:
     def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
         if self.timer.recorder is not None:
             chosen = self.replica.chosen(only)
-            note_distance(self.timer, list(chosen), mean.segments()[: len(chosen)])
+            note_distance(self.timer, list(chosen), mean.full_segments()[: len(chosen)])
 
     def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None:
         if measured is not None:

@@ -204,6 +204,10 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"compress": "half", "dense": ("a.weight", "b.*")}},
     ),
     ("agrees in rounds", {"strategy": "quorum", **TENSORS}, {"strategy": "local-sgd"}),
+    ("servers keep the parameters", {"prunes": True, "strategy": "ssp"}, {"strategy": "quorum"}),
+    ("write to the same parameters", {"prunes": True, "strategy": "hogwild"}, {"strategy": "d-psgd"}),
+    ("is for whole models on each worker", {"prunes": True, **PIECES}, {"axes": None}),
+    ("whose library sends the gradients", {"prunes": True, "is_baseline": True}, {"is_baseline": False}),
     ("offload or the tensor axis", {**TENSORS, "offloads": True}, {"offloads": False}),
     (
         'momentum="average"',
