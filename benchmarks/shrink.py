@@ -1,7 +1,7 @@
 """Do small nets that two workers find by pruning train as well as the full one, and do messages shrink with them?
 
 The net 64-300-100-10 on scikit-learn's digits, two virtual workers under all-reduce, Adam at 1.2e-3, batches of 30 each.
-A ticket is what `quorate.shrink.lottery` leaves of the net: pruned by magnitude in each layer, rewound to the start and
+A ticket is what `quorate.shrink.lottery` leaves of the net: pruned by magnitude over all layers, rewound to the start and
 trained again. Beside it the same masks are trained from new draws. Figures are accuracies on test images, in percent,
 and differences are paired by seed.
 
@@ -71,6 +71,7 @@ def lottery(seed: int, rounds: int, share: float, epochs: int, wire: Any) -> Seq
                 return 100 * float((model(test_inputs).argmax(1) == test_labels).float().mean())
 
         chosen: dict[str, Any] = {"rounds": rounds, "share": share, "rewind": "start", "redraw": "last"}
+        chosen["scope"] = "global"
         tickets = quorate.shrink.lottery(train, optimizer, **chosen)
         optimizer.finish()
         place.leave()
@@ -149,7 +150,7 @@ def measure_bytes(report: record.Report) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    seeds, rounds, share, epochs = (2, 4, 0.45, 10) if options.quick else (5, 11, 0.2, 20)
+    seeds, rounds, share, epochs = (2, 4, 0.45, 20) if options.quick else (5, 11, 0.2, 20)
     torch.set_num_threads(1)
     settings = {"seeds": seeds, "rounds": rounds, "share": share, "epochs": epochs, "workers": SIZE}
     report = record.Report("shrink", settings)

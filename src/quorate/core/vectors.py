@@ -34,7 +34,7 @@ class Segment:
     offset: int
     whole: int | None = None
     """Elements of the tensor of which this is a piece; None: it is no piece."""
-    mask: Mask | None = None
+    _mask: Mask | None = None
     """The numbers of the tensor that lie here; None: all. With a mask, `shape` has one dimension."""
 
     @cached_property
@@ -70,15 +70,14 @@ class Layout:
     @cached_property
     def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
-        text += repr([(s.name, s.mask.digest) for s in self.segments if s.mask is not None]) * self.has_masks
+        text += repr([(s.name, s._mask.digest) for s in self.segments if s._mask is not None]) * self._has_masks
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
         text += repr(self._tables) if self._tables else ""
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
-    def has_masks(self) -> bool:
-        """Whether some tensors have only their kept numbers here."""
-        return any(segment.mask is not None for segment in self.segments)
+    def _has_masks(self) -> bool:
+        return any(segment._mask is not None for segment in self.segments)
 
     @cached_property
     def _bare(self) -> Layout:
@@ -154,13 +153,6 @@ class Flat:
                 parts[s.part][s.offset : s.offset + s.numel].view(s.shape) for s in self.layout.segments
             )
         return self._views
-
-    def full_segments(self) -> tuple[Tensor, ...]:
-        """The numbers of every segment in the shape of its tensor: views, or copies with zeros where a mask prunes."""
-        if not self.layout.has_masks:
-            return self.segments()
-        pairs = zip(self.layout.segments, self.segments(), strict=True)
-        return tuple(x if segment.mask is None else segment.mask.scatter(x) for segment, x in pairs)
 
     def map(self, function: Callable[..., Tensor], *others: Flat) -> Flat:
         """A new vector of `function` applied part by part."""
@@ -343,9 +335,9 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
             "sparse=False"
         )
-    if layout.has_masks:
+    if layout._has_masks:
         pairs = zip(layout.segments, tensors, strict=True)
-        tensors = [x if x is None or s.mask is None else s.mask.gather(local(x)) for s, x in pairs]
+        tensors = [x if x is None or s._mask is None else s._mask.gather(local(x)) for s, x in pairs]
     numbers = sorted({layout.segments[index].part for index in indices}) if part is None else (part,)
     with torch.no_grad():
         if present and present[0].device.type != "cpu":
@@ -418,13 +410,31 @@ def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
         there = tuple(replace(part, device=device) for part in vector.layout.parts)
         vector = in_layout(vector, replace(vector.layout, parts=there))
     with torch.no_grad():
-        for x, place in zip(into, vector.full_segments(), strict=True):
+        for x, place in zip(into, full_segments(vector), strict=True):
             local(x).copy_(place)
+
+
+def mask_of(segment: Segment) -> Mask | None:
+    """Return the mask of the tensor of which only the kept numbers lie in the segment; None: all do."""
+    return segment._mask
+
+
+def has_masks(layout: Layout) -> bool:
+    """Return whether some tensors have only their kept numbers in vectors of `layout`."""
+    return layout._has_masks
+
+
+def full_segments(x: Flat) -> tuple[Tensor, ...]:
+    """Return the numbers of every segment in the shape of its tensor: views, or with a mask copies with zeros."""
+    if not x.layout._has_masks:
+        return x.segments()
+    pairs = zip(x.layout.segments, x.segments(), strict=True)
+    return tuple(numbers if s._mask is None else s._mask.scatter(numbers) for s, numbers in pairs)
 
 
 def carried(numbers: Tensor, before: Segment, now: Segment) -> Tensor:
     """Return the numbers of a tensor, laid out as `before`, as they are laid out `now` that masks have changed."""
-    if before.mask == now.mask:
+    if before._mask == now._mask:
         return numbers
-    full = numbers if before.mask is None else before.mask.scatter(numbers)
-    return full if now.mask is None else now.mask.gather(full)
+    full = numbers if before._mask is None else before._mask.scatter(numbers)
+    return full if now._mask is None else now._mask.gather(full)

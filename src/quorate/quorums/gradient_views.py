@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat, Layout, count_holders
+from quorate.core.vectors import Flat, Layout, count_holders, mask_of
 from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
 
 LEAST_BYTES = 1 << 25
@@ -37,7 +37,7 @@ def may_be_views(parameters: Sequence[Parameter], layout: Layout) -> bool:
         and p.is_cpu
         and p.is_contiguous()
         and p.dtype is layout.parts[segment.part].dtype
-        and segment.mask is None
+        and mask_of(segment) is None
         for p, segment in zip(parameters, layout.segments, strict=True)
     )
 

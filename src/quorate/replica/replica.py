@@ -22,7 +22,7 @@ from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
+from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
 from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
@@ -292,7 +292,7 @@ class Replica:
         return vector
 
     def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
-        places, chosen = mean.full_segments(), self.chosen(only)
+        places, chosen = full_segments(mean), self.chosen(only)
         with torch.no_grad():
             for p, numbers in zip(chosen, places, strict=False):
                 local(p).copy_(numbers)
@@ -311,7 +311,7 @@ class Replica:
         with torch.no_grad():
             columns = zip(shown.layout.segments, self.trained, shown.segments(), into.segments(), strict=False)
             for segment, parameter, was, target in columns:
-                p = local(parameter) if segment.mask is None else segment.mask.gather(local(parameter))
+                p = local(parameter) if (mask := mask_of(segment)) is None else mask.gather(local(parameter))
                 before = was.to(p.dtype)
                 if p.device.type != "cpu" and target.device == p.device:
                     flags.append((p != before).any())
@@ -345,7 +345,7 @@ class Replica:
 
     def shift(self, way: Flat) -> None:
         with torch.no_grad():
-            for p, numbers in zip(map(local, self.trained), way.full_segments(), strict=False):
+            for p, numbers in zip(map(local, self.trained), full_segments(way), strict=False):
                 p.add_(numbers)
 
     # -- inside

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 
 from quorate.core.device_copies import values_of
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, full_segments, has_masks, mask_of
 from quorate.optim.lars import LARS
 from quorate.replica.optimizer_state import growth_with_gradient, keeps_squares
 
@@ -318,7 +318,7 @@ def kept_moments(
     moments = [momentum.own.get(p, none) for p in parameters]
     for own, segment, place in zip(moments, into.layout.segments, into.segments(), strict=True):
         if own is not none:
-            place.copy_(own.m if segment.mask is None else segment.mask.gather(own.m))
+            place.copy_(own.m if (mask := mask_of(segment)) is None else mask.gather(own.m))
     return into, [own.numbers for own in moments]
 
 
@@ -327,7 +327,7 @@ def restore_moments(
 ) -> None:
     """Set the momenta to the mean of the `kept` of several workers; one worker's are unchanged."""
     momentum.own.clear()
-    vectors = [(vector.full_segments(), numbers) for vector, numbers in kept]
+    vectors = [(full_segments(vector), numbers) for vector, numbers in kept]
     for place, p in enumerate(parameters):
         pairs = [(segments[place], numbers[place]) for segments, numbers in vectors if numbers[place][0]]
         if pairs:
@@ -409,7 +409,7 @@ class FlatMomentum:
         have a momentum or none. Else `WorkerMomentum.ahead` does it.
         """
         group, moments = self._common_group(), self.momentum.own
-        if group is None or beta_of(group) == 0.0 or self.layout.has_masks or not self._are_plain(gradients):
+        if group is None or beta_of(group) == 0.0 or has_masks(self.layout) or not self._are_plain(gradients):
             return False
         return sum(p in moments for p in self._parameters) in (0, len(self._parameters))
 

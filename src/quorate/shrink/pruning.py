@@ -1,8 +1,8 @@
 """Pruning while many workers train: masks that are equal on all workers, from the mean of their replicas.
 
 At a pause of all workers the numbers with the lowest scores become zero and stay zero. From then on vectors have places
-for the kept numbers only, under every strategy. So sums of kept numbers are exact, and a message is as long as the kept
-numbers and its header: the masks are a fixed linear code that all workers have in common.
+for the kept numbers only, under every strategy: the masks are a fixed linear code that all workers have in common. Sums
+of kept numbers are exact, and a message is as long as the kept numbers and its header.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from quorate.checkpoint.participants import Distributed, trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.masks import Mask
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, full_segments, pack
 from quorate.data.context import data_context
 from quorate.replica.masks import Masks, masks_of
 from quorate.replica.replica import sparse_tables_in, trained_in_order
@@ -39,8 +39,9 @@ from quorate.wire.current import Place
 class Cubic:
     """A gradual schedule: the share of pruned numbers grows fast at first, while there are many to choose from.
 
-    s_t = s_f + (s_i - s_f) (1 - (t - begin) / steps)^3 for the update t, with the final share s_f of `prune` (Zhu and
-    Gupta, "To prune, or not to prune", 2017, equation 1).
+    The share after the update t is s_f + (s_i - s_f) (1 - (t - begin) / steps)^3, and s_f is the `amount` of `prune`.
+
+    Source: Zhu and Gupta, "To prune, or not to prune", 2017, equation 1.
     """
 
     steps: int
@@ -262,7 +263,7 @@ class Pruning:
             raise ConfigurationError(_NO_BEGIN)
         pack([self._begin.get(p) for p in replica.trained], own := Flat.zeros(replica.layout))
         mean = means.of(own, weight=is_known).wait()
-        return dict(zip(replica.trained, mean.full_segments(), strict=False))
+        return dict(zip(replica.trained, full_segments(mean), strict=False))
 
     def _size(self, loop: Loop | None) -> Size:
         """Return parameters, bytes and operations of the model now, and the mean of the losses of all workers."""

@@ -17,13 +17,15 @@ def score(x: Tensor, by: By, unit: Unit, *, before: Tensor | None, generator: to
     Args:
         x: The parameter, of the consensus.
         by: "magnitude": |x|. "movement": (x - before) x, which is large where training has moved a number away from
-            zero (after Sanh, Wolf and Rush, "Movement pruning", NeurIPS 2020, equation 5, over whole updates in place
-            of gradients). "random": uniform draws.
+            zero. "random": uniform draws.
         unit: "filter": each number gets the sum of the scores of its first index, so that rows of matrices and filters
-            of convolutions are removed as a whole (Li, Kadav, Durdanovic, Samet and Graf, "Pruning filters for
-            efficient ConvNets", ICLR 2017, section 3.1).
+            of convolutions are removed as a whole.
         before: The parameter at the beginning of the movement.
         generator: The source of random scores, in the same state on all workers.
+
+    Source of movement, with gradients in place of differences: Sanh, Wolf and Rush, "Movement pruning", NeurIPS 2020,
+    equation 5. Source of filters: Li, Kadav, Durdanovic, Samet and Graf, "Pruning filters for efficient ConvNets", ICLR
+    2017, section 3.1.
     """
     x = x.detach().cpu().double()
     if by == "random":

@@ -86,9 +86,9 @@ def lottery(
 ) -> Tickets:
     """Look for small nets that train as well as the full one, by pruning, rewinding and training again.
 
-    In each round `train` trains the net to its end. Then `share` of the kept numbers, those of the smallest magnitude
-    in the consensus, are pruned, the others are rewound to the step of `rewind` of the first round, and the state of
-    the optimizer is emptied. Source: Frankle and Carbin, "The lottery ticket hypothesis", ICLR 2019; rewinding to an
+    In each round `train` trains the net to its end. Then `share` of the kept numbers are pruned, those of the smallest
+    magnitude in the consensus. The others are rewound to the step of `rewind` of the first round, and the state of the
+    optimizer is emptied. Source: Frankle and Carbin, "The lottery ticket hypothesis", ICLR 2019; rewinding to an
     early step: Frankle, Dziugaite, Roy and Carbin, "Linear mode connectivity and the lottery ticket hypothesis", 2020.
 
     Args:

@@ -15,7 +15,7 @@ from quorate.checkpoint.participants import Entered, Participant, trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, full_segments, pack
 from quorate.data.resuming import enter_at, whereabouts
 from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import (
@@ -69,7 +69,7 @@ class ReplicaCopy:
         """
         worker, replica = self._worker, self._worker.replica
         common = worker.strategy.consensus(worker)[0] if self._has_common else None
-        places = {} if common is None else dict(zip(map(id, replica.trained), common.full_segments(), strict=True))
+        places = {} if common is None else dict(zip(map(id, replica.trained), full_segments(common), strict=True))
         parameters = [places.get(id(p), local(p).detach()).clone() for p in replica.every]
         header, tensors = ({}, []) if common is not None and not is_whole else optimizer_to_plain(replica.optimizer)
         header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}

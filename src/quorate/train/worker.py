@@ -18,7 +18,7 @@ from quorate.core.means import Mean
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.telling import tell
-from quorate.core.vectors import Flat, Layout, layout_on_cpu
+from quorate.core.vectors import Flat, Layout, full_segments, layout_on_cpu
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.growth import growth
@@ -257,7 +257,7 @@ class StrategyWorker:
     def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
         if self.timer.recorder is not None:
             chosen = self.replica.chosen(only)
-            note_distance(self.timer, list(chosen), mean.full_segments()[: len(chosen)])
+            note_distance(self.timer, list(chosen), full_segments(mean)[: len(chosen)])
 
     def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None:
         if measured is not None:

@@ -7,7 +7,7 @@ import torch
 
 from quorate.buckets.flat import layout_of
 from quorate.core.masks import Mask
-from quorate.core.vectors import Flat, carried, digest_of, pack, unpack
+from quorate.core.vectors import Flat, carried, digest_of, full_segments, pack, unpack
 from quorate.shrink.masks import kept_by, kept_filters
 from quorate.shrink.scores import score
 
@@ -76,7 +76,7 @@ def test_vectors_have_places_for_kept_numbers_only() -> None:
     assert [part.numel for part in layout.parts] == [3 + 2 + 2]
     pack([x, y], vector := Flat.zeros(layout))
     assert vector.segments()[0].tolist() == [1.0, 3.0, 6.0]
-    assert vector.full_segments()[0].tolist() == [[1.0, 0.0, 3.0], [0.0, 0.0, 6.0]]
+    assert full_segments(vector)[0].tolist() == [[1.0, 0.0, 3.0], [0.0, 0.0, 6.0]]
     other = torch.full((2, 3), 9.0)
     unpack(vector, [other, y])
     assert other.tolist() == [[1.0, 0.0, 3.0], [0.0, 0.0, 6.0]]
