@@ -1,8 +1,8 @@
 """Do small nets that two workers find by pruning train as well as the full one, and do messages shrink with them?
 
-The net 64-300-100-10 on scikit-learn's digits, two virtual workers under all-reduce, Adam at 1.2e-3, batches of 30 each.
-A ticket is what `quorate.shrink.lottery` leaves of the net: pruned by magnitude over all layers, rewound to the start and
-trained again. Beside it the same masks are trained from new draws. Figures are accuracies on test images, in percent,
+The net 64-300-100-10 on scikit-learn's digits, two virtual workers under all-reduce, Adam at 1.2e-3, batches of 30
+each. A ticket is what `quorate.shrink.lottery` leaves of the net: pruned by magnitude over all layers, rewound to the
+start and trained again. Beside it the same masks are trained from new draws. Figures are accuracies on test images, in percent,
 and differences are paired by seed.
 
 Bytes: what one worker sends in one step of a pruned net, less what density times the dense vector, and its header, come
@@ -150,7 +150,7 @@ def measure_bytes(report: record.Report) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    seeds, rounds, share, epochs = (2, 4, 0.45, 20) if options.quick else (5, 11, 0.2, 20)
+    seeds, rounds, share, epochs = (2, 4, 0.45, 14) if options.quick else (5, 11, 0.2, 14)
     torch.set_num_threads(1)
     settings = {"seeds": seeds, "rounds": rounds, "share": share, "epochs": epochs, "workers": SIZE}
     report = record.Report("shrink", settings)
