@@ -2,8 +2,8 @@
 
 The net 64-300-100-10 on scikit-learn's digits, two virtual workers under all-reduce, Adam at 1.2e-3, batches of 30
 each. A ticket is what `quorate.shrink.lottery` leaves of the net: pruned by magnitude over all layers, rewound to the
-start and trained again. Beside it the same masks are trained from new draws. Figures are accuracies on test images, in percent,
-and differences are paired by seed.
+start and trained again. Beside it the same masks are trained from new draws. Figures are accuracies on test images, in
+percent, and differences are paired by seed.
 
 Bytes: what one worker sends in one step of a pruned net, less what density times the dense vector, and its header, come
 to. Masks: differing numbers between workers after the same pruning under four strategies.

@@ -53,7 +53,7 @@ BUDGETS = {
     "unit/rounds": 75,
     "unit/servers": 10,
     "unit/sharding": 25,
-    "unit/shrink": 8,
+    "unit/shrink": 12,
     "unit/simulation": 20,
     "unit/strategies": 190,
     "unit/train": 50,

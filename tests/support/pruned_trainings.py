@@ -115,6 +115,9 @@ def end_of(optimizer: Any, model: nn.Module, pruning: Any, seen: list[Any]) -> E
         for x in optimizer.state.get(p, {}).values()
         if p in of and isinstance(x, Tensor) and x.shape == p.shape
     ]
+    momentum = optimizer.__dict__["_quorate_worker"].replica.momentum
+    own = {} if momentum is None else momentum.own
+    moments += [not bool(own[p].m[mask.pruned].any()) for p, mask in of.items() if p in own]
     assert all(not p.detach()[mask.pruned].any() for p, mask in of.items()), "pruned numbers stay zero"
     joined_masks = torch.cat([masks[name].reshape(-1) for name in sorted(masks)]) if masks else torch.empty(0)
     parameters = torch.cat([p.detach().reshape(-1).clone() for p in model.parameters()])

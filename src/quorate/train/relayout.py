@@ -151,8 +151,8 @@ class Relayout:
         others = [rank for rank, message in messages.items() if message.header["layout"] != digest_of(layout)]
         if others:
             raise ConfigurationError(
-                f"other parameters are trained, or kept, on rank {wire.rank} than on {ranks_in_words(others)}; "
-                "parameters freeze, thaw and are pruned on all workers alike"
+                f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters "
+                "freeze, thaw and are pruned on all workers alike"
             )
 
     def _start_anew(self) -> None:

@@ -95,6 +95,23 @@ def test_a_single_worker_prunes_as_several_do() -> None:
     assert on(1, script) == [True]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_optimizers_that_mix_numbers_leave_pruned_ones_at_zero(size: int) -> None:
+    """The steps of Muon are not zero where the gradient is."""
+
+    def script(world: quorate.World) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16, bias=False), nn.Linear(16, 4, bias=False))
+        plain = torch.optim.Muon(model.parameters(), lr=0.02)
+        optimizer: Any = quorate.distribute(plain, model)
+        kept = quorate.shrink.prune(optimizer, amount=0.5).masks["0.weight"]
+        for number in range(3):
+            step(model, optimizer, number)
+        assert not model[0].weight.detach()[~kept].any()
+
+    on(size, script)
+
+
 @pytest.mark.parametrize("strategy", ["all-reduce", "quorum", "d-psgd"])
 def test_movement(strategy: str) -> None:
     """The scores are of the consensus: masks are equal although workers have moved differently."""
