@@ -7,7 +7,7 @@ the part that can be sent only at the very end is small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.masks import Mask
 from quorate.core.vectors import Layout, Part, Segment
 
 PART_BYTES = 8 << 20
@@ -46,15 +47,18 @@ def layout_of(
     first_part_bytes: int = FIRST_PART_BYTES,
     coded: Callable[[str, Tensor], bool] | None = None,
     narrow: torch.dtype | None = None,
+    masks: Mapping[Tensor, Mask] | None = None,
 ) -> Layout:
     """Return the layout of named tensors, with `header` more elements at the end of the last part (float32 or float64).
 
     Of a tensor that several processes hold together it contains the local piece. One part holds tensors of one device
     and one dtype of summation (`sum_dtype`, also for `narrow`). Tensors for which `coded` is true have separate parts
-    (`Part.coded`), and parts are then in the order in which a backward pass fills them. Raises `ConfigurationError` for
+    (`Part.coded`), and parts are then in the order in which a backward pass fills them. Of a tensor with one of `masks`
+    only the kept numbers have places. Raises `ConfigurationError` for
     tensors that cannot be averaged (integers, booleans, numbers of 8 bits), and for those without numbers of their own.
     """
     whole, tensors = tensors, [(name, local(x)) for name, x in tensors]
+    masks_in_order = [None if masks is None else masks.get(x) for _, x in whole]
     places: list[tuple[int, int]] = [(0, 0)] * len(tensors)
     parts: list[Part] = []
     sizes: list[int] = []
@@ -69,7 +73,8 @@ def layout_of(
             sizes.append(0)
             parts.append(Part(0, key[1], key[0], key[2]))
         places[index] = (number, sizes[number])
-        sizes[number] += x.numel()
+        mask = masks_in_order[index]
+        sizes[number] += x.numel() if mask is None else mask.count
         is_first = number == 0 or parts[number].coded > any(part.coded for part in parts[:number])
         most = part_bytes or (PART_BYTES if x.device.type == "cpu" else PART_BYTES_ON_GPU)
         if sizes[number] * key[1].itemsize >= (first_part_bytes if is_first else most):
@@ -82,9 +87,11 @@ def layout_of(
         sizes.append(0)
     if header:
         sizes[-1] += header
+    shapes = [tuple(x.shape) if m is None else (m.count,) for (_, x), m in zip(tensors, masks_in_order, strict=True)]
+    columns = zip(tensors, whole, places, shapes, masks_in_order, strict=True)
     segments = tuple(
-        Segment(name, tuple(x.shape), x.dtype, part, offset, None if x is of else of.numel())
-        for (name, x), (_, of), (part, offset) in zip(tensors, whole, places, strict=True)
+        Segment(name, shape, x.dtype, part, offset, None if x is of else of.numel(), mask)
+        for (name, x), (_, of), (part, offset), shape, mask in columns
     )
     return Layout(segments, tuple(replace(p, numel=n) for n, p in zip(sizes, parts, strict=True)), header)
 

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.vectors import Flat, count_holders, empty_vector, header_in, pack, segments_by_part
+from quorate.core.vectors import Flat, count_holders, empty_vector, full_segments, header_in, pack, segments_by_part
 
 
 class ReadyGradients:
@@ -203,7 +203,7 @@ class ReadyGradients:
         lends = value is self.flat
         grads, numbers = [], []
         with torch.no_grad():
-            for index, (p, place) in enumerate(zip(self._parameters, value.segments(), strict=True)):
+            for index, (p, place) in enumerate(zip(self._parameters, full_segments(value), strict=True)):
                 if not used[index]:
                     continue
                 grad = p.grad

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -17,6 +18,7 @@ from quorate.checkpoint.pieces import fitted, joined, leaves, shape_of
 from quorate.checkpoint.schema import check_options
 from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import is_sharded
+from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import inner_optimizers
 
 _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
@@ -52,6 +54,8 @@ def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
         )
     check_options(optimizer.param_groups, kept["param_groups"], "the options in the optimizer's file")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    masks, pruned_at = kept.get("masks", {}), kept.get("pruned_at", -1)
+    _check_masks(parameters, masks)
     if entry.owned is None:
         fitting = {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}
         kept = {**kept, "state": fitting}
@@ -59,7 +63,7 @@ def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
     around = Inside(optimizer)
     own, inner = kept.get("own"), kept.get("inner", {})
     around.check(own, inner)
-    kept = {key: x for key, x in kept.items() if key not in ("own", "inner")}
+    kept = {key: x for key, x in kept.items() if key not in ("own", "inner", "masks", "pruned_at")}
     if own is not None:
         optimizer.load_state_dict(own)
     else:
@@ -73,6 +77,21 @@ def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
         if is_plain(state):
             _check_shapes(type(around.optimizers[path]), parameters, state["state"])
     around.restore(inner)
+    masks_of(optimizer).pruned_at = pruned_at
+    if masks or masks_of(optimizer).by_tensor:
+        masks_of(optimizer).restore(masks)
+        if entry.worker is not None:
+            entry.worker.masked()
+
+
+def _check_masks(parameters: Sequence[Tensor], masks: Mapping[int, Tensor]) -> None:
+    """Raise `CheckpointError` for masks that keep numbers which the script's parameters have not."""
+    for number, places in masks.items():
+        if not 0 <= number < len(parameters) or places.dtype is not torch.int64 or places.dim() != 1:
+            raise CheckpointError(f"the checkpoint has a mask of a parameter {number}, which the script's has not")
+        numel = parameters[number].numel()
+        if len(places) and not (int(places.min()) >= 0 and int(places.max()) < numel):
+            raise CheckpointError(f"the mask of parameter {number} keeps numbers that its {numel} do not have")
 
 
 def _fitted(parameters: Sequence[Tensor], number: Any, state: Any) -> Any:

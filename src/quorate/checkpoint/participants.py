@@ -76,6 +76,9 @@ class Participant(Worker, Protocol):
     def resumed(self, *, is_edited: bool) -> None:
         """Go on from the numbers of a checkpoint, which are in the replica and in the state; see `is_edited`."""
 
+    def masked(self) -> None:
+        """Restart the strategy with the masks of the optimizer as they are now; no message is under way."""
+
     @property
     def has_rounds(self) -> bool:
         """Whether its strategy agrees in rounds."""

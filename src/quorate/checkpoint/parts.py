@@ -24,6 +24,7 @@ from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
 from quorate.data.resuming import positions
+from quorate.replica.masks import masks_of
 from quorate.wire.current import Place
 
 
@@ -141,7 +142,9 @@ def plain_state(entry: Distributed) -> dict[str, Any]:
     An optimizer with a format of its own has it beside the parameter groups, and one around others has their state, if
     its own format leaves it out.
     """
-    return {**state_of(entry.optimizer), "names": names_of(entry)}
+    masks = masks_of(entry.optimizer)
+    pruned = {"masks": masks.kept(), "pruned_at": masks.pruned_at} if masks.is_pruned else {}
+    return {**state_of(entry.optimizer), "names": names_of(entry), **pruned}
 
 
 def others_of(entry: Distributed) -> Sequence[Tensor]:

@@ -162,6 +162,10 @@ class _PlainState(TypedDict):
     """Its `state_dict()`, if that has another format than torch's."""
     inner: NotRequired[dict[str, Annotated[dict[str, Any], AfterValidator(_inner_state)]]]
     """State of optimizers inside it, by the paths to them."""
+    masks: NotRequired[dict[int, Tensor]]
+    """The places of the numbers that pruning has kept, by the number of the parameter."""
+    pruned_at: NotRequired[int]
+    """The update of the newest pruning by a schedule; -1: there was none."""
 
 
 def _in_order(kept: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from quorate.gossip.topology import topology_of
 from quorate.launch.run.overrides import MOST_SEED, SHARES, Overrides
 from quorate.launch.warm.request import VirtualRun
 from quorate.report.wording import bytes_in_words, counted
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 
 WORKER_BYTES = 400 * 2**20
 """Resident memory of a worker with torch imported and a small model."""

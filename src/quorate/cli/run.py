@@ -45,7 +45,8 @@ from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import asked_in_one_process, status_after
 from quorate.launch.warm.request import RunRequest, VirtualRun, run_request
 from quorate.report.wording import counted
-from quorate.train.compatibility import UNCONCERNED, Combination, check
+from quorate.train.combination import UNCONCERNED, Combination
+from quorate.train.compatibility import check
 
 FORKED = 3
 """Processes of a run, from which on one more that imports torch for them is worth its while."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from quorate.core.device_copies import Move, waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
+from quorate.core.masks import Mask
 
 _NBYTES = attrgetter("nbytes")
 _SMALL = 1 << 14
@@ -33,6 +34,8 @@ class Segment:
     offset: int
     whole: int | None = None
     """Elements of the tensor of which this is a piece; None: it is no piece."""
+    _mask: Mask | None = None
+    """The numbers of the tensor that lie here; None: all. With a mask, `shape` has one dimension."""
 
     @cached_property
     def numel(self) -> int:
@@ -67,9 +70,14 @@ class Layout:
     @cached_property
     def _digest(self) -> str:
         text = repr([(s.name, s.shape, str(s.dtype), s.part, s.offset) for s in self.segments])
+        text += repr([(s.name, s._mask.digest) for s in self.segments if s._mask is not None]) * self._has_masks
         text += repr([(p.numel, str(p.dtype)) + (p.coded,) * p.coded for p in self.parts]) + repr(self.header)
         text += repr(self._tables) if self._tables else ""
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def _has_masks(self) -> bool:
+        return any(segment._mask is not None for segment in self.segments)
 
     @cached_property
     def _bare(self) -> Layout:
@@ -327,6 +335,9 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
             f"the gradient of {names[0]} is sparse; only dense gradients can be exchanged, so build the layer with "
             "sparse=False"
         )
+    if layout._has_masks:
+        pairs = zip(layout.segments, tensors, strict=True)
+        tensors = [x if x is None or s._mask is None else s._mask.gather(local(x)) for s, x in pairs]
     numbers = sorted({layout.segments[index].part for index in indices}) if part is None else (part,)
     with torch.no_grad():
         if present and present[0].device.type != "cpu":
@@ -399,5 +410,31 @@ def unpack(vector: Flat, into: Sequence[Tensor]) -> None:
         there = tuple(replace(part, device=device) for part in vector.layout.parts)
         vector = in_layout(vector, replace(vector.layout, parts=there))
     with torch.no_grad():
-        for x, place in zip(into, vector.segments(), strict=True):
+        for x, place in zip(into, full_segments(vector), strict=True):
             local(x).copy_(place)
+
+
+def mask_of(segment: Segment) -> Mask | None:
+    """Return the mask of the tensor of which only the kept numbers lie in the segment; None: all do."""
+    return segment._mask
+
+
+def has_masks(layout: Layout) -> bool:
+    """Return whether some tensors have only their kept numbers in vectors of `layout`."""
+    return layout._has_masks
+
+
+def full_segments(x: Flat) -> tuple[Tensor, ...]:
+    """Return the numbers of every segment in the shape of its tensor: views, or with a mask copies with zeros."""
+    if not x.layout._has_masks:
+        return x.segments()
+    pairs = zip(x.layout.segments, x.segments(), strict=True)
+    return tuple(numbers if s._mask is None else s._mask.scatter(numbers) for s, numbers in pairs)
+
+
+def carried(numbers: Tensor, before: Segment, now: Segment) -> Tensor:
+    """Return the numbers of a tensor, laid out as `before`, as they are laid out `now` that masks have changed."""
+    if before._mask == now._mask:
+        return numbers
+    full = numbers if before._mask is None else before._mask.scatter(numbers)
+    return full if now._mask is None else now._mask.gather(full)

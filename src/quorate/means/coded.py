@@ -29,7 +29,7 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, elected_, shapes_in
 from quorate.core.contracts import Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout, coded_segments, digest_of, header_in
+from quorate.core.vectors import Flat, Layout, carried, coded_segments, digest_of, header_in
 from quorate.means.reducer import Reducer
 from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
 from quorate.wire.cost import all_reduce_bytes
@@ -93,10 +93,13 @@ class Coded(Remembering):
         assert isinstance(before, Coded)
         old = before.state
         self._state.sums |= {digest_of(self.layout): old.sums[digest_of(before.layout)]}
+        segments_before = {segment.name: segment for segment in before.layout.segments}
+        segments = {segment.name: segment for segment in self.layout.segments}
         for name, tensors in self._state.memory.items():
             for tensor, numbers in tensors.items():
                 if tensor in old.memory[name]:
-                    numbers.copy_(old.memory[name][tensor])
+                    x = old.memory[name][tensor]
+                    numbers.copy_(carried(x, segments_before[tensor], segments[tensor]).view_as(numbers))
 
     @property
     def state(self) -> CodedState:

@@ -34,6 +34,7 @@ from quorate.means.headers import (
 )
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
+from quorate.means.shadow import Shadow
 from quorate.means.table_means import means_of_tables
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.step_observer import Spending
@@ -44,21 +45,6 @@ from quorate.wire.survivors import Survivors
 from quorate.wire.work import Followed, Together
 
 _POLL = 0.02
-
-
-@dataclass(frozen=True)
-class Shadow:
-    """The part of this worker in means in which it takes part without stepping, as it has paused or ended."""
-
-    contribution: Callable[[], tuple[tuple[Flat, float] | None, int | None]]
-    """Returns a vector and its weight, or None; and the checksum of parameters that the script has edited since the
-    newest mean, if this worker has made no step since."""
-    apply: Callable[[Mean], None]
-    """Takes the mean; not called if no worker contributed."""
-    synchronized: Callable[[], None]
-    """Called when all workers have paused or ended."""
-    settle: Callable[[float], None] = lambda weight: None
-    """Called after every mean of parameters, with the weight of this worker, for tables beside them."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +149,7 @@ class MeansOfAll:
         if isinstance(self.reducer, FaultTolerantSum):
             if isinstance(before, FaultTolerantSum):
                 self.reducer.follows(before)
-        elif isinstance(before, Reducer):
+        elif isinstance(before, Reducer) and type(before) is type(self.reducer):  # other shapes may have another one
             self.reducer.follows(before)
 
     def gradient_begins(self, weight: float, unit: float | None = None) -> None:

@@ -36,7 +36,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, ranks_in_words
 from quorate.core.redundancy import Redundancy
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, has_masks
 from quorate.means.centre import Centre, OwnedCentre, WholeCentre
 from quorate.means.owned_pieces import Made, OwnedPieces
 from quorate.means.reducer import Reducer
@@ -112,7 +112,7 @@ class Robust(OwnedPieces):
         assert isinstance(before, Robust)
         old = before.state
         self._state.number = old.number
-        if self._from is not None:
+        if self._from is not None and not (has_masks(self.layout) or has_masks(before.layout)):
             self._state.newest = dict(old.newest)
 
     def commit(self) -> None:

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat, Layout, count_holders
+from quorate.core.vectors import Flat, Layout, count_holders, mask_of
 from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
 
 LEAST_BYTES = 1 << 25
@@ -33,7 +33,11 @@ LEAST_BYTES = 1 << 25
 def may_be_views(parameters: Sequence[Parameter], layout: Layout) -> bool:
     """Return whether gradients of `parameters` may lie in a vector of `layout`: large, plain, and of its dtype."""
     return sum(p.nbytes for p in parameters) >= LEAST_BYTES and all(
-        type(p) is Parameter and p.is_cpu and p.is_contiguous() and p.dtype is layout.parts[segment.part].dtype
+        type(p) is Parameter
+        and p.is_cpu
+        and p.is_contiguous()
+        and p.dtype is layout.parts[segment.part].dtype
+        and mask_of(segment) is None
         for p, segment in zip(parameters, layout.segments, strict=True)
     )
 

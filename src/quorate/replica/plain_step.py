@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, numbers_in
 from quorate.core.precision import widest
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, full_segments, mask_of
 
 OWN_STEP = "_quorate_own_step"
 """The attribute of a distributed optimizer that holds this step."""
@@ -266,14 +266,14 @@ def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[No
     if at is None:
         yield
         return
-    there = [x if x.dtype == p.dtype else x.to(p.dtype) for p, x in zip(parameters, at.segments(), strict=True)]
+    there = [x if x.dtype == p.dtype else x.to(p.dtype) for p, x in zip(parameters, full_segments(at), strict=True)]
     before = [exchange_numbers(p, x) for p, x in zip(parameters, there, strict=True)]
     try:
         yield
         with torch.no_grad():
-            for numbers, x in zip(at.segments(), there, strict=True):
+            for segment, numbers, x in zip(at.layout.segments, at.segments(), there, strict=True):
                 if x is not numbers:
-                    numbers.copy_(x)
+                    numbers.copy_(x if (mask := mask_of(segment)) is None else mask.gather(x))
     finally:
         for p, x in zip(parameters, before, strict=True):
             exchange_numbers(p, x)
@@ -285,7 +285,7 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
     used = [True] * len(parameters) if used is None else used
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
-        for p, numbers, is_used in zip(parameters, gradient.segments(), used, strict=True):
+        for p, numbers, is_used in zip(parameters, full_segments(gradient), used, strict=True):
             x = numbers.to(p.dtype) if is_used else None
             p.grad = x if x is None or type(p) is Parameter else as_piece_of(p, x)
         yield

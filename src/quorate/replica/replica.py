@@ -23,8 +23,9 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout, digest_of, pack, unpack, with_tables
+from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
+from quorate.replica.masks import masks_of
 from quorate.replica.moments import MomentsOfReplica
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
@@ -114,7 +115,11 @@ class Replica:
         """The parameters in vectors, and the sparse tables."""
         self.all_names = [*(name for name, _ in named), *sparse]
         tensors: list[tuple[str, Tensor]] = list(named)
-        how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
+        how: dict[str, Any] = {
+            "coded": self.is_coded,
+            "narrow": self._narrow,
+            "masks": masks_of(self.optimizer).by_tensor,
+        }
         parts = len(layout_of(tensors, **how).parts)
         layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
         self.layout = with_tables(layout, words_of_tables(list(sparse.items()))) if sparse else layout
@@ -298,7 +303,7 @@ class Replica:
         return vector
 
     def write(self, mean: Flat, *, moments: bool = False, only: Sequence[int] | None = None) -> None:
-        places, chosen = mean.segments(), self.chosen(only)
+        places, chosen = full_segments(mean), self.chosen(only)
         with torch.no_grad():
             for p, numbers in zip(chosen, places, strict=False):
                 local(p).copy_(numbers)
@@ -315,7 +320,9 @@ class Replica:
             if device.type != "cpu":
                 shown = Flat([move(part, device) for part in shown.parts], shown.layout)
         with torch.no_grad():
-            for p, was, target in zip(map(local, self.trained), shown.segments(), into.segments(), strict=False):
+            columns = zip(shown.layout.segments, self.trained, shown.segments(), into.segments(), strict=False)
+            for segment, parameter, was, target in columns:
+                p = local(parameter) if (mask := mask_of(segment)) is None else mask.gather(local(parameter))
                 before = was.to(p.dtype)
                 if p.device.type != "cpu" and target.device == p.device:
                     flags.append((p != before).any())
@@ -349,7 +356,7 @@ class Replica:
 
     def shift(self, way: Flat) -> None:
         with torch.no_grad():
-            for p, numbers in zip(map(local, self.trained), way.segments(), strict=False):
+            for p, numbers in zip(map(local, self.trained), full_segments(way), strict=False):
                 p.add_(numbers)
 
     # -- inside
@@ -373,13 +380,13 @@ class Replica:
             names = [own.segments[place].name for place in (range(len(own.segments)) if only is None else only)]
             named = list(zip(names, self.chosen(only), strict=True))
             tensors: list[tuple[str, Tensor]] = list(named)
+            masks = masks_of(self.optimizer).by_tensor
             for kept in self._kept_keys() if moments else []:
                 tensors += [(f"{name}/{kept}", p) for name, p in named]
             if numbers:
                 tensors.append((_NUMBERS, torch.zeros(numbers, dtype=self._wide)))
-            self._layouts[key] = layout_of(
-                tensors, header=own.header, coded=self._coded_among(names), narrow=self._narrow
-            )
+            how: dict[str, Any] = {"coded": self._coded_among(names), "narrow": self._narrow, "masks": masks}
+            self._layouts[key] = layout_of(tensors, header=own.header, **how)
         return self._layouts[key]
 
     def _coded_among(self, names: Sequence[str]) -> Callable[[str, Tensor], bool] | None:

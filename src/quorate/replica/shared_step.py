@@ -21,7 +21,7 @@ from torch import Tensor
 
 from quorate.core.device_copies import to_device, values_of
 from quorate.core.local_tensor import local
-from quorate.core.vectors import Flat
+from quorate.core.vectors import Flat, full_segments
 from quorate.replica.worker_momentum import TINY, WorkerMomentum, is_decoupled
 
 _SQUARES = ("exp_avg_sq", "square_avg")
@@ -124,7 +124,7 @@ def _take_in_squares(
         for group in momentum.optimizer.param_groups
         for p in group["params"]
     }
-    numbers = mean.segments()
+    numbers = full_segments(mean)
     first = numbers[targets[0][0]]
     if first.device.type != "cpu" and momentum.sums is list:
         fades_of = [decay_of[parameters[place]] for place, _ in targets]

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 
 from quorate.core.device_copies import values_of
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, full_segments, has_masks, mask_of
 from quorate.optim.lars import LARS
 from quorate.replica.optimizer_state import growth_with_gradient, keeps_squares
 
@@ -316,9 +316,9 @@ def kept_moments(
     """Return the momenta of `parameters`, written into `into`, a vector of zeros, and the numbers of each."""
     none = OwnMoment(torch.empty(0))
     moments = [momentum.own.get(p, none) for p in parameters]
-    for own, place in zip(moments, into.segments(), strict=True):
+    for own, segment, place in zip(moments, into.layout.segments, into.segments(), strict=True):
         if own is not none:
-            place.copy_(own.m)
+            place.copy_(own.m if (mask := mask_of(segment)) is None else mask.gather(own.m))
     return into, [own.numbers for own in moments]
 
 
@@ -327,8 +327,9 @@ def restore_moments(
 ) -> None:
     """Set the momenta to the mean of the `kept` of several workers; one worker's are unchanged."""
     momentum.own.clear()
+    vectors = [(full_segments(vector), numbers) for vector, numbers in kept]
     for place, p in enumerate(parameters):
-        pairs = [(vector.segment(place), numbers[place]) for vector, numbers in kept if numbers[place][0]]
+        pairs = [(segments[place], numbers[place]) for segments, numbers in vectors if numbers[place][0]]
         if pairs:
             m = torch.zeros_like(local(p))
             for x, _ in pairs:
@@ -408,7 +409,7 @@ class FlatMomentum:
         have a momentum or none. Else `WorkerMomentum.ahead` does it.
         """
         group, moments = self._common_group(), self.momentum.own
-        if group is None or beta_of(group) == 0.0 or not self._are_plain(gradients):
+        if group is None or beta_of(group) == 0.0 or has_masks(self.layout) or not self._are_plain(gradients):
             return False
         return sum(p in moments for p in self._parameters) in (0, len(self._parameters))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout, Part, bare_layout, digest_of, segments_by_part
+from quorate.core.vectors import Flat, Layout, Part, bare_layout, carried, digest_of, segments_by_part
 from quorate.means.remembering import is_finite
 
 
@@ -103,7 +103,9 @@ class Coding:
             self.error = Flat.zeros(bare_layout(layout))
             for index, segment in enumerate(layout.segments):
                 if segment.name in there and layout.parts[segment.part].coded:
-                    self.error.segment(index).copy_(old.segment(there[segment.name]))
+                    place = there[segment.name]
+                    numbers = carried(old.segment(place), old.layout.segments[place], segment)
+                    self.error.segment(index).copy_(numbers)
 
     def of(self, layout: Layout) -> Coding:
         own = self._codec, layout, self._seed, self._rank

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.core.vectors import Flat, Layout, Part, bare_layout, empty_vector
+from quorate.core.vectors import Flat, Layout, Part, Segment, bare_layout, carried, empty_vector
 from quorate.rounds.buffer import Entry, Kept, Ledger, Snapshot
 from quorate.rounds.coding import Coding, Encoded
 from quorate.rounds.terms import Agreed
@@ -242,25 +242,26 @@ class CodedFragments:
         total, by_name = Flat.zeros(bare_layout(self._whole.layout)), _by_name(errors)
         for segment, numbers in zip(total.layout.segments, total.segments(), strict=True):
             if segment.name in by_name:
-                numbers.copy_(by_name[segment.name])
+                numbers.copy_(by_name[segment.name][1])
         return total
 
     def restore(self, error: Flat | None) -> None:
         self._own = [coding.of(coding.layout) for coding in self._own]
         self._take(_by_name([error]))
 
-    def _take(self, errors: dict[str, Tensor]) -> None:
+    def _take(self, errors: dict[str, tuple[Segment, Tensor]]) -> None:
         for coding in self._own if errors else ():
             coding.error = Flat.zeros(bare_layout(coding.layout))
             for segment, numbers in zip(coding.layout.segments, coding.error.segments(), strict=True):
                 if segment.name in errors and coding.layout.parts[segment.part].coded:
-                    numbers.copy_(errors[segment.name])
+                    before, x = errors[segment.name]
+                    numbers.copy_(carried(x, before, segment))
 
 
-def _by_name(errors: Iterable[Flat | None]) -> dict[str, Tensor]:
-    by_name: dict[str, Tensor] = {}
+def _by_name(errors: Iterable[Flat | None]) -> dict[str, tuple[Segment, Tensor]]:
+    by_name: dict[str, tuple[Segment, Tensor]] = {}
     for error in errors:
         if error is not None:
             parts, named = error.layout.parts, zip(error.layout.segments, error.segments(), strict=True)
-            by_name |= {segment.name: x for segment, x in named if parts[segment.part].coded}
+            by_name |= {segment.name: (segment, x) for segment, x in named if parts[segment.part].coded}
     return by_name

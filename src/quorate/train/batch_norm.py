@@ -17,7 +17,8 @@ from quorate.core.arguments import one_sentence
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.context import data_context
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.wire import current
 
 _TOGETHER, _EXAMPLES = "_quorate_together", "_quorate_examples"

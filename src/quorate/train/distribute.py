@@ -54,7 +54,8 @@ from quorate.train.alone import (
 )
 from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen, chosen_in
-from quorate.train.compatibility import COUNTED, UNCONCERNED, Combination, check
+from quorate.train.combination import COUNTED, UNCONCERNED, Combination
+from quorate.train.compatibility import check
 from quorate.train.distributed_optimizer import DistributedOptimizer
 from quorate.train.gains import measure_gains
 from quorate.train.leaving import leaving_of

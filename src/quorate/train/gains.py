@@ -13,7 +13,8 @@ from quorate.core.precision import widest
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.optim.ada_scale import AdaScale, spread_of
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.train.worker import StrategyWorker
 
 

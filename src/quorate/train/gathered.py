@@ -15,7 +15,8 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.data.context import data_context
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.wire import current
 from quorate.wire.exchange import sum_in_order
 

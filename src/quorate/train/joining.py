@@ -19,7 +19,8 @@ from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.replica.optimizer_state import beside
 from quorate.rounds.entering import KNOCK_SECONDS, leave_if_over
 from quorate.rounds.replay.replayed import ReplayedRounds
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.train.open_joining import OpenTraining, enter_openly
 from quorate.train.replica_copy import TooFewOptimizers
 from quorate.train.same_call import compare_calls, gathered_values

@@ -26,7 +26,7 @@ from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.optimizer_steps import OnPieces, WholeTensors
 from quorate.sharding.parallelize import Sharded
-from quorate.train.compatibility import Combination
+from quorate.train.combination import Combination
 from quorate.train.watched import Watched
 from quorate.wire.metered import Metered
 

@@ -17,7 +17,8 @@ from quorate.means.reduction import NAMES, Reduction, reduction_of, with_default
 from quorate.rounds.coding import Coding
 from quorate.rounds.combining import ByRule
 from quorate.rounds.terms import Agreed
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 
 
 def with_reduction(

@@ -84,7 +84,7 @@ class Relayout:
         again. Cost: a pause of all workers. Raises `ConfigurationError` if other parameters are trained on some workers
         only.
         """
-        worker, replica, apart = self._worker, self._replica, self._is_apart
+        replica, apart = self._replica, self._is_apart
         if apart == in_backward:
             return
         if replica.is_laid_out:
@@ -97,9 +97,29 @@ class Relayout:
         if in_backward and not replica.trains_any:
             return  # a backward pass for another optimizer: these parameters thaw before their own step
         if apart:
-            self._announced = self._changes.announce(digest_of(replica.layout), replica.all_names)
+            words = _difference(replica.all_names, replica.names_now)
+            self._announced = self._changes.announce(digest_of(replica.layout), words)
             self._synchronize()
+        self._lay_out(apart=apart)
+
+    def prune(self, choose: Callable[[], None]) -> None:
+        """Pause all workers, let `choose` replace masks of the optimizer, and lay vectors out again.
+
+        In `choose` all replicas are equal, and the masks that it makes are the same on all workers. All workers call
+        this after the same step. Raises `ConfigurationError` if some do not, or if masks differ.
+        """
+        self._announced = self._changes.announce(digest_of(self._replica.layout), "its optimizer is pruned")
+        self._synchronize()
+        self._compare()  # all have paused; a mask may leave the layout, and so the place of announcements, as it is
+        self._changes.changed_alike(self._announced)
+        self._announced = None
+        choose()
+        self._lay_out(apart=True)
+
+    def _lay_out(self, *, apart: bool) -> None:
+        worker, replica = self._worker, self._replica
         old_ids = {id(p) for p in replica.every}
+        worker.masked_moments()
         worker.lay_out()
         self._compare()
         self._all_have_changed()
@@ -120,7 +140,7 @@ class Relayout:
         """
         worker, replica = self._worker, self._replica
         with replica.in_training():
-            self._announced = self._changes.announce(digest_of(replica.layout), replica.all_names, words)
+            self._announced = self._changes.announce(digest_of(replica.layout), words)
             self._synchronize()
             if change():
                 self.laid_out()
@@ -181,8 +201,8 @@ class Relayout:
         others = [rank for rank, message in messages.items() if message.header["layout"] != digest_of(layout)]
         if others:
             raise ConfigurationError(
-                f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters freeze "
-                "and thaw on all workers alike"
+                f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters "
+                "freeze, thaw and are pruned on all workers alike"
             )
 
     def _start_anew(self) -> None:
@@ -245,15 +265,11 @@ class LayoutChanges:
         self._seen_at: int | None = None
         """The step of this worker at which it first saw another one's change."""
 
-    def announce(self, before: str, names_before: Sequence[str], words: str | None = None) -> str:
-        """Announce other parameters than in the layout of digest `before`; return the prefix of the keys.
-
-        `words` say what changes; None: which names.
-        """
+    def announce(self, before: str, words: str) -> str:
+        """Announce another layout than that of digest `before`, as `words` say; return the prefix of the keys."""
         worker = self._worker
         self._seen_at = None
         prefix = f"{worker.wire.name}/layout/{before}/"
-        words = words or _difference(names_before, worker.replica.names_now)
         announcement = Announcement(worker.rank, worker.step, words).to_bytes()
         worker.wire.board.set(f"{prefix}{worker.rank}", announcement)
         worker.wire.board.swap(f"{prefix}first", None, announcement)

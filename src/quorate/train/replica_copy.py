@@ -15,8 +15,9 @@ from quorate.checkpoint.participants import Entered, Participant, trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
-from quorate.core.vectors import Flat, pack
+from quorate.core.vectors import Flat, full_segments, pack
 from quorate.data.resuming import enter_at, whereabouts
+from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import (
     beside,
     optimizer_from_other,
@@ -68,11 +69,13 @@ class ReplicaCopy:
         """
         worker, replica = self._worker, self._worker.replica
         common = worker.strategy.consensus(worker)[0] if self._has_common else None
-        places = {} if common is None else dict(zip(map(id, replica.trained), common.segments(), strict=True))
+        places = {} if common is None else dict(zip(map(id, replica.trained), full_segments(common), strict=True))
         parameters = [places.get(id(p), local(p).detach()).clone() for p in replica.every]
         header, tensors = ({}, []) if common is not None and not is_whole else optimizer_to_plain(replica.optimizer)
         header |= {"parameters": len(parameters), "updates": worker.updates, "whole": None, "equal": None}
         header["own options"] = replica.options.kept()
+        masks = masks_of(replica.optimizer).kept()
+        header |= {"masks": sorted(masks), "pruned at": masks_of(replica.optimizer).pruned_at}
         more: list[Tensor] = []
         if common is not None and not is_whole:
             fields = {name: x for name, x in self._fields(("same",)).items() if x is not common}
@@ -89,7 +92,7 @@ class ReplicaCopy:
                 "data": whereabouts(self._place),
             }
             more = [*others, *kept]
-        return header, [*more, *parameters, *(x.clone() for x in tensors)]
+        return header, [*(masks[number] for number in sorted(masks)), *more, *parameters, *(x.clone() for x in tensors)]
 
     @property
     def _has_common(self) -> bool:
@@ -116,6 +119,10 @@ class ReplicaCopy:
         """Restore a captured replica. Raises `ConfigurationError` if this worker has built another model."""
         worker, replica, whole = self._worker, self._worker.replica, header["whole"]
         if whole is not None:
+            self._compare(whole)
+        masks_of(replica.optimizer).pruned_at = header["pruned at"]
+        tensors = self._adopt_masks(header["masks"], tensors)
+        if whole is not None:
             tensors = self._adopt_whole(whole, tensors)
         elif header["equal"] is not None:
             state, kept = header["equal"]
@@ -140,10 +147,19 @@ class ReplicaCopy:
             pack([numbers_of[id(p)] for p in replica.trained], theirs)
             worker.strategy.restored(worker, theirs)
 
+    def _adopt_masks(self, numbers: Sequence[int], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Take over the masks of the parameters with these numbers; return the tensors behind those of the masks."""
+        masks = masks_of(self._worker.replica.optimizer)
+        kept = dict(zip(numbers, tensors, strict=False))
+        now = masks.kept()
+        if now.keys() != kept.keys() or any(not torch.equal(kept[number], x.cpu()) for number, x in now.items()):
+            masks.restore(kept)
+            self._worker.masked()
+        return tensors[len(kept) :]
+
     def _adopt_whole(self, whole: dict[str, Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Restore everything but parameters and optimizer; return the tensors of these."""
         replica = self._worker.replica
-        self._compare(whole)
         others, end = whole["beside"], whole["beside"] + whole["kept"]
         with torch.no_grad():
             for x, numbers in zip(self._beside(), tensors[:others], strict=True):

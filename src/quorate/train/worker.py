@@ -16,7 +16,7 @@ from quorate.core.means import Mean
 from quorate.core.moments import AgreedMomentum
 from quorate.core.servers import ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, full_segments
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.growth import growth
@@ -24,7 +24,8 @@ from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.means.fault_tolerant_sum import SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
 from quorate.means.headers import Announced
-from quorate.means.means import MeansOfAll, Shadow, Watches
+from quorate.means.means import MeansOfAll, Watches
+from quorate.means.shadow import Shadow
 from quorate.means.table_changes import TableChanges
 from quorate.observe.backward import observe_backward
 from quorate.observe.digests import Digests
@@ -40,6 +41,7 @@ from quorate.observe.step_times import StepTimer
 from quorate.observe.stopping import stop_of
 from quorate.quorums.rounds import InRounds, WorkerRounds
 from quorate.quorums.worker_group import WorkerGroup
+from quorate.replica.masks import masks_of
 from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import NO_ARGUMENTS, second_order
 from quorate.replica.replica import Replica
@@ -216,6 +218,20 @@ class StrategyWorker:
         """Let newcomers be compared with the parameters of now, in place of those when this worker began."""
         self.call = self.copies.call = dataclasses.replace(self.call, tensors=tensors_of(self.replica))
 
+    def masked_moments(self) -> None:
+        """Set momenta of this worker's own gradients to zero where masks prune."""
+        momentum = self.replica.momentum
+        for p, mask in masks_of(self.replica.optimizer).by_tensor.items():
+            if momentum is not None and p in momentum.own:
+                mask.apply_(momentum.own[p].m)
+
+    def masked(self) -> None:
+        """Restart the strategy with the masks of the optimizer as they are now; no message is under way."""
+        self.masked_moments()
+        self.lay_out()
+        if self.state is not None:
+            self.state = self.strategy.start(self)
+
     # -- core.strategy.Worker
 
     def now(self) -> float:
@@ -264,7 +280,7 @@ class StrategyWorker:
     def measure_distance(self, mean: Flat, *, only: Sequence[int] | None = None) -> None:
         if self.timer.recorder is not None:
             chosen = self.replica.chosen(only)
-            note_distance(self.timer, list(chosen), mean.segments()[: len(chosen)])
+            note_distance(self.timer, list(chosen), full_segments(mean)[: len(chosen)])
 
     def note_outer_step(self, fragment: int, measured: Mapping[str, Any] | None, *, reach: float | None) -> None:
         if measured is not None:

@@ -16,7 +16,8 @@ from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed
 from quorate.core.vectors import Flat, Layout, Part, Segment, header_in
 from quorate.means.adasum import Adasum
 from quorate.means.reduction import reduction_of
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined

@@ -19,7 +19,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.vectors import Flat, header_in
 from quorate.means.reduction import reduction_of
 from quorate.means.robust import Robust
-from quorate.train.compatibility import Combination, check
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.wire.metered import Meter, Metered
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support import drawn_vectors as vectors

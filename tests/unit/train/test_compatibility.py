@@ -17,7 +17,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.means.reduction import reduction_of
 from quorate.optim import AdaScale
 from quorate.strategies import strategies
-from quorate.train.compatibility import RULES, Combination, Rule, check, features, refusals, refused_features
+from quorate.train.combination import Combination
+from quorate.train.compatibility import RULES, Rule, check, features, refusals, refused_features
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import OWN, optimizer_of
 from tests.support.joined import joined
@@ -229,6 +230,10 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"compress": "half", "dense": ("a.weight", "b.*")}},
     ),
     ("agrees in rounds", {"strategy": "quorum", **TENSORS}, {"strategy": "local-sgd"}),
+    ("servers keep the parameters", {"prunes": True, "strategy": "ssp"}, {"strategy": "quorum"}),
+    ("write to the same parameters", {"prunes": True, "strategy": "hogwild"}, {"strategy": "d-psgd"}),
+    ("is for whole models on each worker", {"prunes": True, **PIECES}, {"axes": None}),
+    ("whose library sends the gradients", {"prunes": True, "is_baseline": True}, {"is_baseline": False}),
     ("offload or the tensor axis", {**TENSORS, "offloads": True}, {"offloads": False}),
     (
         'momentum="average"',

@@ -145,7 +145,9 @@ def apart(vector: Flat, layout: Layout, count: int) -> tuple[list[Flat], list[fl
     each = len(layout.segments)
     vectors = []
     for number in range(count):
-        pack(list(segments[number * each : (number + 1) * each]), vector := Flat.zeros(layout))
+        vector = Flat.zeros(layout)
+        for place, x in zip(vector.segments(), segments[number * each : (number + 1) * each], strict=True):
+            place.copy_(x)
         vectors.append(vector)
     return vectors, segments[-1].tolist()
 
