@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import quorate
-from tests.support.every_strategy import NAMES
+from quorate.core.errors import ConfigurationError
+from tests.support.every_strategy import NAMES, OF_ADAM, optimizer_of
 from tests.support.scene import Scene, Trainer, net
 
 AT, STEPS = 5, 12
@@ -40,8 +41,12 @@ def test_all_workers_go_on_from_equal_factors(name: str) -> None:
         after=after,
         loss=loss,
         steps=STEPS,
-        make=lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.5),
+        make=lambda ps: optimizer_of(name, ps, lr=0.05, momentum=0.5),
     )
+    if name in OF_ADAM:
+        with pytest.raises(ConfigurationError, match="cannot be combined with"):
+            scene.run()
+        return
     trainers = scene.run()
     states: list[dict[str, Any]] = [trainer.seen[0] for trainer in trainers]
     assert all(torch.equal(state["2.weight_b"], states[0]["2.weight_b"]) for state in states)

@@ -1,7 +1,6 @@
 """The replica of one worker as numbers: parameters, the optimizer's state of them, and steps of the optimizer.
 
-Vectors are over the parameters of an optimizer, in an order that is the same on every worker. Tables of embeddings are
-marked: their rows have directions, and the tables have none.
+Vectors have the parameters of an optimizer in an order that is the same on all workers. Tables of embeddings are marked.
 """
 
 from __future__ import annotations

@@ -372,7 +372,8 @@ def _check_combination(entry: Distributed) -> None:
     offloads = worker is not None and worker.replica.host is not None
     is_baseline = worker is None and current.here().wire.max_size > 1
     about: dict[str, Any] = {"axes": axes, "offloads": offloads, "is_baseline": is_baseline, "prunes": True}
-    check(Combination(label=entry.strategy or "a baseline", **chosen, **about), "pruning")
+    combination = Combination(label=entry.strategy or "a baseline", shrinks="quorate.shrink.prune", **chosen, **about)
+    check(combination, "pruning", "shrink")
 
 
 def _copies_of_state(optimizer: Optimizer, masks: Mapping[Tensor, Mask]) -> dict[int, tuple[Tensor, Tensor]]:

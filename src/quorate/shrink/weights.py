@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import Distributed, trained
 from quorate.core.errors import ConfigurationError
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 from quorate.train.loop import Loop, loops_of
 from quorate.wire.current import Place
 
@@ -103,6 +105,11 @@ def entry_of(place: Place, optimizer: Optimizer, call: str) -> Distributed:
         )
     if entry.worker is None and place.wire.max_size > 1:
         raise ConfigurationError(f"{call} needs a strategy of Quorate, and this run is a baseline of a comparison")
+    if entry.worker is not None:
+        check(
+            Combination(label=entry.strategy, strategy=entry.worker.strategy, shrinks=f"quorate.shrink.{call}"),
+            "shrink",
+        )
     return entry
 
 

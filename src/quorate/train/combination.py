@@ -89,6 +89,8 @@ class Combination:
     """Whether several workers of a replica have the same batch: along the tensor axis, and in stages."""
     joins: bool = False
     prunes: bool = False
+    shrinks: str = ""
+    """The call that makes the model smaller."""
     has_own_servers: bool = False
 
     @property

@@ -230,6 +230,7 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"compress": "half", "dense": ("a.weight", "b.*")}},
     ),
     ("agrees in rounds", {"strategy": "quorum", **TENSORS}, {"strategy": "local-sgd"}),
+    ("whose frozen variances are of", {"shrinks": "quorate.shrink.prune", "strategy": "one-bit-adam"}, {"shrinks": ""}),
     ("servers keep the parameters", {"prunes": True, "strategy": "ssp"}, {"strategy": "quorum"}),
     ("write to the same parameters", {"prunes": True, "strategy": "hogwild"}, {"strategy": "d-psgd"}),
     ("is for whole models on each worker", {"prunes": True, **PIECES}, {"axes": None}),
