@@ -1,6 +1,6 @@
 """The replica of one worker as numbers: parameters, the optimizer's state of them, and steps of the optimizer.
 
-Vectors have the parameters of an optimizer in an order that is the same on all workers. Tables of embeddings are marked.
+Vectors have the parameters of an optimizer in an order that is the same on all workers. Tables of embeddings lie apart.
 """
 
 from __future__ import annotations
