@@ -92,6 +92,7 @@ EXAMPLES = {
         "quorate doctor -n 4 --bandwidth",
         "quorate doctor --hosts first,second",
         "quorate doctor --memory --fits 24GB train.py",
+        "quorate doctor --cost -n 64 train.py",
     ),
 }
 
