@@ -53,8 +53,8 @@ EXAMPLES = {
         "quorate plan -n 8 --memory 24GB --bandwidth 10Gbit train.py",
         "quorate plan -n 4 --memory 8GB --bandwidth 10Gbit --try 3 train.py",
         "quorate plan -n 8 --memory 80GB --bandwidth 400Gbit --flops 300T --batch 64 \\\n"
+        "    --tokens 20G --price 2.5/h --buy 14000 \\\n"
         "    gpt:hidden=1024,layers=12,heads=16,sequence=1024,vocabulary=50000",
-        "quorate plan -n 8 --memory 24GB --bandwidth 10Gbit \\\n    --examples 90M --price 2.5/h --buy 14000 train.py",
     ),
     "replay": (
         "quorate replay train-1",
@@ -89,8 +89,7 @@ EXAMPLES = {
         "quorate bench -n 2 --from 1MiB --to 256MiB --picture rates.svg",
     ),
     "doctor": (
-        "quorate doctor -n 4 --bandwidth",
-        "quorate doctor --hosts first,second",
+        "quorate doctor --hosts first,second --bandwidth",
         "quorate doctor --memory --fits 24GB train.py",
         "quorate doctor --cost -n 64 train.py",
     ),
