@@ -7,7 +7,7 @@ from collections.abc import Sequence
 _PANELS = {
     "Workers": "workers sizes hosts ssh env silence no_fork",
     "Virtual workers": "virtual compute latency bandwidth",
-    "The machine": "memory networks coding per_host host_network cores flops efficiency memory_bandwidth rates",
+    "The machine": "memory networks coding per_host host_network ways cores flops efficiency memory_bandwidth rates",
     "Strategy": "strategy strategies baseline settings attack tune servers",
     "Uneven workers": "imbalance imbalances pace",
     "Failures, and workers that join": "failures chaos restart max_joins leave_within recovery learners",
@@ -17,13 +17,14 @@ _PANELS = {
         "metric_pattern higher relevant evaluations timeout"
     ),
     "Several numbers of workers": "scale scaling price",
+    "What the training costs": "examples tokens buy years upkeep occupancy power energy carbon",
     "Recorded runs": "like check records",
     "Records and progress": "name resume again picture log no_progress watch",
     "Other options": "is_module runs_as config print_config dry_run as_json help",
 }
 _BY_NAME = {name: panel for panel, names in _PANELS.items() for name in names.split()}
-_OF_PLAN = dict.fromkeys(("bandwidth", "latency"), "The machine")
-"""The panels of `quorate plan` for options that mean virtual workers elsewhere."""
+_OF_PLAN = {"bandwidth": "The machine", "latency": "The machine", "price": "What the training costs"}
+"""The panels of `quorate plan` for options that mean something else elsewhere."""
 _FEW = 9
 """The most options that are shown in one panel."""
 
@@ -52,6 +53,7 @@ EXAMPLES = {
         "quorate plan -n 8 --memory 24GB --bandwidth 10Gbit train.py",
         "quorate plan -n 4 --memory 8GB --bandwidth 10Gbit --try 3 train.py",
         "quorate plan -n 8 --memory 80GB --bandwidth 400Gbit --flops 300T --batch 64 \\\n"
+        "    --tokens 20G --price 2.5/h --buy 14000 \\\n"
         "    gpt:hidden=1024,layers=12,heads=16,sequence=1024,vocabulary=50000",
     ),
     "replay": (
@@ -97,9 +99,9 @@ EXAMPLES = {
         "quorate unpack small.safetensors --output full.safetensors --json",
     ),
     "doctor": (
-        "quorate doctor -n 4 --bandwidth",
-        "quorate doctor --hosts first,second",
+        "quorate doctor --hosts first,second --bandwidth",
         "quorate doctor --memory --fits 24GB train.py",
+        "quorate doctor --cost -n 64 train.py",
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from quorate.core.errors import ConfigurationError
 
@@ -16,6 +16,9 @@ _BYTES = {
     "": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
 }  # fmt: skip
+_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_WATTS = {"": 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}
+_GRAMS = {"g": 1.0, "kg": 1e3}
 _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
 
 
@@ -48,6 +51,38 @@ def bytes_from(text: str) -> int:
 def number_from(text: str, within: str = "") -> float:
     """Return a number from 0 on, without a unit."""
     return _quantity(text, {"": 1.0}, within, "a number such as 0.5")
+
+
+def count_from(text: str) -> float:
+    """Return a number that may have a prefix of SI: `312T`, `1.5G`, `64`."""
+    return _quantity(text, _COUNTS, "", "a number such as 64, 1.5M or 312T")
+
+
+def watts_from(text: str) -> float:
+    """Return the watts of a power: `6.5kW`, `700W`."""
+    return _with_unit(_quantity(text, _WATTS, "", "a power such as 6.5kW or 700W"), text, "", ("kW", "W"))
+
+
+def per_from(unit: str) -> Callable[[str], float]:
+    """Return the function that reads an amount of money for each `unit`, such as `2.5/h`; the currency is the user's
+    own."""
+
+    def amount(text: str) -> float:
+        number, _, of = text.partition("/")
+        if of.strip() != unit:
+            raise ConfigurationError(f'"{text}" is not an amount for each {unit}, such as 2.5/{unit}')
+        return number_from(number, text)
+
+    return amount
+
+
+def grams_per_kwh_from(text: str) -> float:
+    """Return grams for each kWh: `400g/kWh`, `0.4kg/kWh`."""
+    wanted = "a mass for each kWh, such as 400g/kWh"
+    mass, _, of = text.partition("/")
+    if of.strip() != "kWh":
+        raise _wrong(text, "", wanted)
+    return _quantity(mass, _GRAMS, "", wanted, shown=text)
 
 
 def share_from(text: str) -> float:

@@ -145,6 +145,7 @@ def model_of(sizes: Transformer, batch: int, speed: Speed, most_tensor: int) -> 
         batch=batch,
         gathered_each=2,
         update=28.0 / speed.memory_bandwidth if speed.memory_bandwidth else 0.0,
+        flops=sizes.flops,
         tied=sizes.vocabulary * h,
         refused={
             number: f"{sizes.heads} heads cannot be shared evenly"

@@ -151,6 +151,8 @@ class Model:
     spread: Sequence[float] = ()
     """Timed steps of one worker, divided by the usual time around them, from the shortest on; empty: they do not
     vary."""
+    flops: float = 0.0
+    """Operations of one example in all passes; 0: not known."""
     tied: int = 0
     """Numbers that the first and the last block share."""
     refused: Mapping[int, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from quorate.cli.main import main
 from quorate.cli.planner import trials
 from quorate.cli.planner.table import how_to_run
 from quorate.launch.warm.run_server import RunServer
+from quorate.planning.gpt import transformer_from
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model
 from quorate.planning.tries import STEPS
@@ -46,8 +47,8 @@ def status(*words: str) -> int:
         ([*OF_SIZES, SIZES, "more"], 'gpt: is not a script, and takes no "more"'),
         ([*OF_SIZES, "-n", "0", SIZES], "--workers 0: a plan is for 1 to 65,536 workers"),
         ([*OF_SIZES, "--batch", "0", SIZES], "--batch 0: a step needs at least one example"),
-        ([*OF_SIZES, "--flops", "fast", SIZES], '"fast" is not a number such as 0.5'),
-        ([*OF_SIZES, "--flops", "0T", SIZES], "--flops 0T: the operations per second must be above 0"),
+        ([*OF_SIZES, "--flops", "fast", SIZES], '"fast" is not a number such as 64, 1.5M or 312T'),
+        ([*OF_SIZES, "--flops", "0T", SIZES], "--flops: the operations per second must be above 0"),
         ([*OF_SIZES, "--efficiency", "2", SIZES], "--efficiency 2: it must be a share above 0 and at most 1"),
         ([*OF_SIZES, "--per-host", "2", SIZES], "--per-host and --host-network must be given together"),
         ([*OF_SIZES, "--per-host", "2", "--host-network", "300GB", SIZES], "--host-network 5us:300GB: at least"),
@@ -65,6 +66,16 @@ def status(*words: str) -> int:
         ([*OPTIONS, "--cores", "4097", "--try", "2", "train.py"], ", and the plan is for --cores 4097"),
         ([*OPTIONS, "-n", "4096", "--try", "2", "train.py"], "--try: 4096 workers do not fit on this machine's "),
         ([*OPTIONS, "-n", "1", "--memory", "4096GB", "--try", "2", "train.py"], "need more memory than this machine's"),
+        ([*OF_SIZES, "--price", "2", SIZES], '"2" is not an amount for each h, such as 2.5/h'),
+        ([*OF_SIZES, "--price", "2/h", SIZES], "--price: say with --examples or --tokens how long the training is"),
+        ([*OPTIONS, "--buy", "9", "--power", "1kW", "a.py"], "--buy and --power: say with --examples how long the"),
+        ([*OF_SIZES, "--examples", "1M", "--tokens", "1G", SIZES], "both say how long the training is; leave one"),
+        ([*OPTIONS, "--tokens", "1G", "train.py"], "--tokens can be given with gpt: only; say --examples for a script"),
+        ([*OF_SIZES, "--tokens", "0", SIZES], "--examples and --tokens must be above 0"),
+        ([*OF_SIZES, "--occupancy", "60%", SIZES], "--occupancy can be given with --buy only"),
+        ([*OF_SIZES, "--energy", "1/kWh", "--carbon", "1g/kWh", SIZES], "--energy and --carbon can be given with --p"),
+        ([*OF_SIZES, "--buy", "9", "--occupancy", "0%", "--tokens", "1", SIZES], "--occupancy must be above 0% and at"),
+        ([*OF_SIZES, "--buy", "9", "--years", "0", "--tokens", "1", SIZES], "--years must be above 0"),
         ([*OPTIONS, "nowhere.py"], 'there is no script "nowhere.py"'),
     ],
 )  # fmt: skip
@@ -97,6 +108,50 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert one["stages"] == 1 and one["strategy"] in ("all-reduce", None)
         assert one["memory"] <= 8e9 and one["seconds"] > 0
     assert {"what", "why", "layouts"} == set(told["lost"][0])
+
+
+COSTS = (
+    *("--price", "32.7726/h", "--buy", "140000", "--upkeep", "20534/y", "--occupancy", "60%", "--tokens", "300M"),
+    *("--power", "6.5kW", "--carbon", "400g/kWh"),
+)
+ON_HOSTS = (*OF_SIZES, "--per-host", "2", "--host-network", "1us:1GB", "--strategy", "all-reduce")
+
+
+@pytest.mark.parametrize("columns", [140, 80, 60])
+def test_what_the_training_costs(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert status(*ON_HOSTS, *COSTS, SIZES) == 0
+    out = capsys.readouterr().out
+    words = " ".join(out.split())
+    assert "Costs of 2,343,750 examples on 2 hosts; each is a host of 2 workers." in words
+    assert "Rented: 32.7726 for an hour of a host, only while it is used." in words
+    assert "Bought: 140,000 for a host, over 4 years, and 20,534 a year; it computes 60% of all hours." in words
+    assert "Buying is cheaper from an occupancy of 19.3% on; at 60%, buy." in words
+    assert max(map(len, out.splitlines())) <= columns
+    assert words.count(" kWh") == words.count(" kg") == 5
+
+
+def test_costs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*ON_HOSTS, *COSTS, "--json", SIZES) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["pricing"]["hosts"], plan["pricing"]["workers"]) == (2, 2)
+    assert plan["pricing"]["even_occupancy"] == pytest.approx(0.193, abs=5e-4)
+    for layout in plan["best"]:
+        hours = layout["seconds"] * 300e6 / 128 / 16 / 3600
+        cost = layout["cost"]
+        assert cost["seconds"] == pytest.approx(3600 * hours) and cost["kwh"] == pytest.approx(2 * 6.5 * hours)
+        assert cost["rented"] == pytest.approx(2 * 32.7726 * hours)
+        assert cost["bought"] == pytest.approx(2 * hours * 55_534 / 8760 / 0.6)
+        assert cost["petaflop"] == pytest.approx(transformer_from(SIZES).flops * 300e6 / 128 / 1e15)
+
+
+def test_a_worker_is_a_host_of_its_own_without_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*OF_SIZES, "--examples", "1M", "--price", "2.5/h", SIZES) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Costs of 1,000,000 examples on 4 hosts; each is a host of 1 worker." in out
+    assert "Buying" not in out and "Bought" not in out and "energy" not in out
 
 
 @pytest.fixture

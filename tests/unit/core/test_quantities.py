@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.quantities import bytes_per_second_from, factor_from, number_from, seconds_from, share_from
+from quorate.core.quantities import (
+    bytes_per_second_from,
+    count_from,
+    factor_from,
+    grams_per_kwh_from,
+    number_from,
+    per_from,
+    seconds_from,
+    share_from,
+    watts_from,
+)
 
 
 def test_quantities_are_read() -> None:
@@ -19,6 +29,24 @@ def test_quantities_are_read() -> None:
     assert number_from("0.5") == 0.5
     assert factor_from("x0.1") == 0.1
     assert share_from("0.5%") == pytest.approx(0.005)
+    assert (count_from("312T"), count_from("64")) == (312e12, 64.0)
+    assert (watts_from("6.5kW"), watts_from("700 W"), watts_from("0")) == (6500.0, 700.0, 0.0)
+    assert (per_from("h")("2.5/h"), per_from("kWh")("0.15 / kWh")) == (2.5, 0.15)
+    assert grams_per_kwh_from("0.4kg/kWh") == grams_per_kwh_from("400g/kWh") == 400.0
+
+
+@pytest.mark.parametrize("text", ["2.5", "2.5/d", "2.5/kWh", "/h", "-1/h"])
+def test_money_is_for_each_unit(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a"):
+        per_from("h")(text)
+
+
+def test_energy_has_units() -> None:
+    with pytest.raises(ConfigurationError, match='^"6.5" has no unit: 6.5kW or 6.5W'):
+        watts_from("6.5")
+    for text in ("400", "400/kWh", "400g", "400g/h"):
+        with pytest.raises(ConfigurationError, match=f'^"{text}" is not a mass for each kWh, such as 400g/kWh$'):
+            grams_per_kwh_from(text)
 
 
 @pytest.mark.parametrize("text", ["1e999", "1e999ms", "nan", "inf", ".", "-1"])

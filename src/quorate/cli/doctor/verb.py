@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from quorate.cli.choices import check_strategy, check_workers
+from quorate.cli.doctor import cost as sheets
 from quorate.cli.doctor import data as loaders
 from quorate.cli.doctor import gpus, machine, software, trials
 from quorate.cli.doctor import hosts as of_hosts
@@ -30,6 +31,7 @@ from quorate.launch.hosts.reach import Layout
 from quorate.launch.local.processes import LACKING
 from quorate.launch.warm.alone import measured
 from quorate.report.wording import listed
+from quorate.simulation.links import USUAL, Links, links_from
 
 _COLORS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 _LEVEL = re.compile(rf"(?<=  )({'|'.join(_COLORS)})\b")
@@ -42,7 +44,12 @@ USUAL_WORKERS = 2
 class DoctorOptions:
     """The options of `quorate doctor`."""
 
-    workers: int | None = option("Number of workers that are tried (default: 2).", "-n", "--workers", metavar=N)
+    workers: int | None = option(
+        "Number of workers that are tried (default: 2); with --cost, that are simulated (default: 8).",
+        "-n",
+        "--workers",
+        metavar=N,
+    )
     hosts: Layout | None = option("Check these hosts and their network.", metavar="A:N,B:N,…", reads=of_hosts.hosts_in)
     strategy: str | None = option("With --hosts: the strategy of the run.", metavar="STRATEGY", needs="--hosts")
     rates: bool = option("Measure the bandwidth of sums over all workers.", "--bandwidth", default=False)
@@ -56,7 +63,14 @@ class DoctorOptions:
         "With --memory: what host memory or disk holds.", metavar="optimizer|all|disk", needs="--memory"
     )
     data: bool = option("Say whether SCRIPT waits for its data, and which num_workers suffices.", default=False)
-    script: str | None = argument("With --memory or --data: the training script.", "[SCRIPT", default=None)
+    cost: bool = option("Say what each layer and each part of a step of SCRIPT takes, and what to cut.", default=False)
+    network: Links | None = option(
+        "With --cost: the network between workers (default: 50us:10Gbit).",
+        metavar="LATENCY:BANDWIDTH",
+        reads=links_from,
+        needs="--cost",
+    )
+    script: str | None = argument("With --memory, --data or --cost: the training script.", "[SCRIPT", default=None)
     arguments: list[str] = argument("Its arguments.", "ARGUMENT...]", default=[])
 
 
@@ -66,13 +80,13 @@ def doctor(context: typer.Context, options: DoctorOptions) -> int:
 
     Tries a training with two workers, or -n N; this takes about twenty seconds. With --hosts it checks each
     host over ssh, and whether the hosts reach each other. With --memory it runs SCRIPT with one worker until the first
-    optimizer.step() ends, and with --data for some steps.
+    optimizer.step() ends, and with --data or --cost for some steps.
     """
-    if options.memory or options.data:
+    if options.memory or options.data or options.cost:
         _look_at_script(options)
         return 0
     if options.script is not None:
-        raise ConfigurationError("a script can be given with --memory or --data only")
+        raise ConfigurationError("a script can be given with --memory, --data or --cost only")
     check_workers(options.workers, None)
     if options.hosts is not None and options.workers is not None:
         raise ConfigurationError("with --hosts, their workers are written behind them, as in a:4,b:4; leave out -n")
@@ -101,16 +115,26 @@ def _waits(strategy: str | None) -> bool:
 
 
 def _look_at_script(options: DoctorOptions) -> None:
-    flag = "--memory" if options.memory else "--data"
-    if options.memory and options.data:
-        raise ConfigurationError("--memory and --data are measured one after the other; leave out one of them")
+    flag, *more = flags_given(options, "memory", "data", "cost")
+    if more:
+        raise ConfigurationError(f"{listed([flag, *more])} are measured one after the other; leave out all but one")
     if others := flags_given(options, "hosts", "rates", *(["workers"] if options.memory else [])):
-        where = "one process on this machine" if options.memory else "processes on this machine"
+        where = "processes on this machine" if options.data else "one process on this machine"
         raise ConfigurationError(f"{flag} measures {where}; leave out {listed(others)}")
     if options.script is None:
         raise ConfigurationError(f"{flag} needs a script: quorate doctor {flag} SCRIPT [ARGUMENT ...]")
     check_script(options.script)
-    (_tell_memory if options.memory else _tell_data)(options, options.script)
+    tells = {"--memory": _tell_memory, "--data": _tell_data, "--cost": _tell_cost}
+    tells[flag](options, options.script)
+
+
+def _tell_cost(options: DoctorOptions, script: str) -> None:
+    workers = sheets.USUAL_WORKERS if options.workers is None else options.workers
+    if not 1 <= workers <= sheets.MOST_WORKERS:
+        raise ConfigurationError(f"-n {workers}: the cost sheet is for 1 to {sheets.MOST_WORKERS:,} workers")
+    links = options.network or links_from(USUAL)
+    costs = sheets.costs_from(sheets.measure(script, options.arguments), workers, links, script)
+    typer.echo(sheets.as_json(costs) if options.as_json else "\n".join(sheets.in_words(costs)))
 
 
 def _tell_data(options: DoctorOptions, script: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import typer
 
+from quorate.cli.planner.costs import columns, sentences
+from quorate.cli.planner.prices import Pricing
 from quorate.cli.simulate.results import NOTHING, Columns
 from quorate.cli.simulate.results import show as show_table
 from quorate.cli.tables import echo_text
@@ -31,11 +33,23 @@ _SHOWN = 24
 """Lines about layouts that lose."""
 
 
-def as_json(model: Model, cluster: Cluster, plan: Plan, tried: Sequence[Tried] | None = None) -> dict[str, Any]:
-    """Return the plan as JSON; `tried`: the layouts that were run, the fastest first."""
+def as_json(
+    model: Model,
+    cluster: Cluster,
+    plan: Plan,
+    tried: Sequence[Tried] | None = None,
+    pricing: Pricing | None = None,
+) -> dict[str, Any]:
+    """Return the plan as JSON; `tried`: the layouts that were run, the fastest first. With `pricing` each layout has
+    its cost."""
+
+    def cost(seconds: float | None) -> dict[str, Any]:
+        return {} if pricing is None or seconds is None else {"cost": asdict(pricing.cost(seconds, model))}
+
     runs = [
         of_one(trial.foreseen)
         | {"measured": trial.seconds, "taken": trial.taken, "steps": trial.steps, "failed": trial.why}
+        | cost(trial.seconds)
         for trial in tried or ()
     ]
     return {
@@ -44,17 +58,23 @@ def as_json(model: Model, cluster: Cluster, plan: Plan, tried: Sequence[Tried] |
         "batch": model.batch,
         "cluster": asdict(cluster),
         "looked_at": plan.looked_at,
-        "best": [of_one(prediction) for prediction in plan.best],
+        "best": [of_one(prediction) | cost(prediction.seconds) for prediction in plan.best],
         "lost": [asdict(loser) for loser in plan.losers],
         **({} if tried is None else {"tried": runs}),
+        **({} if pricing is None else {"pricing": pricing.as_json()}),
     }
 
 
 def show(
-    model: Model, cluster: Cluster, plan: Plan, tried: Sequence[Tried] | None = None, script: Sequence[str] = ()
+    model: Model,
+    cluster: Cluster,
+    plan: Plan,
+    tried: Sequence[Tried] | None = None,
+    script: Sequence[str] = (),
+    pricing: Pricing | None = None,
 ) -> None:
     """Print it; layouts that were `tried` are in a table of their own, before the others. Of a `script` with its
-    arguments also how it is started in the first layout."""
+    arguments also how it is started in the first layout. With `pricing` also what the training costs."""
     workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
     echo_text(
         f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
@@ -68,6 +88,9 @@ def show(
         typer.echo("Not tried:")
     if untried:
         show_table(untried, [_numbered(untried), *_COLUMNS])
+    if pricing is not None:
+        steps = [prediction.seconds for prediction in plan.best] if tried is None else [t.seconds for t in tried]
+        _show_costs(pricing, model, [seconds for seconds in steps if seconds is not None])
     for line in _lines(plan.losers):
         echo_text(line)
     if script:
@@ -113,6 +136,13 @@ def _show_tried(tried: Sequence[Tried]) -> None:
     for trial in tried:
         if trial.why is not None:
             echo_text(f"failed: {trial.foreseen.layout.in_words}: {trial.why}")
+
+
+def _show_costs(pricing: Pricing, model: Model, steps: Sequence[float]) -> None:
+    """Print the costs of the first table's layouts, whose steps take these seconds."""
+    for sentence in sentences(pricing):
+        echo_text(sentence)
+    show_table(list(enumerate((pricing.cost(seconds, model) for seconds in steps), start=1)), columns())
 
 
 _LAYOUT = ("replicas", "stages", "shards", "tensor", "zero", "schedule", "micro-batches", "strategy")

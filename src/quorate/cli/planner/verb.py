@@ -11,9 +11,10 @@ import typer
 
 from quorate.cli.names import known_as
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
+from quorate.cli.planner.prices import PriceOptions, pricing_from
 from quorate.cli.scripts import check_script
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.core.quantities import bytes_from, bytes_per_second_from, number_from, seconds_from
+from quorate.core.quantities import bytes_from, bytes_per_second_from, count_from, seconds_from
 from quorate.core.resources import available_memory, usable_cores
 from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, counted, listed
@@ -28,7 +29,6 @@ _USUAL_LATENCY = 50e-6
 _USUAL_EFFICIENCY = 0.5
 _PREFIX = "gpt:"
 _OF_SIZES = ("flops", "efficiency", "memory_bandwidth")
-_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _TOLD_EVERY = 5000
 _SHOWN, _RANKED = 5, 1000
 """Layouts in the table, and those from which `--try` chooses."""
@@ -37,7 +37,7 @@ _AS_FAST = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(PriceOptions):
     """The options of `quorate plan`."""
 
     model: str = argument("A training script, or gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V.", "MODEL")
@@ -66,7 +66,9 @@ class PlanOptions:
     batch: int | None = option(
         "Examples per step over all workers (default: the script's batch times the workers).", metavar=N
     )
-    flops: str | None = option("With gpt: operations per second of a worker, such as 312T.", metavar=NUMBER)
+    flops: float | None = option(
+        "With gpt: operations per second of a worker, such as 312T.", reads=count_from, metavar=NUMBER
+    )
     efficiency: float | None = option(
         "With gpt: the share of them that matrix products reach (default: 0.5).", metavar=NUMBER
     )
@@ -100,7 +102,7 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
     A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules, micro-batches and
     strategies. A script is run by one worker for some seconds, in which its blocks are timed; gpt: needs sizes only.
     The rest is predicted by formulas. With --try N the most promising layouts are run on this machine, and the fastest
-    of them is the first choice.
+    of them is the first choice. With --examples and --price, --buy or --power, it says what the training costs.
     """
     from quorate.launch.warm.run_server import RunServer
 
@@ -129,6 +131,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
                 f'--max-axis "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
+    pricing = pricing_from(options, cluster, _sequence(options))
     model, examples = (
         (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options, longest, server)
     )
@@ -162,9 +165,10 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
         tried = tries(server, ranked, options.tries, options.model, options.arguments, model, examples)
     if options.as_json:
-        typer.echo(json.dumps(as_json(model, cluster, layout_plan, tried), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(as_json(model, cluster, layout_plan, tried, pricing), indent=2, ensure_ascii=False))
     else:
-        show(model, cluster, layout_plan, tried, [options.model, *options.arguments] if examples else ())
+        script = [options.model, *options.arguments] if examples else ()
+        show(model, cluster, layout_plan, tried, script, pricing)
     return 0
 
 
@@ -174,7 +178,7 @@ def _check_tries(options: PlanOptions) -> None:
     assert count is not None and workers is not None and options.memory is not None
     if count < 1:
         raise ConfigurationError(f"--try {count}: at least one layout is tried")
-    if options.model.startswith("gpt:"):
+    if options.model.startswith(_PREFIX):
         raise ConfigurationError("--try runs a script, and gpt: is none; leave --try out")
     if options.per_host is not None:
         raise ConfigurationError(
@@ -255,6 +259,13 @@ def _way_from(text: str) -> tuple[str, Way]:
     return axis, way
 
 
+def _sequence(options: PlanOptions) -> int:
+    """Return the tokens of an example of `gpt:`; 0 for a script."""
+    from quorate.planning.gpt import transformer_from
+
+    return transformer_from(options.model).sequence if options.model.startswith(_PREFIX) else 0
+
+
 def _by_sizes(options: PlanOptions) -> Model:
     from quorate.planning.gpt import Speed, model_of, transformer_from
 
@@ -268,12 +279,10 @@ def _by_sizes(options: PlanOptions) -> Model:
     efficiency = _USUAL_EFFICIENCY if options.efficiency is None else options.efficiency
     if not 0 < efficiency <= 1:
         raise ConfigurationError(f"--efficiency {efficiency:g}: it must be a share above 0 and at most 1")
-    unit = _UNITS.get(options.flops[-1:], 0.0)
-    flops = number_from(options.flops[:-1] if unit else options.flops, options.flops) * (unit or 1.0)
-    if not flops > 0:
-        raise ConfigurationError(f"--flops {options.flops}: the operations per second must be above 0")
+    if not options.flops > 0:
+        raise ConfigurationError("--flops: the operations per second must be above 0")
     assert options.workers is not None
-    speed = Speed(flops=flops, efficiency=efficiency, memory_bandwidth=options.memory_bandwidth or 0.0)
+    speed = Speed(flops=options.flops, efficiency=efficiency, memory_bandwidth=options.memory_bandwidth or 0.0)
     return model_of(sizes, options.batch, speed, options.workers)
 
 

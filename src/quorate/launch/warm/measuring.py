@@ -50,7 +50,7 @@ def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
     if rests is not None:
         optimizer.state_dict()  # a step that is made beside the training has been made then
     used = None if precision is None else getattr(torch, precision).itemsize
-    by_module = saved.by_module(without=dict(_parameters(modules)))
+    by_module = saved.by_module(without=dict(storages_of(modules)))
     activations = _by_block(model, blocks, by_module)
     sizes = [_size(p, optimizer, used, _block_of(name, blocks), rests) for name, p in named.items()]
     buffers = [] if model is None else list(model.buffers())
@@ -87,7 +87,8 @@ def _block_of(name: str, blocks: dict[str, Module]) -> str:
     return next((block for block in blocks if name.startswith(f"{block}.")), "")
 
 
-def _parameters(modules: list[Module]) -> Iterator[tuple[Storage, None]]:
+def storages_of(modules: list[Module]) -> Iterator[tuple[Storage, None]]:
+    """Yield the storage of each parameter and buffer."""
     for module in modules:
         for x in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             with suppress(RuntimeError):  # a tensor without storage

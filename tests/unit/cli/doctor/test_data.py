@@ -83,9 +83,9 @@ def test_a_script_is_told_what_it_lacks(script: str, capfd: pytest.CaptureFixtur
     ("arguments", "sentence"),
     [
         (["--data"], "--data needs a script: quorate doctor --data SCRIPT"),
-        (["--data", "--memory", "train.py"], "leave out one of them"),
+        (["--data", "--memory", "train.py"], "leave out all but one"),
         (["--data", "--bandwidth", "train.py"], "--data measures processes on this machine; leave out --bandwidth"),
-        (["train.py"], "a script can be given with --memory or --data only"),
+        (["train.py"], "a script can be given with --memory, --data or --cost only"),
     ],
 )
 def test_what_cannot_be_asked_together(

@@ -136,7 +136,7 @@ def test_scripts_that_make_no_step(
         (["-n", "0"], "a run needs at least one worker"),
         (["-n", "2", "--hosts", "a,b"], "as in a:4,b:4; leave out -n"),
         (["--strategy", "diloco"], "--strategy can be given with --hosts only"),
-        (["train.py"], "a script can be given with --memory or --data only"),
+        (["train.py"], "a script can be given with --memory, --data or --cost only"),
         (["--shards", "2"], "--shards can be given with --memory only"),
     ],
 )
