@@ -59,7 +59,6 @@ from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.several_rounds import Beside, run_beside_each_other
 from quorate.train.step_watches import accumulating, leaves_out_own, meet_pieces, note_end, watches_of
 from quorate.train.survivors import agree_on_buffers, level, tolerate_deaths
-from quorate.train.torch_masks import check_torch_masks
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -405,7 +404,6 @@ class Loop(StepObserver):
     def agree_on_buffers(self) -> None:
         """Make the buffers of all workers equal as the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
-            check_torch_masks(self.replica.model, self.worker.wire, self._place)
             buffers = list(self.replica.model.buffers())
             agree_on_buffers(buffers, buffers_at_pauses(self.strategy), self.worker.wire, self._place)
             if self.worker.coordinates is not None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import prune as torch_prune
 
 import quorate
 from quorate.core.errors import ConfigurationError
@@ -242,26 +241,6 @@ def test_masks_that_differ_are_refused() -> None:
         quorate.shrink.prune(optimizer, amount=0.5 + 0.1 * world.rank)
 
     assert all("every worker must build the same model" in sentence for sentence in refusals(2, script))
-
-
-@pytest.mark.parametrize("strategy", ["diloco", "all-reduce"])
-def test_masks_of_torch_that_differ_are_named(strategy: str) -> None:
-    """Replicas of local steps differ between two means, and torch prunes each by its own numbers."""
-
-    def script(world: quorate.World) -> None:
-        model, optimizer = distributed(strategy)
-        for number in range(3):
-            step(model, optimizer, 10 * number + world.rank)
-        torch_prune.l1_unstructured(model[0], "weight", amount=0.5)
-        with world.evaluate():
-            pass
-        optimizer.finish()
-
-    for sentence in refusals(2, script):
-        if strategy == "all-reduce":
-            assert sentence == "None"
-        else:
-            assert sentence.startswith("the mask 0.weight_mask of torch.nn.utils.prune differs on rank 1")
 
 
 def test_a_checkpoint_with_a_mask_of_other_numbers_is_refused() -> None:
