@@ -87,11 +87,12 @@ class NotedRows:
         indices, before = self._before
         return Rows(indices, self.table.detach()[indices] - before)
 
-    def undo(self) -> None:
-        """Write the noted rows as they were, and forget them."""
+    def undo(self, *copies: Tensor) -> None:
+        """Write the noted rows as they were into the table and its `copies`, and forget them."""
         if self._before is not None:
             indices, before = self._before
-            self.table.detach()[indices] = before
+            for x in (self.table.detach(), *copies):
+                x[indices] = before
         self.forget()
 
     def forget(self) -> None:

@@ -35,6 +35,8 @@ class PartPushed:
     """Parameters without a gradient, by their places in the cut."""
     rows: RowsOfWorker | None = None
     """The rows of the gradients of tables; None where the part has no tables, or the push no gradient."""
+    row_edit: RowsOfWorker | None = None
+    """The rows of tables with values that the worker has written, NaN elsewhere; None where there are none."""
 
 
 class KeptPart:
@@ -64,6 +66,8 @@ class KeptPart:
         for pushed in edits:
             if pushed.edit and isinstance(self._kept, Shard):
                 self._kept.write(pushed.edit)
+            if pushed.row_edit is not None and self._tables is not None:
+                self._tables.write(pushed.row_edit)
 
     def draw(self, pushed: PartPushed) -> None:
         """Move the centre by the fraction `elastic` of its distance towards a worker's parameters."""

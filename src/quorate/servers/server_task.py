@@ -219,7 +219,10 @@ class ServerTask:
             edit_count = len(cut.pieces) if message.has_edit else 0
             edit = tensors[at + count : at + count + edit_count]
             at += count + edit_count
-            parts[part] = PartPushed(gradient, edit, frozenset(unused), rows)
+            row_edit = None
+            if cut.tables and message.has_row_edit:
+                row_edit, at = read(tensors[at], cut.tables_of(self._receiver.replica)), at + 1
+            parts[part] = PartPushed(gradient, edit, frozenset(unused), rows, row_edit)
         return parts
 
     def _note_deaths(self, dead: Sequence[int]) -> None:

@@ -129,9 +129,10 @@ class ServedParameters:
         if gradient is not None:
             factor = 1 / (count * weight)
             numbers = [self._encoded(part, gradient, factor) for part in range(len(cuts))]
-            self._tables.forget()
         unused = [[number for number, place in enumerate(cut.places) if place not in used] for cut in cuts]
-        self._push(numbers, edit, unused, options, count=count, weight=weight, reads=reads)
+        row_edits = [self._tables.edited(cut.tables) for cut in cuts]
+        self._tables.forget(gradients=numbers is not None)
+        self._push(numbers, edit, unused, options, row_edits, count=count, weight=weight, reads=reads)
 
     def exchange(self) -> Flat:
         self._begin()
@@ -141,6 +142,10 @@ class ServedParameters:
         numbers = [cut.of(x) for cut in self._link.cuts]
         self._push(numbers, None, [[] for _ in numbers], [], count=1, reads=True)
         return x
+
+    def take_row_edits(self, *, always: bool) -> bool:
+        self._tables.take_edits(always=always)
+        return self._tables.has_edits
 
     def pull(self) -> Work[Pulled]:
         return Timed(self._asked.pop(0), self._timer)
@@ -209,7 +214,6 @@ class ServedParameters:
         """Announce that this worker pushes no more: until the next era, or never again. All its reads are complete."""
         if self._is_away and not ended:
             return
-        self._tables.look()
         has_rested, self._is_away = self._is_away, True
         self._link.tell(Signal("ended" if ended else "pauses", self._link.era))
         if ended and has_rested:
@@ -280,7 +284,6 @@ class ServedParameters:
             )
         self._timer.arrived()
         self._task.check()
-        self._tables.look()
         self._number += 1
 
     def _record_work(self, *, only_if_due: bool = False) -> None:
@@ -297,6 +300,7 @@ class ServedParameters:
         edit: Flat | None,
         unused: Sequence[Sequence[int]],
         options: Sequence[dict[str, Any]],
+        row_edits: Sequence[Sequence[Tensor]] = (),
         *,
         count: int,
         reads: bool,
@@ -306,8 +310,9 @@ class ServedParameters:
         message = PushMessage(
             *(era, self._draws, reads, count, options, self._number, version, index, has_gradient, edit is not None),
             weight=weight,
+            has_row_edit=any(row_edits),
         )
-        self._link.push(message, numbers, edit, unused)
+        self._link.push(message, numbers, edit, unused, row_edits)
         if reads:
             self._asked.append(self._reads.ask(self._number))
         self._record_work(only_if_due=True)
