@@ -127,16 +127,6 @@ class Servers(Protocol):
             edit: The numbers that the script has written into the parameters since they were read; NaN elsewhere.
         """
 
-    def take_row_edits(self, *, always: bool) -> bool:
-        """Take in what the script has written into sparse tables, which goes with the next push, if there is any.
-
-        Args:
-            always: Whether tables are compared also where torch shows no write: writes into `.data`.
-
-        Returns:
-            Whether a push is needed.
-        """
-
     def exchange(self) -> Flat:
         """Move the centre by `elastic` of its way to this worker's parameters; `pull` returns where it was before.
 

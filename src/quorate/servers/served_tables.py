@@ -64,13 +64,11 @@ class TablesOfWorker:
             shown.copy_(noted.table.detach())
             noted.note_writes()
 
-    @property
-    def has_edits(self) -> bool:
-        """Whether edits wait for a push."""
-        return any(self._edits)
+    def take_edits(self, *, always: bool = False) -> bool:
+        """Take in what the script has written into the tables, and return whether edits wait for a push.
 
-    def take_edits(self, *, always: bool) -> None:
-        """Take in what the script has written into the tables; `always`: also where torch does not show it."""
+        `always`: also what was written into `.data`, which torch does not show.
+        """
         for noted, shown, edits in zip(self._noted, self._shown, self._edits, strict=True):
             if noted.is_known and not always:
                 continue
@@ -81,6 +79,7 @@ class TablesOfWorker:
                 edits.append(Rows(indices, values.masked_fill(values == before, torch.nan)))
                 shown[indices] = values
             noted.note_writes()
+        return any(self._edits)
 
     def take(self, scale: float) -> None:
         """Take in `scale` times the rows in `.grad`. Raises as `rows_of`."""
@@ -105,7 +104,7 @@ class TablesOfWorker:
 
     def edited(self, places: Sequence[int]) -> list[Tensor]:
         """Return the message with the edits of the tables at these places; none if there is no place, or no edit."""
-        if not (places and self.has_edits):
+        if not (places and any(self._edits)):
             return []
         return [_message([_joined(self._edits[place]) for place in places], [self._tables[place] for place in places])]
 
@@ -128,6 +127,7 @@ class TablesOfWorker:
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """Note the rows that this worker's own step inside touches."""
+        self.take_edits()
         touched = rows_in(self._tables, self._names)
         if not self._writes_rows_only:
             touched = [None if rows is None else Rows(None, rows.values) for rows in touched]

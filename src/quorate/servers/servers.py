@@ -120,6 +120,7 @@ class ServedParameters:
             self._forget_states()
         options = self._replica.options.to_give()
         self._draws += 1
+        self._tables.take_edits()
         options = options if self._momentum is None else self._momentum.without(options)
         used = self._used
         if gradient is not None:
@@ -142,10 +143,6 @@ class ServedParameters:
         numbers = [cut.of(x) for cut in self._link.cuts]
         self._push(numbers, None, [[] for _ in numbers], [], count=1, reads=True)
         return x
-
-    def take_row_edits(self, *, always: bool) -> bool:
-        self._tables.take_edits(always=always)
-        return self._tables.has_edits
 
     def pull(self) -> Work[Pulled]:
         return Timed(self._asked.pop(0), self._timer)
@@ -172,6 +169,10 @@ class ServedParameters:
             self._momentum.kept = value
 
     # -- for the worker
+
+    def take_row_edits(self) -> bool:
+        """Take in what the script has written into sparse tables, and return whether this waits for a push."""
+        return self._tables.take_edits(always=True)
 
     def stepping(self) -> AbstractContextManager[None]:
         """Surround a step that this worker makes on its own copy between two reads."""
@@ -214,6 +215,8 @@ class ServedParameters:
         """Announce that this worker pushes no more: until the next era, or never again. All its reads are complete."""
         if self._is_away and not ended:
             return
+        if not self._is_away and self.take_row_edits():
+            self.push(None, count=0, reads=False)
         has_rested, self._is_away = self._is_away, True
         self._link.tell(Signal("ended" if ended else "pauses", self._link.era))
         if ended and has_rested:

@@ -127,7 +127,6 @@ class Pushing:
     def take_in(self, worker: Worker) -> None:
         """Take in a step: its gradient, and edits of the parameters by the script."""
         self._take_edits(worker)
-        worker.servers.take_row_edits(always=False)
         gradient = worker.servers.gradient(worker.weight) if worker.weight else None
         if gradient is not None:
             self.gradients, self.weight = self.gradients + 1, self.weight + worker.weight
@@ -158,7 +157,7 @@ class Pushing:
     def drain(self, worker: Worker) -> None:
         """Push the remaining gradients, and wait for all reads."""
         self._take_edits(worker)
-        if worker.servers.take_row_edits(always=True) or self.unpushed or self.edit is not None:
+        if self.unpushed or self.edit is not None:
             self.push(worker, reads=False)
         self.read(worker)
 
