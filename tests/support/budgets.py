@@ -51,7 +51,7 @@ BUDGETS = {
     "unit/replica": 25,
     "unit/report": 32,
     "unit/rounds": 75,
-    "unit/servers": 10,
+    "unit/servers": 16,
     "unit/sharding": 25,
     "unit/simulation": 20,
     "unit/strategies": 190,

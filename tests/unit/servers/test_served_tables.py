@@ -123,6 +123,10 @@ def idle_rank(trainer: Trainer) -> Tensor | None:
     return of_rank(trainer)
 
 
+def weigh(trainer: Trainer) -> None:
+    trainer.optimizer.weight(1 + trainer.rank, full=3)
+
+
 def freeze(trainer: Trainer) -> None:
     trainer.model.words.weight.requires_grad_(trainer.step % 4 < 2)
 
@@ -150,6 +154,7 @@ class Renormed(Bags):
 SCRIPTS: dict[str, dict[str, Any]] = {
     "idle": {"loss": idle_rank},
     "accumulating": {"passes": 3},
+    "counting": {"before": weigh},
     "freezing": {"before": freeze},
     "writing": {"after": scale},
     "writing at rest": {"rests": (2, 5), "rest": renew},
