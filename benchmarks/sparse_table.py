@@ -1,10 +1,11 @@
 """Does a table of a million rows, of which a step touches 0.1 %, cost by the rows that were touched?
 
-Two workers train one embedding and a linear layer with plain SGD in four ways that take turns (A B C D, B C D A, ...):
-with sparse gradients under all-reduce and under a quorum of all, with dense ones under all-reduce, and with sparse ones
-in torch DDP over gloo. In each step a worker touches 1,000 rows that are drawn for it. The figures are the time of a
-step, and the bytes that a worker sends in it, over those of the indices (4 bytes) and numbers of the rows that it has
-touched.
+Two workers train one embedding and a linear layer with plain SGD in six ways that take turns (A B C D E F, B C D E F A,
+...). Gradients are sparse under all-reduce, a quorum of all, the default quorum (which outlives deaths), parameter
+servers, and torch DDP over gloo; they are dense under all-reduce. In each step a worker touches 1,000 rows that are
+drawn for it. The figures are the time of a step, and the bytes that both workers send in it, over those of the indices
+(4 bytes) and numbers of the rows that they have touched. A server sends the rows of all workers to each, so that its
+ratio is 1.5: one worker pushes, and the server of the other answers with the rows of both.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 ROWS, WIDTH, TOUCHED = 1_000_000, 16, 1_000
 SPARSE, QUORUM, DENSE, DDP = "sparse", "quorum, sparse", "dense", "DDP, sparse"
-WAYS = (SPARSE, QUORUM, DENSE, DDP)
-STEPS = {SPARSE: 40, QUORUM: 40, DENSE: 4, DDP: 40}
+OUTLIVING, SERVERS = "default quorum, sparse", "servers, sparse"
+WAYS = (SPARSE, QUORUM, OUTLIVING, SERVERS, DENSE, DDP)
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    SPARSE: ("all-reduce", {}),
+    QUORUM: ("quorum", {"wait_for": "all", "on_death": "stop"}),
+    OUTLIVING: ("quorum", {}),
+    SERVERS: ("parameter-server", {}),
+    DENSE: ("all-reduce", {}),
+}
+"""Strategies and their settings."""
+STEPS = {name: 4 if name == DENSE else 40 for name in WAYS}
 """Steps in a turn."""
 
 
@@ -45,8 +55,7 @@ def worker(turns: int) -> None:
             if name == DDP:
                 model = nn.parallel.DistributedDataParallel(model)
             else:
-                settings: Any = {"wait_for": "all", "on_death": "stop"} if name == QUORUM else {}
-                strategy: Any = "quorum" if name == QUORUM else "all-reduce"
+                strategy, settings = OURS[name]
                 self.optimizer = quorate.distribute(
                     self.optimizer, model, strategy, compare_every=0, name=name, **settings
                 )
@@ -54,7 +63,7 @@ def worker(turns: int) -> None:
             self.model, self.count = model, STEPS[name]
 
         def turn(self) -> tuple[float, float]:
-            """Return the seconds of a step, and its bytes over those of the touched rows."""
+            """Return the seconds of a step, and the bytes of both workers over those of the touched rows."""
             needed, before = 0, self.bytes_out
             dist.barrier()
             begin = time.perf_counter()
@@ -64,7 +73,10 @@ def worker(turns: int) -> None:
                 self.optimizer.zero_grad()
                 self.model(rows).square().mean().backward()
                 self.optimizer.step()
-            return (time.perf_counter() - begin) / self.count, (self.bytes_out - before) / needed
+            seconds = (time.perf_counter() - begin) / self.count
+            totals = torch.tensor([self.bytes_out - before, needed], dtype=torch.float64)
+            dist.all_reduce(totals)
+            return seconds, float(totals[0] / totals[1])
 
         @property
         def bytes_out(self) -> int:
@@ -78,7 +90,7 @@ def worker(turns: int) -> None:
         figures = {name: ways[name].turn() for name in (*WAYS[first:], *WAYS[:first])}
         if world.is_first:
             print(json.dumps(figures), flush=True)
-    for name in (SPARSE, QUORUM, DENSE):
+    for name in OURS:
         ways[name].optimizer.finish()
 
 
@@ -96,15 +108,17 @@ def main() -> int:
     lines = [json.loads(line) for line in workers.json_lines(str(Path(__file__).resolve()), 2, "--worker", str(turns))]
     for name in WAYS:
         report.rows.append(record.figure(f"ms a step, {name}", [1e3 * line[name][0] for line in lines]))
-    for name in (SPARSE, QUORUM, DENSE):
+    for name in OURS:
         report.rows.append(record.figure(f"bytes sent / of rows touched, {name}", [line[name][1] for line in lines]))
-    for name in (QUORUM, DENSE, DDP):
+    for name in (QUORUM, OUTLIVING, SERVERS, DENSE, DDP):
         ratio = record.figure(f"step, {SPARSE} / {name}", [line[SPARSE][0] / line[name][0] for line in lines])
         report.rows.append(ratio)
         if name == DENSE:
             report.bar("median step, sparse / dense", ratio.median, at_most=0.1)
     nbytes = record.median_of([line[SPARSE][1] for line in lines])
     report.bar("median bytes sent / bytes of rows touched", nbytes, at_most=1.1)
+    nbytes = record.median_of([line[SERVERS][1] for line in lines])
+    report.bar("median bytes sent / bytes of rows touched, servers", nbytes, at_most=1.65)
     return report.show(options)
 
 

@@ -53,6 +53,8 @@ SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bounded staleness of none": ("bounded-staleness", {"wait_for": "all"}),
     "replicas": ("local-sgd", {"sync_every": 1}),
+    "servers": ("parameter-server", {}),
+    "one server": ("parameter-server", {"mode": "bounded", "max_staleness": 0, "servers": 1}),
 }
 """Strategies under which each step is that of the joined batch."""
 
@@ -65,7 +67,7 @@ def test_sparse_tables_are_trained_as_by_one_worker_on_the_joined_batch(name: st
     if name == "replicas" and kind != "sgd":
         return  # there each worker has a state of its own
     end = Scene(strategy, size, model=Bags, make=OPTIMIZERS[kind], steps=STEPS, loss=of_rank, settings=settings).end()
-    torch.testing.assert_close(end, alone(OPTIMIZERS[kind], size), rtol=0, atol=1e-6)
+    torch.testing.assert_close(end, alone(OPTIMIZERS[kind], size), rtol=0, atol=1e-9)
 
 
 def counted(trainer: Trainer) -> Tensor:
@@ -79,6 +81,8 @@ LATE: dict[str, tuple[str, dict[str, Any]]] = {
     "solo": ("eager-solo", {}),
     "overlapped": ("quorum", {"wait_for": 1, "overlap": True}),
     "bounded staleness": ("bounded-staleness", {}),
+    "servers": ("parameter-server", {"mode": "async"}),
+    "servers, own steps": ("downpour", {"push_every": 3, "pull_every": 2}),
 }
 """Strategies under which gradients are late, and none is lost."""
 

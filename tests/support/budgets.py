@@ -52,7 +52,7 @@ BUDGETS = {
     "unit/replica": 25,
     "unit/report": 32,
     "unit/rounds": 75,
-    "unit/servers": 10,
+    "unit/servers": 16,
     "unit/sharding": 25,
     "unit/shrink": 12,
     "unit/simulation": 20,

@@ -19,15 +19,18 @@ SCRIPT = textwrap.dedent(
 
     world = quorate.join()
     torch.manual_seed(world.rank)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    table = torch.nn.Embedding(20, 1, sparse=True)
+    model = torch.nn.ModuleList([net, table])
+    groups = [{"params": net.parameters(), "momentum": 0.9}, {"params": table.parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.01)
     optimizer = quorate.distribute(optimizer, model, "parameter-server")
     print("trains", flush=True)
     loader = quorate.loader(TensorDataset(torch.arange(20.0)[:, None].expand(20, 4) / 20, torch.arange(20)), 2)
     for epoch in range(EPOCHS):
         for inputs, of in loader:
             optimizer.zero_grad()
-            model(inputs).square().mean().backward()
+            (net(inputs) + table(of)).square().mean().backward()
             optimizer.step()
         with world.evaluate():
             there = world.gather(world.rank)

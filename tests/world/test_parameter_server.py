@@ -11,7 +11,8 @@ from torch import Tensor
 
 from quorate.core.errors import PeerFailed
 from tests.support.processes import Outcome, outcomes_real_world
-from tests.support.scene import Scene, parameters, played, squares
+from tests.support.scene import Scene, Trainer, parameters, played, squares
+from tests.support.tables import Bags, of_rank
 
 
 def late(rank: int, step: int) -> float:
@@ -37,6 +38,19 @@ def test_in_order_real_runs_are_the_same_to_the_bit(case: str) -> None:
     first, again, expected = trained.ends(real=True)[0], trained.ends(real=True)[0], trained.ends()[0]
     assert torch.equal(first, again)
     assert torch.equal(first, expected)
+
+
+def ended(trainer: Trainer) -> tuple[Tensor, int]:
+    return trainer.parameters, trainer.bytes_out
+
+
+def test_rows_of_sparse_tables_are_the_same_to_the_bit_and_to_the_byte() -> None:
+    settings = {"mode": "bounded", "overlap": True, "in_order": True}
+    fields: dict[str, Any] = {"model": Bags, "steps": 8, "rests": [4], "loss": of_rank}
+    trained = Scene("parameter-server", 3, pause=late, settings=settings, **fields)
+    for real, expected in zip(trained.run(ended, real=True), trained.run(ended), strict=True):
+        assert torch.equal(real[0], expected[0])
+        assert real[1] == expected[1]
 
 
 AS_THEY_COME: list[tuple[str, dict[str, Any]]] = [

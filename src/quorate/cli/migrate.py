@@ -73,7 +73,7 @@ _IGNORED = {
 _MISSING = {
     "amp": "Apex is not used; choose a precision",
     "activation_checkpointing": "call torch.utils.checkpoint in the model",
-    "sparse_gradients": "build the layer with sparse=False; all-reduce and quorum exchange rows of sparse ones",
+    "sparse_gradients": "build the layer with sparse=False; all-reduce, quorum and parameter-server exchange rows",
     "sparse_attention": "no equivalent",
     "compression_training": "no equivalent: no pruning or quantization of the model",
     "autotuning": "`quorate plan --try N` measures layouts; nothing tunes batches",

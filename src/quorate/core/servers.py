@@ -101,10 +101,12 @@ class Servers(Protocol):
     centre: Flat
     """The centre at the newest pause of all, if one lies on the servers; the servers go on from it."""
 
-    def gradient(self) -> Flat | None:
-        """Return this worker's gradient, unscaled, in memory from which it is pushed without being copied.
+    def gradient(self, weight: float = 1.0) -> Flat | None:
+        """Return `weight` times this worker's gradient, unscaled, in memory from which it is pushed without being
+        copied.
 
-        None if there is none, or it is left out because it is not finite.
+        Rows of sparse gradients are taken in beside it, and go with the next push. None if there is no gradient, or it
+        is left out because it is not finite.
         """
 
     def push(

@@ -382,8 +382,7 @@ def sparse_gradients_of(strategy: Strategy) -> Literal["rows", "changes", "local
     if strategy._sparse_gradients is not None:
         return strategy._sparse_gradients
     is_synchronous = strategy.agrees_in_backward and getattr(strategy, "after", None) != 0
-    forms_vectors = is_synchronous or strategy.replicas == "equal"
-    return "refused" if forms_vectors or (strategy.meets, strategy.replicas) == ("servers", "meet") else "local"
+    return "refused" if is_synchronous or strategy.replicas == "equal" else "local"
 
 
 def buffers_at_pauses(strategy: Strategy) -> Literal["none", "mean", "rank0"]:

@@ -37,12 +37,16 @@ def can_exchange_changes(optimizer: Optimizer, plain: type[Optimizer]) -> bool:
     Other classes may write every row. Sparse momentum of SGD writes rows that no new gradient has.
     """
     has_momentum = any(group.get("momentum") for group in optimizer.param_groups)
-    is_known = plain.__name__ in _BY_ROWS and plain.__module__.startswith("torch.optim.")
-    return is_known and not has_momentum
+    return writes_rows_only(plain) and not has_momentum
 
 
-class _Noted:
-    """The rows of one table that steps have touched since the newest mean."""
+def writes_rows_only(plain: type[Optimizer]) -> bool:
+    """Return whether steps of class `plain` without momentum are known to write only the rows of a sparse gradient."""
+    return plain.__name__ in _BY_ROWS and plain.__module__.startswith("torch.optim.")
+
+
+class NotedRows:
+    """The rows of one table that steps have touched since the newest mean, or the newest read from servers."""
 
     def __init__(self, table: Tensor) -> None:
         self.table = table
@@ -83,11 +87,12 @@ class _Noted:
         indices, before = self._before
         return Rows(indices, self.table.detach()[indices] - before)
 
-    def undo(self) -> None:
-        """Write the noted rows as they were, and forget them."""
+    def undo(self, *copies: Tensor) -> None:
+        """Write the noted rows as they were into the table and its `copies`, and forget them."""
         if self._before is not None:
             indices, before = self._before
-            self.table.detach()[indices] = before
+            for x in (self.table.detach(), *copies):
+                x[indices] = before
         self.forget()
 
     def forget(self) -> None:
@@ -114,7 +119,7 @@ class TableChanges:
         workers have the same tables now."""
         self._tables, self._wire, self._survivors = list(replica.sparse_tables), wire.channel("changes"), survivors
         self._names = replica.all_names[len(replica.trained) :]
-        self._noted, self._is_known = [_Noted(table) for table in self._tables], is_known
+        self._noted, self._is_known = [NotedRows(table) for table in self._tables], is_known
 
     def begin(self) -> None:
         """Take the tables as they are now for equal on all workers."""

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quorate.buckets.rows import RowsOfWorker
 from quorate.core.codec import elected_
 from quorate.core.servers import ServerTerms
 from quorate.core.vectors import coded_segments
 from quorate.means.edge_coding import EdgeCoding
 from quorate.servers.order import Decision, Taken
 from quorate.servers.served_codes import PullCodes
+from quorate.servers.served_tables import TablesOfPart
 from quorate.servers.shard import Centre, Shard
 
 
@@ -31,6 +33,10 @@ class PartPushed:
     """Values that the worker has written into its parameters, NaN elsewhere; empty where there are none."""
     unused: frozenset[int]
     """Parameters without a gradient, by their places in the cut."""
+    rows: RowsOfWorker | None = None
+    """The rows of the gradients of tables; None where the part has no tables, or the push no gradient."""
+    row_edit: RowsOfWorker | None = None
+    """The rows of tables with values that the worker has written, NaN elsewhere; None where there are none."""
 
 
 class KeptPart:
@@ -43,6 +49,9 @@ class KeptPart:
         )
         """Numbers of the pieces of the cut of which workers send votes."""
         self._corrections = Corrections(terms, kept) if isinstance(kept, Shard) else None
+        self._tables: TablesOfPart | None = None
+        if isinstance(kept, Shard) and kept.tables:
+            self._tables = TablesOfPart(kept.tables, writes_rows_only=kept.writes_rows_only)
         self._pulls: PullCodes | None = None
         if isinstance(kept, Shard) and coding is not None and terms.pulls == "coded":
             self._pulls = PullCodes(coding, kept.cut, kept.copied())
@@ -50,13 +59,15 @@ class KeptPart:
     @property
     def count(self) -> int:
         """Number of tensors that a reader is sent."""
-        return len(self._kept.cut.pieces)
+        return self._kept.cut.count
 
     def write(self, edits: Sequence[PartPushed]) -> None:
         """Write the values into the parameters that workers have written into theirs."""
         for pushed in edits:
             if pushed.edit and isinstance(self._kept, Shard):
                 self._kept.write(pushed.edit)
+            if pushed.row_edit is not None and self._tables is not None:
+                self._tables.write(pushed.row_edit)
 
     def draw(self, pushed: PartPushed) -> None:
         """Move the centre by the fraction `elastic` of its distance towards a worker's parameters."""
@@ -76,13 +87,21 @@ class KeptPart:
             elected_(total[number]).mul_(sum(x.factor for x, _ in taken))
         unused = frozenset.intersection(*(pushed.unused for _, pushed in taken))
         used = [place not in unused for place in range(len(shard.cut.places))]
-        shard.step(total, options, rate, used)
+        of_tables: list[Tensor | None] = []
+        if self._tables is not None:
+            pushed_rows = [(x.factor, pushed.rows) for x, pushed in taken if pushed.rows is not None]
+            of_tables = self._tables.gradients(pushed_rows)
+        shard.step(total, options, rate, used, of_tables)
         corrections.stepped()
 
     def read(
         self, decision: Decision, empty: Callable[[int, torch.dtype], Tensor], *, is_sent: bool
     ) -> dict[int, list[Tensor]]:
         """Return the tensors for each reader of a decision; `empty(numel, dtype)` allocates memory on the CPU."""
+        rows = dict[int, Tensor]()
+        if self._tables is not None:
+            readers = [reader for reader, _ in decision.readers]
+            rows = self._tables.read(readers, is_whole=decision.is_whole, is_sent=is_sent)
         if not is_sent and self._pulls is None and not (self._corrections and self._corrections.is_on):
             return {}
         numbers: list[Tensor] = self._kept.copied(empty)
@@ -93,7 +112,7 @@ class KeptPart:
                 self._pulls.begin_at(reader, numbers)
             elif self._pulls is not None:
                 tensors, copy = self._pulls.code(reader, numbers, decision.version)
-            sent[reader] = tensors
+            sent[reader] = [*tensors, rows[reader]] if reader in rows else tensors
             if self._corrections is not None:
                 self._corrections.read(reader, copy)
         return sent

@@ -61,7 +61,8 @@ class Again(Keyed):
 
 @dataclass(frozen=True, slots=True)
 class PushMessage(Keyed):
-    """A push; its tensors are, for each part on the server, those of the gradient, then those of the edit."""
+    """A push; its tensors are, for each part on the server, those of the gradient, of the edit, and of the edit
+    of rows."""
 
     kind: Literal["push"] = field(init=False, default="push")
     era: int
@@ -76,6 +77,7 @@ class PushMessage(Keyed):
     has_edit: bool
     unused: Sequence[Sequence[int]] = ()  # by part, the parameters without a gradient
     weight: float = 1.0  # the mean weight of these steps
+    has_row_edit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

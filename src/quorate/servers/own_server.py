@@ -42,7 +42,7 @@ class OwnServer:
     ) -> None:
         """`record` is called with a row of the server's work from time to time."""
         self._wire = wire.channel("servers")
-        cuts = cuts_of(bare_layout(replica.layout), len(terms.servers))
+        cuts = cuts_of(bare_layout(replica.layout), len(terms.servers), replica.sparse_tables)
         self._record = record
         receiver = Receiver(replica, lambda part: cuts[part], check)
         self._task = ServerTask(self._wire, terms, range(wire.size), 0, receiver, name=name, coding=coding)

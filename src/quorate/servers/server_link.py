@@ -49,12 +49,14 @@ class ServerLink:
         numbers: Sequence[Sequence[Tensor]] | None,
         edit: Flat | None,
         unused: Sequence[Sequence[int]],
+        row_edits: Sequence[Sequence[Tensor]] = (),
     ) -> None:
-        """Push to every server its parts of `numbers` and `edit`; `numbers` and `unused` are by part."""
+        """Push to every server its parts of `numbers` and `edit`; `numbers`, `unused` and `row_edits` are by part."""
         for server in self._terms.servers:
             tensors: list[Tensor] = []
             for part, cut in self.cuts_on(server).items():
                 tensors += (*([] if numbers is None else numbers[part]), *([] if edit is None else cut.of(edit)))
+                tensors += row_edits[part] if row_edits else []
             unused_there = [unused[part] for part in self._holders.parts_of(server)]
             self.send(replace(message, unused=unused_there), server, *tensors)
 

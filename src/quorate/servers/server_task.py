@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quorate.buckets.rows import read
 from quorate.core.contracts import Message, Wire
 from quorate.core.servers import ServerTerms
 from quorate.means.edge_coding import EdgeCoding
@@ -208,14 +209,20 @@ class ServerTask:
         at, parts = 0, {}
         for part, unused in zip(self._holders.parts_of(self._rank), message.unused, strict=True):
             cut = self._receiver.cut(part)
-            count = len(cut.pieces) if message.has_gradient else 0
-            gradient = tensors[at : at + count]
+            count = cut.count if message.has_gradient else 0
+            gradient = tensors[at : at + min(count, len(cut.pieces))]
+            rows = None
+            if cut.tables and count:
+                rows = read(tensors[at + count - 1], cut.tables_of(self._receiver.replica))
             if self._coding is not None and count:
                 gradient = self._coding.decode(gradient, cut.layout, message.draw, source).parts
             edit_count = len(cut.pieces) if message.has_edit else 0
             edit = tensors[at + count : at + count + edit_count]
             at += count + edit_count
-            parts[part] = PartPushed(gradient, edit, frozenset(unused))
+            row_edit = None
+            if cut.tables and message.has_row_edit:
+                row_edit, at = read(tensors[at], cut.tables_of(self._receiver.replica)), at + 1
+            parts[part] = PartPushed(gradient, edit, frozenset(unused), rows, row_edit)
         return parts
 
     def _note_deaths(self, dead: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ parameters (or a centre) of one version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from quorate.replica.replica import Replica
 from quorate.rounds.entering import KNOCK_SECONDS
 from quorate.servers.messages import Attempt, Invitation, PartsMessage, PushMessage, Signal
 from quorate.servers.served_codes import PullCodes, PushCodes
+from quorate.servers.served_tables import TablesOfWorker
 from quorate.servers.server_link import Read, ServerLink
 from quorate.servers.server_task import ServerTask
 from quorate.servers.setting_out import Receiver, parts_of
@@ -88,19 +90,21 @@ class ServedParameters:
 
     # -- core.servers.Servers
 
-    def gradient(self) -> Flat | None:
+    def gradient(self, weight: float = 1.0) -> Flat | None:
         own: dict[str, Any] = self._replica.optimizer.__dict__
-        grads, scale = self._replica.gradients, own.get("grad_scale")
+        grads, scale = self._replica.all_gradients, own.get("grad_scale")
         is_finite = not float(own["found_inf"]) if "found_inf" in own else True
         if not is_finite or self._worker.leaves_out() or all(grad is None for grad in grads):
             return None
         with self._timer.spending("encode"):
+            self._tables.take(weight / float(scale or 1.0))
+            grads = grads[: len(self._replica.trained)]
             self._used.update(place for place, grad in enumerate(grads) if grad is not None)
             if scale is not None:
                 grads = [None if grad is None else grad / float(scale) for grad in grads]
             gradient = empty_vector(bare_layout(self._replica.layout), self._wire.empty)
             pack(grads if self._momentum is None else self._momentum.of(grads), gradient)
-            return gradient
+            return gradient if weight == 1.0 else gradient.mul_(weight)
 
     def push(
         self,
@@ -116,14 +120,20 @@ class ServedParameters:
             self._forget_states()
         options = self._replica.options.to_give()
         self._draws += 1
+        self._tables.take_edits()
         options = options if self._momentum is None else self._momentum.without(options)
         used = self._used
         if gradient is not None:
             self._used = set()
         cuts = self._link.cuts
-        numbers = None if gradient is None else [self._encoded(part, gradient) for part in range(len(cuts))]
+        numbers = None
+        if gradient is not None:
+            factor = 1 / (count * weight)
+            numbers = [self._encoded(part, gradient, factor) for part in range(len(cuts))]
         unused = [[number for number, place in enumerate(cut.places) if place not in used] for cut in cuts]
-        self._push(numbers, edit, unused, options, count=count, weight=weight, reads=reads)
+        row_edits = [self._tables.edited(cut.tables) for cut in cuts]
+        self._tables.forget(gradients=numbers is not None)
+        self._push(numbers, edit, unused, options, row_edits, count=count, weight=weight, reads=reads)
 
     def exchange(self) -> Flat:
         self._begin()
@@ -160,9 +170,19 @@ class ServedParameters:
 
     # -- for the worker
 
+    def take_row_edits(self) -> bool:
+        """Take in what the script has written into sparse tables, and return whether this waits for a push."""
+        return self._tables.take_edits(always=True)
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Surround a step that this worker makes on its own copy between two reads."""
+        return self._tables.stepping()
+
     def lay_out(self) -> None:
         """Cut the parameters again, as others are trained than before on all workers; no push is under way."""
-        self._link.cuts = cuts_of(bare_layout(self._replica.layout), len(self._terms.servers))
+        layout, tables = bare_layout(self._replica.layout), self._replica.sparse_tables
+        self._link.cuts = cuts_of(layout, len(self._terms.servers), tables)
+        self._tables = self._reads.tables = TablesOfWorker(self._replica)
         if self._pushes is not None:
             self._pushes.forget()
         if self._terms.elastic is not None:
@@ -178,6 +198,7 @@ class ServedParameters:
         self._number, self._is_away = 0, False
         is_centre = self._terms.elastic is not None
         self._reads.set_out()
+        self._tables.set_out()
         if self._wire.rank in self._terms.servers:
             self._task.book.set_out(self._wire.clock.now())
             parts = {
@@ -194,6 +215,8 @@ class ServedParameters:
         """Announce that this worker pushes no more: until the next era, or never again. All its reads are complete."""
         if self._is_away and not ended:
             return
+        if not self._is_away and self.take_row_edits():
+            self.push(None, count=0, reads=False)
         has_rested, self._is_away = self._is_away, True
         self._link.tell(Signal("ended" if ended else "pauses", self._link.era))
         if ended and has_rested:
@@ -280,6 +303,7 @@ class ServedParameters:
         edit: Flat | None,
         unused: Sequence[Sequence[int]],
         options: Sequence[dict[str, Any]],
+        row_edits: Sequence[Sequence[Tensor]] = (),
         *,
         count: int,
         reads: bool,
@@ -289,22 +313,23 @@ class ServedParameters:
         message = PushMessage(
             *(era, self._draws, reads, count, options, self._number, version, index, has_gradient, edit is not None),
             weight=weight,
+            has_row_edit=any(row_edits),
         )
-        self._link.push(message, numbers, edit, unused)
+        self._link.push(message, numbers, edit, unused, row_edits)
         if reads:
             self._asked.append(self._reads.ask(self._number))
         self._record_work(only_if_due=True)
 
-    def _encoded(self, part: int, gradient: Flat) -> Sequence[Tensor]:
+    def _encoded(self, part: int, gradient: Flat, factor: float) -> Sequence[Tensor]:
+        """Return the tensors of one part in a push; `factor` makes the sum of the rows taken in their mean."""
         cut = self._link.cuts[part]
-        if self._pushes is None:
-            return cut.of(gradient)
         with self._timer.spending("encode"):
-            return self._pushes.code(part, cut, gradient, self._draws)
+            pieces = cut.of(gradient) if self._pushes is None else self._pushes.code(part, cut, gradient, self._draws)
+            return [*pieces, *self._tables.pushed(cut.tables, factor)]
 
     def _forget_states(self) -> None:
         """Delete the optimizer state, which servers keep from the first push on."""
-        for p in self._replica.trained:
+        for p in self._replica.all_trained:
             self._replica.optimizer.state.pop(p, None)
 
 
@@ -388,6 +413,7 @@ class ServedReads:
         self._coding = coding if terms.pulls == "coded" else None
         self._codes: list[PullCodes] = []
         self._newest: Pulled
+        self.tables: TablesOfWorker
         self.version, self.index = version, 0
         """Number of steps and of decisions that the servers had made at the newest read."""
         self.clock = 0
@@ -415,7 +441,9 @@ class ServedReads:
             return self._newest
         for part, cut in enumerate(self._link.cuts):
             part_read = read.parts[part]
-            numbers = part_read.numbers
+            numbers = part_read.numbers[: len(cut.pieces)]
+            if cut.tables:
+                self.tables.write(cut.tables, part_read.numbers[-1])
             if self._codes and answer.is_whole:
                 self._codes[part].begin_at(self._wire.rank, numbers)
             elif self._codes:
@@ -424,11 +452,11 @@ class ServedReads:
                 for target, tensor in zip(cut.of(x), numbers, strict=True):
                     move(tensor, target)
             if is_last and self._terms.elastic is None:
-                optimizer, trained = self._replica.optimizer, self._replica.trained
-                parameters, kept = [trained[place] for place in cut.places], [x.clone() for x in part_read.kept]
+                optimizer = self._replica.optimizer
+                parameters, kept = cut.parameters_of(self._replica), [x.clone() for x in part_read.kept]
                 states_from_plain(optimizer, parameters, part_read.states, kept)
                 put_options(optimizer.param_groups, part_read.options)
-                if cut.places:
+                if parameters:
                     put_beside_parameters(optimizer, part_read.beside)
         self.version, self.index = answer.version, answer.index
         if answer.clock is not None:

@@ -19,6 +19,7 @@ from quorate.core.vectors import Flat, digest_of
 from quorate.replica.optimizer_state import beside_parameters, states_to_plain
 from quorate.replica.replica import Replica
 from quorate.servers.messages import PartFields, PartsMessage
+from quorate.servers.served_tables import full_message
 from quorate.servers.shard import Centre, Cut, ReceivedShard, Shard
 
 WANTED = "wanted"
@@ -67,6 +68,8 @@ def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> 
     for part, cut in cuts.items():
         states, kept = ([], []) if centre is not None else _states_of(replica, cut)
         numbers = cut.of(replica.parameters if centre is None else centre)
+        if cut.tables:
+            numbers.append(full_message(cut.tables_of(replica)))
         beside = {} if centre is not None else beside_parameters(replica.optimizer)
         parts.append(PartFields(part, len(numbers), states, len(kept), beside=beside))
         tensors += [x.clone() for x in (*numbers, *kept)]
@@ -74,7 +77,7 @@ def parts_of(replica: Replica, cuts: Mapping[int, Cut], centre: Flat | None) -> 
 
 
 def _states_of(replica: Replica, cut: Cut) -> tuple[list[Any], Sequence[Tensor]]:
-    return states_to_plain(replica.optimizer, [replica.trained[place] for place in cut.places])
+    return states_to_plain(replica.optimizer, cut.parameters_of(replica))
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Receiver:
     """Builds shards or centres from the `parts_of` a worker."""
 
     replica: Replica
-    """Only its layout and the class of its optimizer are used."""
+    """Only its layout, the shapes of its tables and the class of its optimizer are used."""
     cut: Callable[[int], Cut]
     """Returns the cut of a part by its number."""
     check: Callable[[Any], None] = lambda call: None

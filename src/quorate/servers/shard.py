@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from quorate.core.device_copies import waiting_once
 from quorate.core.vectors import Flat, Layout
+from quorate.means.table_changes import writes_rows_only
 from quorate.replica.optimizer_state import (
     beside_parameters,
     note_attributes,
@@ -25,6 +26,7 @@ from quorate.replica.optimizer_state import (
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import second_order, step_unseen
 from quorate.replica.replica import Replica
+from quorate.servers.served_tables import write_rows
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,21 @@ class Cut:
     layout: Layout
     """Layout of the tensors that `of` returns, as a vector of its own."""
     nbytes: int
+    tables: tuple[int, ...] = ()
+    """Places of its tables with sparse gradients among those of a replica."""
+
+    @property
+    def count(self) -> int:
+        """Number of tensors in a message: one for each piece, and one for all tables."""
+        return len(self.pieces) + bool(self.tables)
+
+    def parameters_of(self, replica: Replica) -> list[Parameter]:
+        """Return the parameters of a replica that belong to the cut, the tables last."""
+        return [replica.trained[place] for place in self.places] + self.tables_of(replica)
+
+    def tables_of(self, replica: Replica) -> list[Parameter]:
+        """Return the tables of a replica that belong to the cut."""
+        return [replica.sparse_tables[place] for place in self.tables]
 
     def of(self, x: Flat) -> list[Tensor]:
         """Return the elements of vector `x` that belong to the cut, one view per piece."""
@@ -62,20 +79,25 @@ class Cut:
         return views
 
 
-def cuts_of(layout: Layout, count: int) -> list[Cut]:
-    """Return `count` cuts of about equal size in bytes, between parameters in their order; some may be empty."""
+def cuts_of(layout: Layout, count: int, tables: Sequence[Tensor] = ()) -> list[Cut]:
+    """Return `count` cuts of about equal size in bytes, between parameters in their order; some may be empty.
+
+    The `tables` that are trained beside the layout come last.
+    """
     order = sorted(range(len(layout.segments)), key=lambda i: (layout.segments[i].part, layout.segments[i].offset))
     sizes = [layout.segments[i].numel * layout.segments[i].dtype.itemsize for i in order]
+    sizes += [table.numel() * table.dtype.itemsize for table in tables]
     total, before = sum(sizes), 0
     chosen: list[list[int]] = [[] for _ in range(count)]
-    for place, size in zip(order, sizes, strict=True):
+    for number, size in enumerate(sizes):
         middle = before + size / 2
-        chosen[min(count - 1, int(count * middle / total)) if total else 0].append(place)
+        chosen[min(count - 1, int(count * middle / total)) if total else 0].append(number)
         before += size
-    return [_cut(places, layout) for places in chosen]
+    return [_cut(numbers, order, layout) for numbers in chosen]
 
 
-def _cut(places: Sequence[int], layout: Layout) -> Cut:
+def _cut(chosen: Sequence[int], order: Sequence[int], layout: Layout) -> Cut:
+    places = [order[number] for number in chosen if number < len(order)]
     pieces = []
     for part in sorted({layout.segments[i].part for i in places}):
         inside = [layout.segments[i] for i in places if layout.segments[i].part == part]
@@ -90,7 +112,8 @@ def _cut(places: Sequence[int], layout: Layout) -> Cut:
         tuple(replace(layout.parts[piece.part], numel=piece.end - piece.begin) for piece in pieces),
         0,
     )
-    return Cut(tuple(places), tuple(pieces), own, nbytes)
+    tables = tuple(number - len(order) for number in chosen if number >= len(order))
+    return Cut(tuple(places), tuple(pieces), own, nbytes, tables)
 
 
 @dataclass(frozen=True)
@@ -98,7 +121,7 @@ class ReceivedShard:
     """The contents of a shard as a worker has sent them, to be used in place of those of the server's own replica."""
 
     numbers: Sequence[Tensor]
-    """The parameters, laid out as by `Cut.of`."""
+    """The parameters, laid out as by `Cut.of`; behind them the message of the tables, if there are any."""
     states: Sequence[Any]
     kept: Sequence[Tensor]
     """The optimizer state with `states`, in the form of `states_to_plain`."""
@@ -114,9 +137,12 @@ class Shard:
 
     def __init__(self, replica: Replica, cut: Cut, received: ReceivedShard | None = None) -> None:
         self.cut, self._layout = cut, replica.layout
-        originals = [replica.trained[place] for place in cut.places]
-        self._parameters = [Parameter(p.detach().clone()) for p in originals]
-        self._optimizer = _like(replica, dict(zip(map(id, originals), self._parameters, strict=True)))
+        originals = cut.parameters_of(replica)
+        self._all = [Parameter(p.detach().clone()) for p in originals]
+        self._parameters, self.tables = self._all[: len(cut.places)], self._all[len(cut.places) :]
+        self.writes_rows_only = writes_rows_only(replica.plain)
+        """Whether its steps are known to write only the rows of a sparse gradient."""
+        self._optimizer = _like(replica, dict(zip(map(id, originals), self._all, strict=True)))
         self._options = OptionsInForce(self._optimizer)
         if received is None:
             states, tensors = states_to_plain(replica.optimizer, originals)
@@ -124,12 +150,16 @@ class Shard:
             states, tensors = list(received.states), list(received.kept)
             put_beside_parameters(self._optimizer, received.beside)
             with torch.no_grad():
-                for p, x in zip(self._parameters, cut.views(received.numbers, replica.layout), strict=True):
+                pieces = received.numbers[: len(cut.pieces)]
+                for p, x in zip(self._parameters, cut.views(pieces, replica.layout), strict=True):
                     p.copy_(x)
-        states_from_plain(self._optimizer, self._parameters, states, [x.clone() for x in tensors])
+            for message in received.numbers[len(pieces) :]:
+                write_rows(message, self.tables)
+        states_from_plain(self._optimizer, self._all, states, [x.clone() for x in tensors])
 
     def copied(self, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> list[Tensor]:
-        """Return a copy of the parameters, laid out as by `Cut.of`; `empty(numel, dtype)` allocates CPU memory."""
+        """Return a copy of the parameters without the tables, laid out as by `Cut.of`; `empty(numel, dtype)` allocates
+        CPU memory."""
         return [self.copied_piece(number, empty) for number in range(len(self.cut.pieces))]
 
     def copied_piece(self, number: int, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> Tensor:
@@ -162,13 +192,20 @@ class Shard:
                 p.copy_(torch.where(values.isnan(), p, values))
 
     def step(
-        self, gradient: Sequence[Tensor], options: Sequence[dict[str, Any]], rate: float, used: Sequence[bool]
+        self,
+        gradient: Sequence[Tensor],
+        options: Sequence[dict[str, Any]],
+        rate: float,
+        used: Sequence[bool],
+        of_tables: Sequence[Tensor | None] = (),
     ) -> None:
         """Make one step of the optimizer, at `rate` times the learning rate of `options`, on a gradient in the layout
         of `Cut.of`.
 
-        `used` says whether each parameter has a gradient.
+        `used` says whether each parameter has a gradient; `of_tables` are the gradients of the tables.
         """
+        for table, grad in zip(self.tables, of_tables, strict=True):
+            table.grad = grad
         for p, grad, is_used in zip(self._parameters, self.cut.views(gradient, self._layout), used, strict=True):
             p.grad = grad.to(p.device, p.dtype) if is_used else None
         complete = self._options.complete(options)
@@ -180,7 +217,7 @@ class Shard:
                 if clearer_error is None:
                     raise
                 raise clearer_error from error
-        for p in self._parameters:
+        for p in self._all:
             p.grad = None
 
     @property
@@ -196,8 +233,8 @@ class Shard:
 
     @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
-        """Copies of the optimizer state, in the order of the cut's places and in the form of `states_to_plain`."""
-        states, tensors = states_to_plain(self._optimizer, self._parameters)
+        """Copies of the optimizer state, in the order of `Cut.parameters_of` and in the form of `states_to_plain`."""
+        states, tensors = states_to_plain(self._optimizer, self._all)
         return states, [x.clone() for x in tensors]
 
 

@@ -60,6 +60,7 @@ class ParameterServer(ServerSettings, PlacedOnServers):
     replicas = "meet"
     compresses = "gradients"
     may_be_own = True
+    _sparse_gradients = "rows"
 
     servers: int | Literal["all", "own"] = "all"
     """Number of workers that hold the parameters, from rank 0 on, and also train. "own": separate servers, which

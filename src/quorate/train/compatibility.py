@@ -206,12 +206,16 @@ RULES = (
          "quorate.shrink.prune cannot be combined with {label}, whose library sends the gradients; use all-reduce"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "refused",
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
-         "numbers. Build the layer with sparse=False, or choose all-reduce or quorum, which exchange rows, or a "
-         "strategy that exchanges parameters, such as local-sgd"),
+         "numbers. Build the layer with sparse=False, or choose all-reduce, quorum or parameter-server, which exchange "
+         "rows, or a strategy that exchanges parameters, such as local-sgd"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows"
          and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
          "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
          "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows"
+         and (getattr(s, "delay_compensation", "none") != "none" or getattr(s, "staleness_scaling", "none") == "gap"),
+         "the gradient of {c.sparse_table} is sparse, and {label} corrects late gradients by the change of all numbers "
+         "(delay_compensation, or staleness_scaling of gaps). Set both to none, or build the layer with sparse=False"),
     Rule("joining", lambda c, s, r: c.joins and c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds",
          "the gradient of {c.sparse_table} is sparse, and under {label} a worker that joins would not receive the rows "
          "of the others; let none join, or build the layer with sparse=False"),

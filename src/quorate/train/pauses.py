@@ -141,7 +141,8 @@ def _at_the_mean(place: Place) -> Iterator[None]:
                 loop.strategy.restored(worker, edited)
                 worker.edits.note()
         for worker, before in local:
-            if worker.replica.take_edits(before, into=before):
+            are_rows_edited = worker.is_served and worker.servers.take_row_edits()
+            if worker.replica.take_edits(before, into=before) or are_rows_edited:
                 worker.strategy.restored(worker, worker.parameters)
                 worker.edits.note()
 

@@ -38,7 +38,7 @@ def serve(
     own.has_served = True
     header = partial(header_length, max_size=wire.max_size)
     is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
-    replica = Replica(optimizer, plain, model, header, is_coded)
+    replica = Replica(optimizer, plain, model, header, is_coded, exchanges_rows=True)
     check = partial(compare_with_those_joined, call_of(replica, strategy, watched.choices), who="server")
     goes_on = strategy.on_death == "continue"
     coding, _ = served_coding_of(watched.reduction, data_context(place).seed)

@@ -91,7 +91,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
     Raises `NotFinite` if the policy is "raise": on this worker, and the others end with it.
     """
     finite, replica = worker.finite, worker.replica
-    numbers = [None if x is None else numbers_in(x) for x in replica.gradients]
+    numbers = [None if x is None else numbers_in(x) for x in replica.all_gradients]
     gradients = [x for x in numbers if x is not None]
     if not gradients:
         return False
@@ -99,7 +99,7 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
     if not worker.means.headers.most_of_pieces(float(is_bad)):
         return False
     if is_bad:
-        finite.note(replica.names, numbers)
+        finite.note(replica.all_names, numbers)
     return finite.leaves_out([worker.rank], worker.updates + 1, is_scaled=replica.is_scaled)
 
 

@@ -382,7 +382,8 @@ class StrategyWorker:
             return
         if self.leaves_out:
             return
-        changes = nullcontext() if self._table_changes is None else self._table_changes.stepping()
+        exchanged = self._servers if self._table_changes is None else self._table_changes
+        changes = nullcontext() if exchanged is None else exchanged.stepping()
         with self.timer.spending("update"), changes:
             chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
             chosen["arguments"], chosen["momentum"] = self.arguments, momentum

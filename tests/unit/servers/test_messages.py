@@ -38,7 +38,7 @@ HEADERS: list[tuple[Fields, str]] = [
         PushMessage(2, 6, True, 1, [{"lr": 0.5}], 5, 4, 3, True, False, [[0]]),
         '{"kind": "push", "stretch": 2, "draw": 6, "reads": true, "count": 1, "options": [{"lr": 0.5}], "number": 5, '
         '"version": 4, "has read": 3, "has gradient": true, "has edit": false, "unused": [[0]], '
-        '"weight": 1.0}',
+        '"weight": 1.0, "has row edit": false}',
     ),
     (
         PartsMessage(2, "digest", False, [PART], {"name": "ssp"}),

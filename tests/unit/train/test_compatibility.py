@@ -273,6 +273,11 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"reduce": "ring"}},
     ),
     (
+        "corrects late gradients by the change of all numbers",
+        {"sparse_table": "table.weight", "strategy": of("parameter-server", staleness_scaling="gap", mode="async")},
+        {"strategy": of("parameter-server", mode="async")},
+    ),
+    (
         "would not receive the rows",
         {"sparse_table": "table.weight", "strategy": "quorum", "joins": True},
         {"strategy": "all-reduce"},

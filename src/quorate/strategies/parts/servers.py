@@ -127,10 +127,9 @@ class Pushing:
     def take_in(self, worker: Worker) -> None:
         """Take in a step: its gradient, and edits of the parameters by the script."""
         self._take_edits(worker)
-        gradient = worker.servers.gradient() if worker.weight else None
+        gradient = worker.servers.gradient(worker.weight) if worker.weight else None
         if gradient is not None:
             self.gradients, self.weight = self.gradients + 1, self.weight + worker.weight
-            gradient = gradient if worker.weight == 1.0 else gradient.mul_(worker.weight)
             self.sum = gradient if self.sum is None else self.sum.add_(gradient)
         self.steps, self.unpushed = self.steps + 1, self.unpushed + 1
 
