@@ -33,7 +33,7 @@ INTRODUCTION = """# Truth table
 Figures that publications report, beside what was measured here. [All areas](../benchmarks.md) lists the other pages.
 
 The page is made from the JSON of the scripts in `benchmarks/truth/` by `python benchmarks/truth/table.py`. Each script
-takes `--quick`, which ends within 50 seconds, and `--only NAME` for one row.
+takes `--quick`, which ends within 50 seconds, and all but the last take `--only "ROW"` for single rows.
 
 - *Measured* is the median of all seeds with its 95 % bootstrap interval, and the number of values. With three seeds
   this interval is nearly that from the lowest to the highest.
@@ -79,11 +79,19 @@ def sentences(row: dict[str, Any]) -> str:
 def lines_of(script: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the section of a script."""
     yield from (f"## {TOPICS[script]}", "", "```bash", f"python benchmarks/truth/{script}.py", "```", "")
-    yield "| claim | source | published, on | trial | measured | verdict |"
-    yield "|---|---|---|---|---|---|"
+    yield "| row | claim | source | published, on | trial | measured | verdict |"
+    yield "|---|---|---|---|---|---|---|"
     for row in rows:
         published = f"{row['published']}; {row['on_what']}"
-        cells = (row["claim"], row["source"], published, sentences(row), measured(row), f"*{row['verdict']}*")
+        cells = (
+            row["name"],
+            row["claim"],
+            row["source"],
+            published,
+            sentences(row),
+            measured(row),
+            f"*{row['verdict']}*",
+        )
         yield f"| {' | '.join(cells)} |"
     yield ""
 
