@@ -45,6 +45,7 @@ takes `--quick`, which ends within 50 seconds, and all but the last take `--only
 - *Simulated* trials train in virtual workers: gradients are real, and network and compute times are simulated, so the
   figures are the same on a busy machine. *Computed* trials train nothing. *Real processes* are named as such.
 - Learning rates are chosen for each side, with a seed that does not count.
+- Methods that the library does not have are left out.
 """
 
 
