@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import subprocess
 import sys
@@ -124,6 +125,40 @@ def test_pictures_of_the_gallery_show_published_figures() -> None:
         results = "".join(section for section in sections if f"benchmarks/{picture.benchmark}.py" in section)
         figures = {figure for bar in picture.bars for figure in (bar.figure, bar.low, bar.high) if figure}
         assert not {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", results)}
+
+
+@pytest.fixture
+def truth(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "truth")
+    return script("table", ROOT / "benchmarks" / "truth")
+
+
+def test_the_truth_table_shows_the_results_of_its_scripts(truth: ModuleType) -> None:
+    assert truth.PAGE.read_text(encoding="utf-8") == truth.page(), "run python benchmarks/truth/table.py"
+    assert {path.stem for path in truth.RESULTS.glob("*.json")} == set(truth.TOPICS)
+    assert all((ROOT / "benchmarks" / "truth" / f"{name}.py").is_file() for name in truth.TOPICS)
+
+
+def test_verdicts_of_the_truth_table_follow_from_their_bounds(truth: ModuleType) -> None:
+    """A row that was tried has an interval; its verdict is that of the bounds that its script has declared."""
+    rows = [row for name in truth.TOPICS for row in truth.rows_of(name)]
+    tried = [row for row in rows if row["verdict"] != truth.UNTRIED]
+    assert len(rows) >= 25
+    assert len(tried) >= 20
+    for row in tried:
+        holds, partly = (
+            (-math.inf if a is None else a, math.inf if b is None else b) for a, b in row["bounds"].values()
+        )
+        within = [low <= row["low"] <= row["median"] <= row["high"] <= high for low, high in (holds, partly)]
+        assert row["verdict"] == (truth.HOLDS if within[0] else truth.PARTLY if within[1] else truth.FAILS), row["name"]
+        assert len(row["values"]) >= 3, row["name"]
+
+
+def test_figures_that_the_truth_table_cites_are_on_their_pages(truth: ModuleType) -> None:
+    cited = [row["cited"] for name in truth.TOPICS for row in truth.rows_of(name) if "cited" in row]
+    assert cited
+    for place in cited:
+        assert place["text"] in (DOCS / "benchmarks" / place["page"]).read_text(encoding="utf-8")
 
 
 def test_the_expected_figures_for_teaching_are_in_the_notebooks() -> None:
