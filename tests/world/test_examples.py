@@ -79,7 +79,7 @@ for name in {trained!r}:
     ended = server.start(RunRequest(script=str(script), size=2, folder=tmp_path)).wait(100.0)
     told = (tmp_path / "rank-0.log").read_text()
     assert ended is not None and ended.status == 0, told
-    assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "gan", "thawing"]), (
+    assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted([*trained, "adapters", "gan", "thawing"]), (
         "these have two"
     )
 

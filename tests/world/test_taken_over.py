@@ -256,3 +256,28 @@ def test_a_script_whose_parameters_were_never_agreed_on_does_not_end_well(tmp_pa
     ended = quorate(tmp_path, "run", "-n", "2", "--strategy", "eager-solo", "train.py")
     assert ended.returncode == 1
     assert "--strategy eager-solo was asked for, and no worker used it" in ended.stderr
+
+
+OUTLIVES = """
+import torch
+from torch.distributed import destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel
+init_process_group("gloo")
+class Model(DistributedDataParallel):
+    def __del__(self):
+        print("the model has ended")
+model = Model(torch.nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+destroy_process_group()
+print("the script has ended")
+"""
+
+
+@pytest.mark.slow
+def test_models_with_a_backend_end_with_their_process(tmp_path: Path) -> None:
+    """In its clean-up gloo may wait for ever for a worker that has ended."""
+    (tmp_path / "train.py").write_text(OUTLIVES)
+    ended = quorate(tmp_path, "run", "-n", "1", "--name", "r", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "the script has ended" in ended.stdout
+    assert "the model has ended" not in ended.stdout

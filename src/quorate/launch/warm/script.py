@@ -24,6 +24,10 @@ CANNOT_OPEN = 2
 """The exit status of `python` for a script that is not there."""
 
 
+_KEPT: list[object] = []
+"""Objects that end with the process, and not before."""
+
+
 def live_as_main(script: str, arguments: Sequence[str] = (), *, is_module: bool = False) -> NoReturn:
     """Execute `script` (or the module of that name, as after `-m`) as `__main__`, and end this process as it ends.
 
@@ -60,6 +64,7 @@ def _leave(main: ModuleType, ending: BaseException | None) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     threading.excepthook = lambda args: None  # daemon threads that find `__main__` empty
+    _KEPT.extend(_with_backends(main))
     main.__dict__.clear()
     gc.collect()
     flush_files()
@@ -67,6 +72,16 @@ def _leave(main: ModuleType, ending: BaseException | None) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(status)
+
+
+def _with_backends(main: ModuleType) -> list[object]:
+    """Return what holds process groups of torch, to be kept: gloo may wait for ever in its clean-up for a worker that
+    has ended, and a script that has destroyed its groups still holds them by its models."""
+    distributed, parallel = sys.modules.get("torch.distributed"), sys.modules.get("torch.nn.parallel")
+    if distributed is None or parallel is None or not distributed.is_available():
+        return []
+    kinds = distributed.ProcessGroup, parallel.DistributedDataParallel
+    return [x for x in (*main.__dict__.values(), *gc.get_objects()) if issubclass(type(x), kinds)]
 
 
 def flush_files() -> None:
