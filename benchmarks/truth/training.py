@@ -83,7 +83,7 @@ class Hyperplane:
 class Weight:
     """Hardly any computing: a vector that only has to be agreed on, for throughput."""
 
-    numbers, tensors = 65_536, 16
+    numbers, tensors = 262_144, 64
     held_out = (torch.zeros(1), torch.zeros(1))
 
     def model(self) -> nn.Module:
