@@ -75,8 +75,11 @@ def _leave(main: ModuleType, ending: BaseException | None) -> NoReturn:
 
 
 def _with_backends(main: ModuleType) -> list[object]:
-    """Return what holds process groups of torch, to be kept: gloo may wait for ever in its clean-up for a worker that
-    has ended, and a script that has destroyed its groups still holds them by its models."""
+    """Return the objects that hold process groups of torch.
+
+    A script that has destroyed its groups still holds them by its models. In its clean-up gloo may wait for ever for a
+    worker that has ended, so these objects are kept.
+    """
     distributed, parallel = sys.modules.get("torch.distributed"), sys.modules.get("torch.nn.parallel")
     if distributed is None or parallel is None or not distributed.is_available():
         return []
