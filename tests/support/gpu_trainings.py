@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.wire import current
+from tests.support.every_strategy import OF_ADAM, optimizer_of
 from tests.support.on_gpu import GPU
 
 BATCH, WIDTH, CLASSES = 16, 24, 5
@@ -54,12 +55,13 @@ def trained(run: Run, device: str, world: Any) -> tuple[list[float], list[Tensor
     """Losses on common data at the beginning and at the end, and the parameters."""
     model = net(world.rank).to(device)
     called: Any = torch.compile(model, backend=run.backend) if run.compiled else model
-    plain: Any = (
-        torch.optim.AdamW(model.parameters(), lr=3e-3)
-        if run.adamw
-        else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    )
-    optimizer: Any = quorate.distribute(plain, model, run.strategy, **run.settings)
+    plain: Any = optimizer_of(run.strategy, model.parameters(), lr=0.05, momentum=0.9)
+    settings = run.settings
+    if run.strategy in OF_ADAM:
+        plain.param_groups[0]["lr"], settings = 3e-3, {"freeze": 20, "dense_below": 1, **settings}
+    elif run.adamw:
+        plain = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer: Any = quorate.distribute(plain, model, run.strategy, **settings)
     scaler = torch.amp.GradScaler(GPU.type, init_scale=2.0**24) if run.amp == "float16" else None
     x, y = (one.to(device) for one in batch(99, 0))
 

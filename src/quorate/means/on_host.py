@@ -56,8 +56,10 @@ class OnHost(Wrapped):
 
     def start(self, x: Flat, kept: Callable[[], Flat] | None = None) -> Work[Flat]:
         for part, tensor in enumerate(x.parts):
-            if part not in self._copies:
+            if part not in self._copies and x.layout is self.layout:
                 self.part_ready(part, tensor)
+            elif part not in self._copies:  # of a longer vector, whose parts `inner` takes together
+                self._copies[part] = self._copy(tensor)
         numbers = self._there([self._copies[part] for part in range(len(x.parts))])
         flat = Flat(numbers, layout_on_cpu(x.layout))
         while x.layout is self.layout and self._launched < len(numbers):
