@@ -34,7 +34,7 @@ numbers are found is ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,34 +43,27 @@ from quorate.core.moments import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.momenta import FreezeSettings, Momenta, begin_warm_up, mean_of_units
+from quorate.strategies.parts.momenta import InOneBit, Momenta, begin_warm_up, mean_of_units
 
 
 @register("one-bit-adam")
 @dataclass(frozen=True, kw_only=True)
-class OneBitAdam(FreezeSettings):
+class OneBitAdam(InOneBit):
     """After a warm-up, Adam's variance is frozen, and its momentum is exchanged in one bit per number."""
 
-    compresses = "momenta"
     optimizers: ClassVar[Sequence[str]] = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
-    reduction: ClassVar[Mapping[str, object]] = {"compress": "sign:scale=l2", "reduce": "two-phase"}
 
     def start(self, worker: Worker) -> Momenta:
         begin_warm_up(worker, self.warm_up)
         return Momenta()
-
-    def backward(self, worker: Worker) -> None:
-        if not worker.state.is_frozen:
-            worker.gradient = worker.means.of_gradient().wait()
 
     def step(self, worker: Worker) -> None:
         state: Momenta = worker.state
         if state.is_frozen:
             momentum = worker.replica.moments.momentum_after(worker.gradient)  # beta1 m + (1 - beta1) g_i
             mean = state.mean_of(worker, momentum, worker.weight).mean
-            worker.update(
-                momentum=AgreedMomentum(vector=state.momentum_in(worker, mean))
-            )  # x <- x - lr m / (sqrt v + eps)
+            agreed = AgreedMomentum(vector=state.momentum_in(worker, mean))
+            worker.update(momentum=agreed)  # x <- x - lr m / (sqrt v + eps)
             return
         worker.update()
         if state.is_over(worker, self.warm_up):

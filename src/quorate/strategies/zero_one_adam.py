@@ -33,7 +33,7 @@ units by tensor are ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,10 +53,8 @@ class ZeroOneAdam(FreezeSettings):
     """Adam's variance is formed in ever fewer steps, then frozen; momenta travel in one bit, in ever fewer steps."""
 
     replicas = "meet"
-    compresses = "momenta"
     _sparse_gradients = "refused"
     optimizers: ClassVar[Sequence[str]] = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
-    reduction: ClassVar[Mapping[str, object]] = {"compress": "sign:scale=l2", "reduce": "two-phase"}
 
     doubles_after: int = 16
     """kappa: the number of steps with squares after which their distance doubles."""

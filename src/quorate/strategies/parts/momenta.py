@@ -8,9 +8,9 @@ tensor, the root of the mean of its variance. Momenta travel in these units, sin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -28,7 +28,10 @@ _LOOKS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FreezeSettings(Strategy):
-    """The settings of strategies that freeze the variance of Adam."""
+    """A strategy that freezes the variance of Adam, and encodes momenta."""
+
+    compresses = "momenta"
+    reduction: ClassVar[Mapping[str, object]] = {"compress": "sign:scale=l2", "reduce": "two-phase"}
 
     freeze: int | float | Literal["auto"] = "auto"
     """The last step of the warm-up: a number of steps, or a share (0.15) of `total_steps`. "auto": the learning rate no
@@ -53,6 +56,15 @@ class FreezeSettings(Strategy):
         if self.freeze == "auto":
             return None
         return self.freeze if isinstance(self.freeze, int) else max(1, math.ceil(self.freeze * self.total_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InOneBit(FreezeSettings):
+    """A strategy that averages gradients during the warm-up, and codes of momenta from then on."""
+
+    def backward(self, worker: Worker) -> None:
+        if not worker.state.is_frozen:
+            worker.gradient = worker.means.of_gradient().wait()
 
 
 @dataclass(kw_only=True)
