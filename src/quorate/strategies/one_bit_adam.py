@@ -43,12 +43,12 @@ from quorate.core.moments import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.momenta import InOneBit, Momenta, begin_warm_up, mean_of_units
+from quorate.strategies.parts.momenta import FreezeSettings, Momenta, begin_warm_up, mean_of_units
 
 
 @register("one-bit-adam")
 @dataclass(frozen=True, kw_only=True)
-class OneBitAdam(InOneBit):
+class OneBitAdam(FreezeSettings):
     """After a warm-up, Adam's variance is frozen, and its momentum is exchanged in one bit per number."""
 
     optimizers: ClassVar[Sequence[str]] = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
@@ -56,6 +56,10 @@ class OneBitAdam(InOneBit):
     def start(self, worker: Worker) -> Momenta:
         begin_warm_up(worker, self.warm_up)
         return Momenta()
+
+    def backward(self, worker: Worker) -> None:
+        if not worker.state.is_frozen:
+            worker.gradient = worker.means.of_gradient().wait()
 
     def step(self, worker: Worker) -> None:
         state: Momenta = worker.state

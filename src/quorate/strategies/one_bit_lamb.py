@@ -42,7 +42,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.momenta import InOneBit, Momenta, begin_warm_up, blank_with, mean_of_units
+from quorate.strategies.parts.momenta import FreezeSettings, Momenta, begin_warm_up, blank_with, mean_of_units
 
 _FACTOR = 0.9
 """beta3: the factor of the old value in the running mean of ratios."""
@@ -94,7 +94,7 @@ class State(Momenta):
 
 @register("one-bit-lamb")
 @dataclass(frozen=True, kw_only=True)
-class OneBitLAMB(InOneBit):
+class OneBitLAMB(FreezeSettings):
     """After a warm-up, LAMB's variance is frozen; momenta travel in one bit, and trust ratios follow the gradients."""
 
     optimizers: ClassVar[Sequence[str]] = ("quorate.optim.lamb.LAMB",)
@@ -102,6 +102,10 @@ class OneBitLAMB(InOneBit):
     def start(self, worker: Worker) -> State:
         begin_warm_up(worker, self.warm_up)
         return State()
+
+    def backward(self, worker: Worker) -> None:
+        if not worker.state.is_frozen:
+            worker.gradient = worker.means.of_gradient().wait()
 
     def step(self, worker: Worker) -> None:
         state, moments = worker.state, worker.replica.moments

@@ -58,15 +58,6 @@ class FreezeSettings(Strategy):
         return self.freeze if isinstance(self.freeze, int) else max(1, math.ceil(self.freeze * self.total_steps))
 
 
-@dataclass(frozen=True, kw_only=True)
-class InOneBit(FreezeSettings):
-    """A strategy that averages gradients during the warm-up, and codes of momenta from then on."""
-
-    def backward(self, worker: Worker) -> None:
-        if not worker.state.is_frozen:
-            worker.gradient = worker.means.of_gradient().wait()
-
-
 @dataclass(kw_only=True)
 class WarmUp:
     """The steps before the variance is frozen, which are equal on all workers."""
