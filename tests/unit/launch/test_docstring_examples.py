@@ -21,7 +21,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 from tests.support.processes import run_real_world
 
-MODULES = {"attention": None, "launch": launch, "report": report, "optim": None, "strategies": None}
+MODULES = {"attention": None, "launch": launch, "report": report, "optim": None, "strategies": None, "shrink": None}
 """Public names that are modules: what a call of them calls, or None."""
 WITHOUT_AN_EXAMPLE = {"World.serve_until_done", "World.barrier"}
 """Calls without arguments and results."""
