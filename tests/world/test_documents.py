@@ -58,7 +58,8 @@ SUPPLIED = {
     "loss": "loss = loss_of(model, batch)",
     "epochs": "epochs = 2",
     "steps": "steps = 60",
-    "step": "def step(model, optimizer):\n    loss_of(model, batch).backward()\n    optimizer.step()\n    optimizer.zero_grad()",
+    "step": "def step(model, optimizer):\n"
+    "    loss_of(model, batch).backward()\n    optimizer.step()\n    optimizer.zero_grad()",
     "accuracy": "def accuracy(model):\n    return -loss_of(model, batch).item()",
     **{name: f"{name} = torch.randn(1, 4, 4096, 16)" for name in "qkv"},
     "generate": "def generate(model):\n    return model(torch.ones(1, 4))",

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +52,14 @@ def bits_of(x: Tensor) -> Tensor:
     return read[:whole].view(torch.int64).sum() + read[whole:].sum(dtype=torch.int64)
 
 
+def _bits_here(x: Tensor) -> int:
+    """Return `digest(x)` of a tensor in this process's memory; numpy takes a third of the time for a small one."""
+    read = x.reshape(-1).contiguous().view(torch.uint8).numpy()
+    whole = read.size // _WORD * _WORD
+    words = int(read[:whole].view(np.int64).sum())
+    return words if whole == read.size else words + int(read[whole:].sum(dtype=np.int64))
+
+
 def digest_of(parts: Sequence[Tensor]) -> int:
     """Return the digest of several tensors (modulo 2^64), each by its place.
 
@@ -66,6 +75,8 @@ def digest_of(parts: Sequence[Tensor]) -> int:
 
 def digests(parts: Sequence[Tensor]) -> list[int]:
     """Return the `digest` of each tensor; a GPU is waited for once."""
+    if all(x.is_cpu for x in parts):
+        return [_bits_here(local(x).detach()) for x in parts]
     sums = [bits_of(x) for x in parts]
     if len({x.device for x in sums}) == 1 and sums[0].device.type != "cpu":
         return [int(x) for x in torch.stack(sums).tolist()]

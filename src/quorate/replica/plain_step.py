@@ -286,7 +286,7 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
         for p, numbers, is_used in zip(parameters, full_segments(gradient), used, strict=True):
-            x = numbers.to(p.dtype) if is_used else None
+            x = None if not is_used else numbers if numbers.dtype is p.dtype else numbers.to(p.dtype)
             p.grad = x if x is None or type(p) is Parameter else as_piece_of(p, x)
         yield
     finally:

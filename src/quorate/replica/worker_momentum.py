@@ -401,6 +401,8 @@ class FlatMomentum:
         for segment in layout.segments:
             self._ends[segment.part] = max(self._ends[segment.part], segment.offset + segment.numel)
         self._owns: list[OwnMoment] = []
+        self._kept: list[OwnMoment] = []
+        """The momenta that parameters had when `takes` looked: all, or none."""
 
     def takes(self, gradients: Sequence[Tensor | None]) -> bool:
         """Return whether `step` can be made.
@@ -408,17 +410,19 @@ class FlatMomentum:
         It needs parameters with the same options, and dense gradients on the CPU in the dtype of the vector. Either all
         have a momentum or none. Else `WorkerMomentum.ahead` does it.
         """
-        group, moments = self._common_group(), self.momentum.own
+        group = self._common_group()
         if group is None or beta_of(group) == 0.0 or has_masks(self.layout) or not self._are_plain(gradients):
             return False
-        return sum(p in moments for p in self._parameters) in (0, len(self._parameters))
+        self._kept = [own for own in map(self.momentum.own.get, self._parameters) if own is not None]
+        return len(self._kept) in (0, len(self._parameters))
 
     def numbers_of(self, vector: Flat) -> list[Tensor]:
         """Return the parts of a vector without its header."""
         return [x[:end] for x, end in zip(vector.parts, self._ends, strict=True)]
 
     def step(self, vector: Flat, *, weight: float, scale: float) -> list[float]:
-        """Turn the gradient in `vector` into `scale` times the momentum one step ahead, and return its energies.
+        """Turn the gradient in `vector` into `scale` times the momentum one step ahead, and return its energies; called
+        after `takes`.
 
         Args:
             vector: The gradient, which counts `weight`; it is overwritten.
@@ -455,8 +459,7 @@ class FlatMomentum:
 
     def _adopt(self) -> bool:
         """Make the momenta views of one vector, and return whether they have begun."""
-        moments = self.momentum.own
-        owns = [own for p in self._parameters if (own := moments.get(p)) is not None]
+        moments, owns = self.momentum.own, self._kept
         if owns and len(owns) == len(self._owns) and all(map(is_, owns, self._owns)):
             return True
         if self._numbers is None:

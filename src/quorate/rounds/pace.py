@@ -190,9 +190,10 @@ class OwnPace:
         self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
         self._era, self._settles, self._give = era, is_pause, give
+        self._applied = progress.applied
 
     def call(self, slack: float | None, *, waits: bool) -> Wait:
-        started, applied = self._member.started, self._progress.applied
+        started, applied = self._member.started, self._applied
         if started > applied:
             self._progress.say(Note("ride", started if waits else applied).header())
             return Wait(self._arrival, started, is_called_for=False)
@@ -207,7 +208,7 @@ class OwnPace:
     def next(self, up_to: float = math.inf) -> Round | Copied | None:
         if (copied := self._copied()) is not None:
             return copied
-        completed = self._member.log.get(self._progress.applied + 1)
+        completed = self._member.log.get(self._applied + 1)
         if completed is not None and completed.number <= up_to:
             return completed
         self._arrival.drain()
@@ -221,12 +222,9 @@ class OwnPace:
         source, copy = member.copy
         member.copy, state = None, copy.jump.state
         if copy.is_whole:
-            is_known = not member.is_outside or (state.era, state.number) <= (self._era(), self._progress.applied)
+            is_known = not member.is_outside or (state.era, state.number) <= (self._era(), self._applied)
         else:
-            is_known = (state.number, state.log_term) == (
-                self._progress.applied,
-                member.log.term_of(self._progress.applied),
-            )
+            is_known = (state.number, state.log_term) == (self._applied, member.log.term_of(self._applied))
         return None if is_known else Copied(source, copy)
 
     @property
@@ -238,7 +236,7 @@ class OwnPace:
             self._arrival.next_news(seconds)
 
     def applied(self, number: int) -> None:
-        self._progress.applied = number
+        self._progress.applied = self._applied = number
 
     def until(self, number: int, *, is_called_for: bool = True) -> None:
         self._arrival.until(number, is_called_for=is_called_for)

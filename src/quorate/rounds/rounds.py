@@ -56,6 +56,7 @@ class Rounds:
         )
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
         self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
+        self.version = self._progress.applied  # the newest round that was applied
         self.progress = 0.0  # synchronous steps made up to the newest round that was applied: see `Round.progress`
         self._era = -1  # of a newcomer: the round of the pause before its copy; -1: none
         self._put_off: Copied | None = None
@@ -76,10 +77,6 @@ class Rounds:
         """Lay out rounds of fragments again, on all workers in a pause."""
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         self._handed.lay_out(fragments)
-
-    @property
-    def version(self) -> int:
-        return self._progress.applied
 
     @property
     def ledger(self) -> Any:
@@ -217,10 +214,14 @@ class Rounds:
             self.give_copies()
 
     def _has_applied(self, applied: Round, *, in_step: bool) -> None:
-        self._pace.applied(applied.number)
+        self._has_come_to(applied.number)
         self.progress = applied.progress
         if applied.saves:
             self._reached(applied.number, applied.term, in_step=in_step)
+
+    def _has_come_to(self, number: int) -> None:
+        self.version = number
+        self._pace.applied(number)
 
     @property
     def some_joined(self) -> bool:
@@ -266,7 +267,7 @@ class Rounds:
         if copy.is_whole:
             self._era = state.era
         self._has_settled, self.is_over, self.progress = state.is_pause, state.is_last, state.progress
-        self._pace.applied(state.number)
+        self._has_come_to(state.number)
         self._watching.looked((self._rests, self._looks), self.version, copied.source)
         self._jumps += 1
         self._progress.say({"jump": copy.jump.header()})
@@ -312,7 +313,7 @@ class Rounds:
         (keeping := self._member.keeping).kept = kept
         self._progress.say({"restore": True})
         self._arrival.expect(lambda: keeping.kept is None)
-        self._pace.applied(kept.number)
+        self._has_come_to(kept.number)
         self._is_due, self.progress, self._is_behind = False, kept.progress, False
         if self._handed is None:
             self._is_behind = bool(kept.entries)

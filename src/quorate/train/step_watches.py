@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from quorate.checkpoint.participants import trained
 from quorate.core.device_copies import HostCopy
@@ -191,6 +193,8 @@ class BufferWatch(StepObserver):
 
 _TENSORS, _NUMBERS = 32, 64
 """The number of tensors in a sample, and of numbers of each."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers of a size in bytes."""
 _BUFFERS_EVERY = 1024
 """Steps between two checks of buffers, once there have been so many."""
 
@@ -208,7 +212,7 @@ class Edits(StepObserver):
     def __init__(self, worker: StrategyWorker) -> None:
         self.optimizer, self._worker = worker.name, worker
         self._sampled = SampledParameters(())
-        self._seen: tuple[int, Tensor] | None = None
+        self._seen: tuple[int, Tensor | bytes] | None = None
         self._late: HostCopy | None = None
         """Whether parameters on a GPU had been edited before the newest step."""
 
@@ -232,12 +236,13 @@ class Edits(StepObserver):
             return
         numbers = self._sampled.numbers()
         before = seen[1]
-        if numbers.device.type != "cpu":  # which is asked for the answer in the next step
+        if isinstance(numbers, bytes) or isinstance(before, bytes):
+            is_edited = numbers != before
+        elif numbers.device.type != "cpu":  # which is asked for the answer in the next step
             late, self._late = self._late, HostCopy((before.nan_to_num() != numbers.nan_to_num()).any())
             is_edited = late is not None and bool(late.value())
         else:
-            is_same = torch.equal(before, numbers) or torch.equal(before.nan_to_num(), numbers.nan_to_num())
-            is_edited = not is_same
+            is_edited = not torch.equal(before.nan_to_num(), numbers.nan_to_num())
         if is_edited:
             raise ConfigurationError(
                 "the script has written into the parameters between two steps, and under this strategy workers reach "
@@ -248,19 +253,28 @@ class Edits(StepObserver):
 
 
 class SampledParameters:
-    """Some numbers of parameters, which are read by one operation: at most 2,048, from at most 32 tensors."""
+    """Some numbers of parameters: at most 2,048, from at most 32 tensors.
+
+    Cost: 10 µs for plain tensors on the CPU, else one operation.
+    """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = parameters
         self._chosen = list(map(local, parameters[:: -(-len(parameters) // _TENSORS)] if parameters else ()))
         self._views: list[Tensor] = []
+        self._words: list[Any] | None = None
+        """The numbers as integers of numpy, where all are plain tensors on the CPU."""
         self._pointers: list[int] = []
 
-    def numbers(self) -> Tensor:
-        """Return a copy of the numbers as they are now."""
+    def numbers(self) -> Tensor | bytes:
+        """Return a copy of the numbers as they are now; their bits where all are plain tensors on the CPU."""
         pointers = [p.data_ptr() for p in self._chosen]
         if pointers != self._pointers:  # the script may let a parameter stand on other memory
             self._pointers, self._views = pointers, [_spread(p) for p in self._chosen if p.is_contiguous()]
+            are_plain = all(type(p) in (Parameter, Tensor) and p.is_cpu for p in self._chosen)
+            self._words = [x.view(_INTEGERS[x.itemsize]).numpy() for x in self._views] if are_plain else None
+        if self._words is not None:
+            return b"".join([words.tobytes() for words in self._words])
         views = self._views
         if len({x.dtype for x in views}) > 1 or len({x.device for x in views}) > 1:
             views = [x.to(views[0].device, widest(views[0].device)) for x in views]

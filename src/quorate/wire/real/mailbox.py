@@ -300,15 +300,13 @@ class Mailbox:
                 count = arriving.sock.recv_into(buffer)
                 if count == 0:
                     raise ConnectionResetError
-                whole = arriving.reader.got(count)
-                if whole is None and count < wanted:
-                    return  # there was no more
-                if whole is not None:
-                    message, envelope = whole
+                for message, envelope in arriving.reader.got(count):
                     if envelope["source"] not in range(self.size):
                         raise ValueError("a message from an unknown sender")
                     arriving.source = int(envelope["source"])
                     self.inbox.put(arriving.source, str(envelope["tag"]), message)
+                if count < wanted:
+                    return  # there was no more
         except BlockingIOError:
             return
         except (OSError, ValueError, KeyError, TypeError):

@@ -197,6 +197,10 @@ class Arena:
         with self._lock:
             self._put_to_rest()
             resting = self._resting.get(wanted, [])
+            if wanted < _SURPLUS_BYTES:
+                for index in reversed(range(len(resting))):
+                    if resting[index].is_filled and self._is_free(resting[index]):
+                        return resting.pop(index)
             free = [index for index in reversed(range(len(resting))) if self._is_free(resting[index])]
             if free:
                 newest = next((index for index in free if resting[index].is_filled), free[0])
