@@ -39,9 +39,10 @@ from quorate.core.vectors import (
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
-from quorate.quorums.fragment_means import mean_of_fragments
+from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
 from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
+from quorate.quorums.kept_step import KeptStep, adopt_kept_step, whole_step, with_kept_step
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.rows_in_rounds import RowsInRounds
@@ -75,7 +76,7 @@ class Copies(Protocol):
     def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class InRounds:
     """Functions of the worker that its rounds call."""
 
@@ -88,6 +89,8 @@ class InRounds:
     apply: Callable[[Mean], None]
     """Applies the mean of a round that was formed while the worker did not step."""
     copies: Copies
+    kept: KeptStep | None = None
+    """The step whose batch is kept, whoever dies; None: each round is a step."""
 
 
 class WorkerRounds:
@@ -137,7 +140,7 @@ class WorkerRounds:
         self.standing: Standing = self.rounds.standing
         self._rows = RowsInRounds(replica, wire, agreed, tolerance) if replica.sparse_tables else None
         self._votes = coding is not None and coding.votes
-        is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
+        is_plain = not (measures or fragments or coding is not None or replica.momentum is not None or agreed.batch)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
         self._divisor = 1 if is_plain and wire.size.bit_count() == 1 else wire.size
         """The divisor of contributions before they are added: 1 where the mean's division changes no other digit."""
@@ -374,14 +377,14 @@ class WorkerRounds:
     def _mean_of(self, round: Round) -> Mean | None:
         wire, self.contributors = self._wire, len(round.contributors)
         self.watch.note_round(round)
-        if round.sum is None or round.weight <= 0:
+        if (round := whole_step(self._worker.kept, round)).sum is None or round.weight <= 0:
             return None  # no worker applies it
         if self._fragments is not None:
             return mean_of_fragments(round, self._fragments, self._wire.rank, self.watch, self._agreed.learners)
         if self.watch.leaves_out(round, round.sum, is_scaled=self._replica.is_scaled):
             return None
         momentum, options = self._replica.momentum, round.options
-        world = round.alive if self._counts_ended else round.live
+        world = self._agreed.batch or (round.alive if self._counts_ended else round.live)
         is_of_all = self.waits_for_all and self._worker.is_counted()
         divisor = world if self._agreed.divide_by == "world" and not is_of_all else round.weight
         if momentum is not None:
@@ -474,10 +477,12 @@ class WorkerRounds:
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)
+        header, tensors = with_kept_step(self._worker.kept, header, tensors)
         return {**header, "rows": self.watch.rows.held}, tensors
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
+        adopt_kept_step(self._worker.kept, header, tensors, self.rounds.blank)
         self.watch.rows.jumped(header["rows"])
 
 
@@ -493,8 +498,3 @@ def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
 def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
     """Return each of `grads` times `factor`; None stays None."""
     return [None if x is None else x * factor for x in grads]
-
-
-def on_cpu(fragments: Sequence[Layout]) -> Fragments:
-    """Return `fragments` laid out on the CPU, where rounds are formed."""
-    return Fragments(tuple(layout_on_cpu(layout) for layout in fragments))

@@ -120,7 +120,8 @@ def round_of(
         alive=live if gathering.is_pause else max(live, counted + calls.ended),
         options=best_options,
         step=best_step,
-        progress=log.progress + sum([sent.used_up for sent in contributions.values()]) / max(1, inside),
+        progress=log.progress
+        + sum([sent.used_up for sent in contributions.values()]) / (calls.agreed.batch or max(1, inside)),
         contributors=contributors,
         is_pause=gathering.is_pause,
         saves=saves,
@@ -134,7 +135,7 @@ def round_of(
         voters=voters,
         hosts=[] if result.vector is None else hosts,
         excluded=[list(exclusion) for exclusion in result.excluded],
-        missing=calls.missing_at(now, is_pause=gathering.is_pause),
+        missing=[rank for rank in calls.missing_at(now, is_pause=gathering.is_pause) if rank not in entering],
         **answered,
     )
 

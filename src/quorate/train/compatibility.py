@@ -282,7 +282,12 @@ RULES = (
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
     Rule("batch", lambda c, s, r: s.batch == "kept" and not s._keeps_batch,
          'batch="kept" cannot be combined with {label}: it needs steps that wait for the gradients of all workers; use '
-         'all-reduce, or leave batch="shrunk"'),
+         'all-reduce, or quorum with wait_for="all", without overlap and momentum="worker"'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.axes and c.axes.replicas == 1,
+         'batch="kept" is for replicas that go on without another one, and there is a single one; give the mesh more '
+         "replicas, or leave batch out"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.axes and c.axes.stages * c.axes.tensor > 1,
+         'batch="kept" divides a step among replicas in shards; leave out stages and the tensor axis'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and (not r.forms_means or r.settings.attack),
          'batch="kept" adds up plain gradients, again after a death; leave out {compress}, {reduce} and attacks'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and r.settings.on_anomaly != "ignore",

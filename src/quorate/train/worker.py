@@ -51,7 +51,8 @@ from quorate.servers.servers import OnServers, ServedParameters
 from quorate.strategies.parts.gossip import PushSum
 from quorate.train.begin_rounds import Onlookers, begin_rounds
 from quorate.train.edits_at_pauses import EditsAtPauses
-from quorate.train.kept_batch import KeptBatch
+from quorate.train.kept_batch import KeptBatch, MicroBatches
+from quorate.train.kept_in_rounds import KeptInRounds
 from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
@@ -88,8 +89,9 @@ class StrategyWorker:
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
         division = data_context(place).division
-        self.kept = None if division is None else KeptBatch(division, replica, lambda: self.means)
-        self.step_weight: StepWeight | LossCounts | KeptBatch = self.kept or StepWeight(place, name, watched.weight)
+        kept: type[MicroBatches] = KeptInRounds if strategy.meets == "rounds" else KeptBatch
+        self.kept = None if division is None else kept(division, replica, lambda: self.means)
+        self.step_weight: StepWeight | LossCounts | MicroBatches = self.kept or StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
@@ -265,7 +267,7 @@ class StrategyWorker:
 
     @gradient.setter
     def gradient(self, value: Flat) -> None:
-        if self.kept is None or self.kept.take_sum():
+        if not isinstance(self.kept, KeptBatch) or self.kept.take_sum():
             with self.timer.spending("decode"):
                 self.means.write_gradient(value)
 
@@ -336,6 +338,9 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
+        if isinstance(self.kept, KeptInRounds):
+            asks.kept, self.kept.most = self.kept, self.wire.max_size
+            settings |= {"late": "drop", "batch": self.size}
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum}
