@@ -26,6 +26,7 @@ from tests.support.joined import joined
 NEVER = 1 << 40
 EXAMPLES, BATCH, EPOCHS = 50, 3, 3
 INPUTS = torch.randn(EXAMPLES, 5, generator=torch.Generator().manual_seed(0))
+OF_STRATEGY: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": "all", "clip_norm": 1.0}}
 Losses = dict[int, dict[tuple[int, ...], float]]
 """By update and the examples of a micro-batch, its loss."""
 
@@ -36,6 +37,7 @@ class Training:
 
     size: int
     micro_batches: int = 1
+    strategy: str = "all-reduce"
     deaths: Mapping[int, int] = field(default_factory=dict)
     dies: Callable[[int, int], bool] = lambda rank, update: False
     joins: Mapping[int, float] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Training:
         model = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 1), nn.Linear(1, 1))
         settings: dict[str, Any] = {"on_death": "continue", "batch": "kept", "micro_batches": self.micro_batches}
         plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        optimizer: Any = quorate.distribute(plain, model, "all-reduce", **settings)
+        optimizer: Any = quorate.distribute(plain, model, self.strategy, **settings, **OF_STRATEGY[self.strategy])
         scheduler = ExponentialLR(optimizer, 0.97)
         loader = quorate.loader(TensorDataset(INPUTS, torch.arange(EXAMPLES)), BATCH)
         for fault in self.faults:
@@ -86,7 +88,8 @@ class Training:
                 if self.dies(world.rank, worker.updates):
                     faulty.crash()
                 loss.backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if self.strategy == "all-reduce":
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
                 if optimizer.has_updated and worker.updates % 4 == 0 and not self.joins:
@@ -106,8 +109,8 @@ class Training:
 
 
 @cache
-def undisturbed(size: int, micro_batches: int) -> tuple[Losses, Tensor]:
-    training = Training(size=size, micro_batches=micro_batches)
+def undisturbed(size: int, micro_batches: int, strategy: str = "all-reduce") -> tuple[Losses, Tensor]:
+    training = Training(size=size, micro_batches=micro_batches, strategy=strategy)
     parameters = training.parameters()
     return training.losses, parameters
 
@@ -115,7 +118,7 @@ def undisturbed(size: int, micro_batches: int) -> tuple[Losses, Tensor]:
 def check(training: Training) -> None:
     """Hold it against the same training without a death."""
     parameters = training.parameters()
-    losses, expected = undisturbed(training.size, training.micro_batches)
+    losses, expected = undisturbed(training.size, training.micro_batches, training.strategy)
     assert training.losses.keys() == losses.keys()
     for update, of_update in losses.items():
         assert training.losses[update] == pytest.approx(of_update, abs=1e-6)
@@ -131,13 +134,25 @@ PLANS: dict[str, dict[int, int]] = {
 """Which worker of four dies with the gradient of which update, before it is exchanged."""
 
 
-@pytest.mark.covering(("plan", "micro_batches"), product(PLANS, [1, 3]))
-def test_losses_are_those_of_a_run_without_a_death(plan: str, micro_batches: int) -> None:
-    check(Training(size=4, micro_batches=micro_batches, dies=lambda rank, update: PLANS[plan].get(rank) == update))
+@pytest.mark.covering(("plan", "micro_batches", "strategy"), product(PLANS, [1, 3], OF_STRATEGY))
+def test_losses_are_those_of_a_run_without_a_death(plan: str, micro_batches: int, strategy: str) -> None:
+    of = {"size": 4, "micro_batches": micro_batches, "strategy": strategy}
+    check(Training(**of, dies=lambda rank, update: PLANS[plan].get(rank) == update))
 
 
-def test_only_the_micro_batches_of_the_dead_are_computed_again_in_its_step() -> None:
-    training = Training(size=4, micro_batches=3, dies=lambda rank, update: (rank, update) == (1, 1))
+def test_rounds_of_all_make_the_steps_of_all_reduce() -> None:
+    """Without a death; the mean is clipped to the same norm."""
+    (of_sums, x), (of_rounds, y) = undisturbed(4, 3), undisturbed(4, 3, "quorum")
+    assert of_rounds.keys() == of_sums.keys()
+    for update, losses in of_sums.items():
+        assert of_rounds[update] == pytest.approx(losses, abs=1e-5)
+    torch.testing.assert_close(x, y, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
+def test_only_the_micro_batches_of_the_dead_are_computed_again_in_its_step(strategy: str) -> None:
+    dies = lambda rank, update: (rank, update) == (1, 1)  # noqa: E731
+    training = Training(size=4, micro_batches=3, strategy=strategy, dies=dies)
     training.parameters()
     of_step = [examples for own in training.computed.values() for update, examples in own if update == 1]
     again = sorted(examples for examples in set(of_step) if of_step.count(examples) > 1)
@@ -146,19 +161,22 @@ def test_only_the_micro_batches_of_the_dead_are_computed_again_in_its_step() -> 
     assert counts == [4, 4, 4]
 
 
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
 @pytest.mark.seeds(4, 40)
-def test_random_deaths_and_joins(seed: int) -> None:
+def test_random_deaths_and_joins(seed: int, strategy: str) -> None:
     draw = random.Random(seed)
     size, micro_batches = draw.choice([2, 3, 4, 5]), draw.choice([1, 1, 2, 3])
     victims = draw.sample(range(size), draw.choice([1, 1, 2, size - 1]) if size > 2 else 1)
     deaths = {rank: draw.randint(1, draw.choice([8, 40, 110])) for rank in victims}
     joins = {size + place: draw.uniform(0.0, 0.15) for place in range(len(deaths))} if draw.random() < 0.5 else {}
-    chosen: dict[str, Any] = {"seed": seed, "evaluates": draw.random() < 0.5}
+    chosen: dict[str, Any] = {"seed": seed, "evaluates": draw.random() < 0.5, "strategy": strategy}
     check(Training(size=size, micro_batches=micro_batches, deaths=deaths, joins=joins, **chosen))
 
 
-def test_a_newcomer_gets_the_share_back() -> None:
-    training = Training(size=3, dies=lambda rank, update: (rank, update) == (1, 2), joins={3: 0.05})
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
+def test_a_newcomer_gets_the_share_back(strategy: str) -> None:
+    dies = lambda rank, update: (rank, update) == (1, 2)  # noqa: E731
+    training = Training(size=3, strategy=strategy, dies=dies, joins={3: 0.05})
     check(training)
     last = max(training.losses)
     assert [update for update, _ in training.computed[3]].count(last) == 1
