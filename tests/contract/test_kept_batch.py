@@ -43,12 +43,15 @@ class Training:
     joins: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     evaluates: bool = False
+    meets: bool = True
+    """Whether all workers meet inside the loop: none misses a step."""
     losses: Losses = field(default_factory=lambda: defaultdict(dict))
     computed: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=lambda: defaultdict(list))
     """By rank, the update and the examples of each micro-batch."""
     faults: list[Fault] = field(default_factory=list)
 
     def outcomes(self) -> list[Outcome[Tensor]]:
+        self.meets &= not self.joins
         self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
         world = VirtualWorld(self.size, joiners=len(self.joins), seed=self.seed, timeout=20.0, generators=True)
         return world.outcomes(self._live)
@@ -92,7 +95,7 @@ class Training:
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
-                if optimizer.has_updated and worker.updates % 4 == 0 and not self.joins:
+                if optimizer.has_updated and worker.updates % 4 == 0 and self.meets:
                     assert world.mean(float(worker.updates)) == worker.updates
                 world.wire.clock.sleep(0.01 * pace)
             assert optimizer.has_updated

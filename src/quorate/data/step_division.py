@@ -151,7 +151,7 @@ class StepDivision:
         fewest = sorted(members, key=lambda rank: (len(self.held.get(rank, ())), rank))
         if sorted(members) != list(self.members):
             self.members, self.version = sorted(members), self.version + 1
-        if not missing:
+        if ranks and self.held and not missing:
             self.begin = min(self.begin + self.each, self._batches)
             self._divide()
             return True

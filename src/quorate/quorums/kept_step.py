@@ -23,6 +23,8 @@ class KeptStep(Protocol):
 
     partial: Round | None
     """What the rounds of this step have summed so far."""
+    place: float
+    """The synchronous steps that the training had made when this worker last ended a step."""
 
     def summed(self, round: Round) -> bool:
         """Note the contributions of `round`; return whether the step has all of its micro-batches now."""
@@ -32,6 +34,14 @@ class KeptStep(Protocol):
 
     def adopt(self, place: dict[str, Any]) -> None:
         """Go on at that place."""
+
+
+def place_of(kept: KeptStep | None, place: float) -> float:
+    """Return the place in the training that this worker's options are for, which has made `place` synchronous steps.
+
+    Where it has missed steps, its schedulers have not followed yet, and the options of another worker count.
+    """
+    return place if kept is None else min(place, kept.place)
 
 
 def whole_step(kept: KeptStep | None, round: Round) -> Round:

@@ -42,7 +42,7 @@ from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
 from quorate.quorums.gradient_views import GradientViews, may_be_views
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
-from quorate.quorums.kept_step import KeptStep, adopt_kept_step, whole_step, with_kept_step
+from quorate.quorums.kept_step import KeptStep, adopt_kept_step, place_of, whole_step, with_kept_step
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.rows_in_rounds import RowsInRounds
@@ -183,6 +183,7 @@ class WorkerRounds:
             own = self._replica.options.to_give()
             options, place = self._options.of(own, self._worker.step(), progress, self._replica.options.moved)
             self.watch.flush_records()
+            place = place_of(self._worker.kept, place)
             about: dict[str, Any] = {"weight": share, "step": place, "options": options, "waits": waits}
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
@@ -375,7 +376,7 @@ class WorkerRounds:
             self._release_mean()
 
     def _mean_of(self, round: Round) -> Mean | None:
-        wire, self.contributors = self._wire, len(round.contributors)
+        self.contributors = len(round.contributors)
         self.watch.note_round(round)
         if (round := whole_step(self._worker.kept, round)).sum is None or round.weight <= 0:
             return None  # no worker applies it
@@ -402,7 +403,7 @@ class WorkerRounds:
             factor *= self._clip_norm / (norm + 1e-6)
         if self._rows is not None:
             self._rows.write(factor)
-        own_count = sum(count for _, count in round.contributors.get(wire.rank, ()))
+        own_count = sum(count for _, count in round.contributors.get(self._wire.rank, ()))
         self._learn_delay(round)
         smoothing = 1.0 if momentum is None else momentum.smoothing
         self.watch.measure_noise(round, round.sum, smoothing)

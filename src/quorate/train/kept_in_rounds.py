@@ -25,6 +25,11 @@ class KeptInRounds(MicroBatches):
     """
 
     partial: Round | None = None
+    place = 0.0
+    _is_asked = True
+    """Whether the script makes the steps, and steps its schedulers after them."""
+    progress: Callable[[], float] = staticmethod(lambda: 0.0)
+    """Returns the synchronous steps that the training has made, up to this worker's replica."""
     most = 0
     """The most workers there may ever be."""
 
@@ -58,15 +63,26 @@ class KeptInRounds(MicroBatches):
             self._drop()
             agree()
         self._has_updated = self.is_complete
+        if self._is_asked:
+            self.place = self.progress()
         if not self.is_complete:
             self._drop()
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the newest call of `agree` has ended a step of the script."""
+        return self.is_complete and self._is_asked
 
     def takes_part_by(self, step: Callable[[None], object]) -> None:
         """Let this worker make the steps in which it has no micro-batch by `step`, before its next batch."""
 
         def take_part() -> None:
-            while self.division.held and self.division.next is None:
-                step(None)
+            self._is_asked = False
+            try:
+                while self.division.held and self.division.next is None:
+                    step(None)
+            finally:
+                self._is_asked = True
 
         self.division.take_part = take_part
 
@@ -84,3 +100,4 @@ class KeptInRounds(MicroBatches):
     def adopt(self, place: dict[str, Any]) -> None:
         self._seen, self._aside = 0, None
         self.division.adopt(place)
+        self.is_complete = not self.division.is_partial

@@ -340,6 +340,7 @@ class StrategyWorker:
         )
         if isinstance(self.kept, KeptInRounds):
             asks.kept, self.kept.most = self.kept, self.wire.max_size
+            self.kept.progress = lambda: self.rounds.progress
             settings |= {"late": "drop", "batch": self.size}
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
