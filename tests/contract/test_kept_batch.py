@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 from tests.support.joined import joined
@@ -43,6 +46,10 @@ class Training:
     joins: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     evaluates: bool = False
+    root: Path | None = None
+    """The folder of checkpoints."""
+    saves: int = -1
+    """The update before which it saves, and ends."""
     meets: bool = True
     """Whether all workers meet inside the loop: none misses a step."""
     losses: Losses = field(default_factory=lambda: defaultdict(dict))
@@ -78,6 +85,9 @@ class Training:
         optimizer: Any = quorate.distribute(plain, model, self.strategy, **settings, **OF_STRATEGY[self.strategy])
         scheduler = ExponentialLR(optimizer, 0.97)
         loader = quorate.loader(TensorDataset(INPUTS, torch.arange(EXAMPLES)), BATCH)
+        checkpoint_context(current.here()).root = self.root
+        if self.root is not None:
+            quorate.load(scheduler=scheduler)
         for fault in self.faults:
             if fault.rank == world.rank:
                 fault.at = faulty.calls + self.deaths[world.rank]
@@ -98,10 +108,16 @@ class Training:
                 if optimizer.has_updated and worker.updates % 4 == 0 and self.meets:
                     assert world.mean(float(worker.updates)) == worker.updates
                 world.wire.clock.sleep(0.01 * pace)
+                if optimizer.has_updated and worker.updates == self.saves:
+                    quorate.save(scheduler=scheduler)
+                    return self._ended(optimizer, model)
             assert optimizer.has_updated
             if self.evaluates:
                 with world.evaluate():
                     world.gather(epoch)
+        return self._ended(optimizer, model)
+
+    def _ended(self, optimizer: Any, model: nn.Module) -> Tensor:
         optimizer.finish()
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -184,6 +200,18 @@ def test_a_newcomer_gets_the_share_back(strategy: str) -> None:
     last = max(training.losses)
     assert [update for update, _ in training.computed[3]].count(last) == 1
     assert all([update for update, _ in training.computed[rank]].count(last) == 1 for rank in (0, 2))
+
+
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
+def test_a_resumed_run_makes_the_steps_of_an_unbroken_one(strategy: str, tmp_path: Path) -> None:
+    """Also where a worker had died before the checkpoint, and those of the start are there again."""
+    of: dict[str, Any] = {"size": 3, "micro_batches": 2, "strategy": strategy, "root": tmp_path, "meets": False}
+    Training(**of, saves=4, dies=lambda rank, update: (rank, update) == (1, 2)).parameters()
+    resumed, (losses, parameters) = Training(**of), undisturbed(3, 2, strategy)
+    torch.testing.assert_close(resumed.parameters(), parameters, atol=1e-6, rtol=0)
+    assert min(resumed.losses) == 4 and max(resumed.losses) == max(losses)
+    for update, of_update in resumed.losses.items():
+        assert of_update == pytest.approx(losses[update], abs=1e-6)
 
 
 def wrong(kind: str, world: quorate.World) -> None:

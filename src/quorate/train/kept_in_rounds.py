@@ -7,6 +7,7 @@ A worker that was silent for longer than `grace` loses its share of the step as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ class KeptInRounds(MicroBatches):
     """
 
     partial: Round | None = None
-    place = 0.0
+    place = math.inf
     _is_asked = True
     """Whether the script makes the steps, and steps its schedulers after them."""
     progress: Callable[[], float] = staticmethod(lambda: 0.0)
@@ -100,4 +101,5 @@ class KeptInRounds(MicroBatches):
     def adopt(self, place: dict[str, Any]) -> None:
         self._seen, self._aside = 0, None
         self.division.adopt(place)
+        self.place = 0.0
         self.is_complete = not self.division.is_partial

@@ -478,7 +478,8 @@ def with_hooks(worker: StrategyWorker) -> None:
     """Make a step of the strategy; where servers make the updates, hooks of the optimizer see it instead."""
     if isinstance(worker.kept, KeptInRounds):
         worker.kept.agree(lambda: worker.strategy.step(worker))
-        worker.begun -= not worker.kept.is_step
+        if not worker.kept.is_step:
+            worker.step, worker.begun = worker.step - 1, worker.begun - 1
     elif worker.is_served:
         seen_as_a_step(worker.replica.optimizer, lambda: worker.strategy.step(worker))
     else:
