@@ -70,6 +70,10 @@ class KeptInRounds(MicroBatches):
             self._drop()
 
     @property
+    def is_inside(self) -> bool:
+        return self.division.is_inside or not self._has_updated
+
+    @property
     def is_step(self) -> bool:
         """Whether the newest call of `agree` has ended a step of the script."""
         return self.is_complete and self._is_asked
@@ -89,8 +93,8 @@ class KeptInRounds(MicroBatches):
 
     def summed(self, round: Round) -> bool:
         members = [rank for rank in range(self.most) if rank not in round.missing]
-        if not round.contributors and members == list(self.division.members):
-            return False
+        if round.is_pause and not round.contributors and members == list(self.division.members):
+            return False  # nobody has computed anything that misses it
         self._seen = 0
         self.is_complete = self.division.added(round.contributors, members)
         return self.is_complete
