@@ -143,9 +143,8 @@ class StepDivision:
     def added(self, ranks: Collection[int], members: Collection[int]) -> bool:
         """Note that the micro-batches of `ranks` are in a sum of parts; return whether the whole step is.
 
-        Otherwise the missing ones, and only those, are divided among `members`, who hold nothing else then. For sums
-        that are formed in turn, of what each worker has computed since the one before (`summed` is for sums that are
-        formed anew).
+        Otherwise the missing ones, and only those, are divided among `members`, who hold nothing else then. Each sum
+        has what workers have computed since the sum before (for `summed`, since the step began).
         """
         missing = sorted(number for rank, own in self.held.items() if rank not in ranks for number in own)
         fewest = sorted(members, key=lambda rank: (len(self.held.get(rank, ())), rank))

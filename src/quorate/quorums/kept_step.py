@@ -22,7 +22,7 @@ class KeptStep(Protocol):
     """The current step of one worker; all workers have the same after the same round."""
 
     partial: Round | None
-    """What the rounds of this step have summed so far."""
+    """The sum of the rounds of this step so far."""
     place: float
     """The synchronous steps that the training had made when this worker last ended a step."""
 

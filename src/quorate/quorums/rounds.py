@@ -40,7 +40,7 @@ from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
-from quorate.quorums.gradient_views import GradientViews, may_be_views
+from quorate.quorums.gradient_views import GradientViews, may_be_views, scaled
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
 from quorate.quorums.kept_step import KeptStep, adopt_kept_step, place_of, whole_step, with_kept_step
 from quorate.quorums.measures import measured_in, measures_of, payload_of
@@ -135,8 +135,9 @@ class WorkerRounds:
         self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
         self._whole = WholeReplica(replica_wire, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self
-        self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
+        cut = on_cpu(fragments) if fragments else None
+        arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self, cut
+        self.rounds = rounds_of(*arguments, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
         self._rows = RowsInRounds(replica, wire, agreed, tolerance) if replica.sparse_tables else None
         self._votes = coding is not None and coding.votes
@@ -183,8 +184,8 @@ class WorkerRounds:
             own = self._replica.options.to_give()
             options, place = self._options.of(own, self._worker.step(), progress, self._replica.options.moved)
             self.watch.flush_records()
-            place = place_of(self._worker.kept, place)
-            about: dict[str, Any] = {"weight": share, "step": place, "options": options, "waits": waits}
+            about: dict[str, Any] = {"weight": share, "options": options, "waits": waits}
+            about["step"] = place_of(self._worker.kept, place)
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
@@ -494,8 +495,3 @@ def _are_on_device(x: Sequence[Tensor]) -> bool:
 def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
     """Return `grads` without None."""
     return [x for x in grads if x is not None]
-
-
-def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
-    """Return each of `grads` times `factor`; None stays None."""
-    return [None if x is None else x * factor for x in grads]

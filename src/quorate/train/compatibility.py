@@ -306,6 +306,9 @@ RULES = (
          'batch="kept" divides the batches of quorate.loader; call quorate.distribute first, and then quorate.loader'),
     Rule("batch", lambda c, s, r: (s.batch == "kept" and c.optimizers_before) or c.others_keep,
          'batch="kept" is for one distributed optimizer; put all parameters into one, in groups'),
+    Rule("batch", lambda c, s, r: getattr(s, "shrunk_rate", "kept") == "scaled" and not s._keeps_batch,
+         'shrunk_rate="scaled" cannot be combined with {label} and these settings: it is for steps of all workers that '
+         'live. Use all-reduce, or quorum with wait_for="all", without overlap and momentum="worker"'),
     Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,
          "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
     Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),

@@ -114,7 +114,7 @@ class MicroBatches(ABC):
 
 
 class KeptBatch(MicroBatches):
-    """Where each step is a mean of all workers, which is formed in backward passes.
+    """The micro-batches of steps that are means of all workers, which backward passes form.
 
     `is_complete` means that `.grad` is the mean of all micro-batches of a step, which is not made yet.
     """

@@ -21,7 +21,7 @@ from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.growth import growth
 from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
-from quorate.means.fault_tolerant_sum import SumsOfWorker
+from quorate.means.fault_tolerant_sum import FaultTolerantSum, SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
 from quorate.means.headers import Announced
 from quorate.means.means import MeansOfAll, Watches
@@ -58,6 +58,7 @@ from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of, tensors_of
 from quorate.train.schedules import Schedules
+from quorate.train.shrunk_rate import ShrunkRate
 from quorate.train.step_weight import StepWeight
 from quorate.train.survivors import synchronize
 from quorate.train.watched import Watched
@@ -105,6 +106,8 @@ class StrategyWorker:
         self.losses = Losses(wire if coordinates is None else place.wire, self.timer, lambda: self.version)
         is_exact = coordinates is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
+        is_scaled = getattr(strategy, "shrunk_rate", "kept") == "scaled"
+        self._shrunk = ShrunkRate(replica.optimizer, replica.plain, wire) if is_scaled else None
         self.changes = LocalChanges(
             replica,
             wire,
@@ -390,8 +393,9 @@ class StrategyWorker:
             return
         exchanged = self._servers if self._table_changes is None else self._table_changes
         changes = nullcontext() if exchanged is None else exchanged.stepping()
-        with self.timer.spending("update"), changes:
-            chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
+        scaling = nullcontext(options) if self._shrunk is None else self._shrunk.scaled(options, self._workers_of_step)
+        with self.timer.spending("update"), changes, scaling as in_force:
+            chosen: dict[str, Any] = {"options": in_force, "closure": self.closure, "is_seen": not self.is_served}
             chosen["arguments"], chosen["momentum"] = self.arguments, momentum
             try:
                 self.loss = self.replica.update(gradient, at=at, **chosen)
@@ -400,6 +404,13 @@ class StrategyWorker:
                 if explained is None:
                     raise
                 raise explained from error
+
+    @property
+    def _workers_of_step(self) -> int:
+        if self._rounds is not None:
+            return self._rounds.contributors
+        reducer = self.means.reducer
+        return len(reducer.ranks) if isinstance(reducer, FaultTolerantSum) else self.size
 
     def _leaves_out_bad(self) -> bool:
         """Return whether this update is left out, as the mean of vectors before it was not finite."""
