@@ -65,8 +65,5 @@ def test_random_silences_and_deaths(seed: int, monkeypatch: pytest.MonkeyPatch) 
     places = [(rank, update) for rank in range(size) for update in range(8)]
     stands = {place: draw.choice([0.06, 0.3, 2.0]) for place in draw.sample(places, draw.randint(1, 4))}
     deaths = {draw.randrange(size): draw.randint(5, 100)} if draw.random() < 0.5 else {}
-    joins = {size: draw.uniform(0.0, 0.3)} if deaths and draw.random() < 0.5 else {}
     chosen = {"micro_batches": draw.choice([1, 2]), "seed": seed, "evaluates": draw.random() < 0.5}
-    check(
-        Training(size=size, strategy="quorum", meets=False, dies=standing(stands), deaths=deaths, joins=joins, **chosen)
-    )
+    check(Training(size=size, strategy="quorum", meets=False, dies=standing(stands), deaths=deaths, **chosen))

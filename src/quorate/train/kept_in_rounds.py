@@ -64,7 +64,7 @@ class KeptInRounds(MicroBatches):
             self._drop()
             agree()
         self._has_updated = self.is_complete
-        if self._is_asked:
+        if self.is_step:
             self.place = self.progress()
         if not self.is_complete:
             self._drop()
