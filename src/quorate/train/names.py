@@ -132,8 +132,8 @@ _OfAll = TypedDict(  # noqa: UP013
         "scale": Any, "scaled": Any, "secure": Any, "secure_bits": Any, "secure_dropouts": Any, "server": Any,
         "server_rate": Any, "servers": Any, "shrunk_rate": Any, "size": Any, "slow_every": Any, "smallest": Any,
         "softsync": Any, "staleness_scaling": Any, "start": Any, "step_size": Any, "stragglers": Any,
-        "sum_threads": Any, "sync_every": Any, "tau": Any, "tile": Any, "topology": Any, "total_steps": Any, "wait_for": Any,
-        "warm_start": Any, "warmup_rounds": Any, "warmup_stages": Any, "weigh": Any, "window": Any,
+        "sum_threads": Any, "sync_every": Any, "tau": Any, "tile": Any, "topology": Any, "total_steps": Any,
+        "wait_for": Any, "warm_start": Any, "warmup_rounds": Any, "warmup_stages": Any, "weigh": Any, "window": Any,
     },
     total=False,
 )
