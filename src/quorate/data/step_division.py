@@ -56,8 +56,8 @@ class StepDivision:
 
         Raises `ConfigurationError` inside a step.
         """
-        has_place, self._has_adopted = self._has_adopted and bool(self.held), False
-        if has_place and not self.taken:
+        has_adopted, self._has_adopted = self._has_adopted, False
+        if has_adopted:  # the pass may be over since
             return
         if self.taken:
             raise ConfigurationError(
@@ -168,7 +168,8 @@ class StepDivision:
     def adopt(self, place: Mapping[str, Any]) -> None:
         """Go on at the place that another worker has `captured`."""
         self.members, self.version = place["members"], self.version + 1
-        self.taken, self.held, self._has_adopted = 0, dict(place["held"]), True
+        self.taken, self.held = 0, dict(place["held"])
+        self._has_adopted = bool(self.held)
         self.begin, self._batches, self.is_partial = place["begin"], place["batches"], place["is_partial"]
 
     def count(self, ranks: Collection[int]) -> int:
