@@ -19,10 +19,6 @@ class Means(Protocol):
     share: float
     """The share of all workers whose vectors are in the newest mean of vectors, as their weights are above 0."""
 
-    @property
-    def remembers(self) -> bool:
-        """Whether a vector that is handed in changes what this worker hands in later, as codecs keep what they lose."""
-
     def of(self, x: Flat, *, weight: float = 1.0, looks: bool = False) -> Work[Flat]:
         """Begin the weighted mean of the `x` of all workers; the result has the layout of `x`.
 

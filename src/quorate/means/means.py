@@ -171,10 +171,6 @@ class MeansOfAll:
 
     # -- core.means.Means
 
-    @property
-    def remembers(self) -> bool:
-        return self.reducer.state is not None
-
     def step_alone(self, is_alone: bool) -> None:
         self.ready.is_alone = is_alone
 

@@ -49,6 +49,7 @@ from quorate.replica.worker_momentum import MomentumChoice
 from quorate.servers.own import OwnServers
 from quorate.servers.servers import OnServers, ServedParameters
 from quorate.strategies.parts.gossip import PushSum
+from quorate.strategies.parts.outer_steps import forget_means
 from quorate.train.begin_rounds import Onlookers, begin_rounds
 from quorate.train.edits_at_pauses import EditsAtPauses
 from quorate.train.kept_batch import KeptBatch, MicroBatches
@@ -197,6 +198,8 @@ class StrategyWorker:
 
     def resumed(self, *, is_edited: bool) -> None:
         saved = self.parameters if is_edited else None
+        if self.reducer_state is not None:
+            forget_means(self.state)
         self.strategy.restored(self, None)
         if saved is not None:
             self.parameters = saved

@@ -324,9 +324,15 @@ def stream(worker: Worker, settings: StreamingSettings) -> None:
     if state.is_due(worker, settings.period / settings.fragments):
         x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average")
         state.under_way.append(OuterUnderWay(state.newest, worker.step, left, worker.means.of(x, weight=weight)))
-        if not (worker.means.remembers or settings.momentum == "average"):
+        if settings.momentum != "average":
             state.sent[state.newest] = [worker.step, weight, list(left.parts)]
     take_means(worker, settings, age=settings.overlap)
+
+
+def forget_means(state: Any) -> None:
+    """Begin no mean again, since a codec would feed back what it has left out of it a second time."""
+    if isinstance(state, OuterState):
+        state.sent.clear()
 
 
 def begin_means_again(worker: Worker) -> None:

@@ -35,7 +35,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quorate.core.errors import ConfigurationError
 from quorate.strategies import register
 from quorate.strategies.async_local_sgd import AsyncLocalSGD
 
@@ -55,20 +54,7 @@ class FedBuff(AsyncLocalSGD):
     outer_rate: float = 1.0
     outer_momentum: float = 0.0
     late: Literal["carry", "cosine", "decay", "root", "turn"] = "root"
-    secure: bool = False
+    secure: Literal[False] = False
     """Masked sums are for rounds in which all workers take part (`fed-avg`), so it stays off."""
-    noise: float = 0
+    noise: Literal[0] = 0
     """Noise for privacy is for clients that are drawn for each round (`fed-avg`), so it stays 0."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.secure:
-            raise ConfigurationError(
-                "secure cannot be combined with fed-buff: masks cancel in sums of clients that are known before they "
-                "mask, and here a round is of those that come first; use fed-avg, or leave it out"
-            )
-        if self.noise:
-            raise ConfigurationError(
-                "noise cannot be combined with fed-buff: its privacy loss is known for clients that are drawn for each "
-                "round, and here fast clients are in more rounds; use fed-avg, or leave it 0"
-            )
