@@ -2,8 +2,9 @@
 
 Six workers, which mostly sleep (20 ms for each micro-batch of 8 examples), train a perceptron on labels of a random
 teacher. A step has 24 micro-batches, four of each worker. Ranks 1 and 4 are killed (SIGKILL) after a third and half of
-the updates. With `batch="kept"` the other four compute six micro-batches each; `batch="shrunk"` goes on with four each,
-on the equal split. Each seed draws another model and another order, for all arms alike.
+the updates. With `batch="kept"` the other four compute six micro-batches each, under all-reduce and in rounds of all;
+`batch="shrunk"` goes on with four each, on the equal split. Each seed draws another model and another order, for all
+arms alike.
 
 The curve is the mean loss of the micro-batches of an update, over a window of updates. Its difference from the run
 without a death with the same seed is held against the spread of seeds of such runs, the standard deviation. The rate
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 WORKERS, EACH, BATCH, PACE = 6, 4, 8, 0.02
 WINDOW = 5
 """Updates over which a curve is smoothed."""
-ARMS = {"no death": "kept", "kept": "kept", "shrunk": "shrunk"}
+ARMS = {"no death": "kept", "kept": "kept", "kept, rounds of all": "kept", "shrunk": "shrunk"}
 TIMEOUT = 120.0
 
 
@@ -53,7 +54,9 @@ def train(arm: str, seed: int, updates: int, folder: Path) -> None:
     model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10))
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     settings: dict[str, Any] = {"batch": "kept", "micro_batches": EACH} if ARMS[arm] == "kept" else {}
-    optimizer = quorate.distribute(plain, model, "all-reduce", on_death="continue", **settings)
+    strategy = "quorum" if "rounds" in arm else "all-reduce"
+    settings |= {"wait_for": "all"} if "rounds" in arm else {}
+    optimizer = quorate.distribute(plain, model, strategy, on_death="continue", **settings)
     data = TensorDataset(inputs, labels, torch.arange(len(inputs)))
     loader = quorate.loader(data, BATCH, seed=seed, share="static")
     update, passes, die_at = 0, 0, deaths_of(arm, updates).get(world.rank)
@@ -138,14 +141,15 @@ def main() -> int:
     spread = undisturbed.std(0, ddof=1).mean()
     report.rows.append(record.figure("no death: last loss", undisturbed[:, -1]))
     distances = {}
-    for arm in ("kept", "shrunk"):
+    for arm in ("kept", "kept, rounds of all", "shrunk"):
         distances[arm] = (np.abs(np.array(curves[arm]) - undisturbed).max(1) / spread).tolist()
         report.rows.append(record.figure(f"{arm}: last loss", np.array(curves[arm])[:, -1]))
         report.rows.append(record.figure(f"{arm}: greatest distance from no death / spread of seeds", distances[arm]))
     for arm, ratios in rates.items():
         report.rows.append(record.figure(f"{arm}: examples per second / of the live workers", ratios))
-    report.bar("kept: greatest distance from no death / spread of seeds", max(distances["kept"]), at_most=1.0)
-    report.bar("kept: examples per second / of the live workers", record.median_of(rates["kept"]), at_least=0.95)
+    for arm in ("kept", "kept, rounds of all"):
+        report.bar(f"{arm}: greatest distance from no death / spread of seeds", max(distances[arm]), at_most=1.0)
+        report.bar(f"{arm}: examples per second / of the live workers", record.median_of(rates[arm]), at_least=0.95)
     return report.show(options)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import TensorDataset
 
 import quorate
+from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.wire import current
 from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 from tests.support.joined import joined
@@ -26,6 +29,7 @@ from tests.support.joined import joined
 NEVER = 1 << 40
 EXAMPLES, BATCH, EPOCHS = 50, 3, 3
 INPUTS = torch.randn(EXAMPLES, 5, generator=torch.Generator().manual_seed(0))
+OF_STRATEGY: dict[str, dict[str, Any]] = {"all-reduce": {}, "quorum": {"wait_for": "all", "clip_norm": 1.0}}
 Losses = dict[int, dict[tuple[int, ...], float]]
 """By update and the examples of a micro-batch, its loss."""
 
@@ -36,17 +40,25 @@ class Training:
 
     size: int
     micro_batches: int = 1
+    strategy: str = "all-reduce"
     deaths: Mapping[int, int] = field(default_factory=dict)
     dies: Callable[[int, int], bool] = lambda rank, update: False
     joins: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     evaluates: bool = False
+    root: Path | None = None
+    """The folder of checkpoints."""
+    saves: int = -1
+    """The update before which it saves, and ends."""
+    meets: bool = True
+    """Whether all workers meet inside the loop: none misses a step."""
     losses: Losses = field(default_factory=lambda: defaultdict(dict))
     computed: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=lambda: defaultdict(list))
     """By rank, the update and the examples of each micro-batch."""
     faults: list[Fault] = field(default_factory=list)
 
     def outcomes(self) -> list[Outcome[Tensor]]:
+        self.meets &= not self.joins
         self.faults = [Fault(kind="stop", rank=rank, at=NEVER) for rank in self.deaths]
         world = VirtualWorld(self.size, joiners=len(self.joins), seed=self.seed, timeout=20.0, generators=True)
         return world.outcomes(self._live)
@@ -70,9 +82,12 @@ class Training:
         model = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 1), nn.Linear(1, 1))
         settings: dict[str, Any] = {"on_death": "continue", "batch": "kept", "micro_batches": self.micro_batches}
         plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        optimizer: Any = quorate.distribute(plain, model, "all-reduce", **settings)
+        optimizer: Any = quorate.distribute(plain, model, self.strategy, **settings, **OF_STRATEGY[self.strategy])
         scheduler = ExponentialLR(optimizer, 0.97)
         loader = quorate.loader(TensorDataset(INPUTS, torch.arange(EXAMPLES)), BATCH)
+        checkpoint_context(current.here()).root = self.root
+        if self.root is not None:
+            quorate.load(scheduler=scheduler)
         for fault in self.faults:
             if fault.rank == world.rank:
                 fault.at = faulty.calls + self.deaths[world.rank]
@@ -86,16 +101,23 @@ class Training:
                 if self.dies(world.rank, worker.updates):
                     faulty.crash()
                 loss.backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if self.strategy == "all-reduce":
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
-                if optimizer.has_updated and worker.updates % 4 == 0 and not self.joins:
+                if optimizer.has_updated and worker.updates % 4 == 0 and self.meets:
                     assert world.mean(float(worker.updates)) == worker.updates
                 world.wire.clock.sleep(0.01 * pace)
+                if optimizer.has_updated and worker.updates == self.saves:
+                    quorate.save(scheduler=scheduler)
+                    return self._ended(optimizer, model)
             assert optimizer.has_updated
             if self.evaluates:
                 with world.evaluate():
                     world.gather(epoch)
+        return self._ended(optimizer, model)
+
+    def _ended(self, optimizer: Any, model: nn.Module) -> Tensor:
         optimizer.finish()
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -106,8 +128,8 @@ class Training:
 
 
 @cache
-def undisturbed(size: int, micro_batches: int) -> tuple[Losses, Tensor]:
-    training = Training(size=size, micro_batches=micro_batches)
+def undisturbed(size: int, micro_batches: int, strategy: str = "all-reduce") -> tuple[Losses, Tensor]:
+    training = Training(size=size, micro_batches=micro_batches, strategy=strategy)
     parameters = training.parameters()
     return training.losses, parameters
 
@@ -115,7 +137,7 @@ def undisturbed(size: int, micro_batches: int) -> tuple[Losses, Tensor]:
 def check(training: Training) -> None:
     """Hold it against the same training without a death."""
     parameters = training.parameters()
-    losses, expected = undisturbed(training.size, training.micro_batches)
+    losses, expected = undisturbed(training.size, training.micro_batches, training.strategy)
     assert training.losses.keys() == losses.keys()
     for update, of_update in losses.items():
         assert training.losses[update] == pytest.approx(of_update, abs=1e-6)
@@ -131,13 +153,25 @@ PLANS: dict[str, dict[int, int]] = {
 """Which worker of four dies with the gradient of which update, before it is exchanged."""
 
 
-@pytest.mark.covering(("plan", "micro_batches"), product(PLANS, [1, 3]))
-def test_losses_are_those_of_a_run_without_a_death(plan: str, micro_batches: int) -> None:
-    check(Training(size=4, micro_batches=micro_batches, dies=lambda rank, update: PLANS[plan].get(rank) == update))
+@pytest.mark.covering(("plan", "micro_batches", "strategy"), product(PLANS, [1, 3], OF_STRATEGY))
+def test_losses_are_those_of_a_run_without_a_death(plan: str, micro_batches: int, strategy: str) -> None:
+    of = {"size": 4, "micro_batches": micro_batches, "strategy": strategy}
+    check(Training(**of, dies=lambda rank, update: PLANS[plan].get(rank) == update))
 
 
-def test_only_the_micro_batches_of_the_dead_are_computed_again_in_its_step() -> None:
-    training = Training(size=4, micro_batches=3, dies=lambda rank, update: (rank, update) == (1, 1))
+def test_rounds_of_all_make_the_steps_of_all_reduce() -> None:
+    """Without a death; the mean is clipped to the same norm."""
+    (of_sums, x), (of_rounds, y) = undisturbed(4, 3), undisturbed(4, 3, "quorum")
+    assert of_rounds.keys() == of_sums.keys()
+    for update, losses in of_sums.items():
+        assert of_rounds[update] == pytest.approx(losses, abs=1e-5)
+    torch.testing.assert_close(x, y, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
+def test_only_the_micro_batches_of_the_dead_are_computed_again_in_its_step(strategy: str) -> None:
+    dies = lambda rank, update: (rank, update) == (1, 1)  # noqa: E731
+    training = Training(size=4, micro_batches=3, strategy=strategy, dies=dies)
     training.parameters()
     of_step = [examples for own in training.computed.values() for update, examples in own if update == 1]
     again = sorted(examples for examples in set(of_step) if of_step.count(examples) > 1)
@@ -146,23 +180,38 @@ def test_only_the_micro_batches_of_the_dead_are_computed_again_in_its_step() -> 
     assert counts == [4, 4, 4]
 
 
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
 @pytest.mark.seeds(4, 40)
-def test_random_deaths_and_joins(seed: int) -> None:
+def test_random_deaths_and_joins(seed: int, strategy: str) -> None:
     draw = random.Random(seed)
     size, micro_batches = draw.choice([2, 3, 4, 5]), draw.choice([1, 1, 2, 3])
     victims = draw.sample(range(size), draw.choice([1, 1, 2, size - 1]) if size > 2 else 1)
     deaths = {rank: draw.randint(1, draw.choice([8, 40, 110])) for rank in victims}
     joins = {size + place: draw.uniform(0.0, 0.15) for place in range(len(deaths))} if draw.random() < 0.5 else {}
-    chosen: dict[str, Any] = {"seed": seed, "evaluates": draw.random() < 0.5}
+    chosen: dict[str, Any] = {"seed": seed, "evaluates": draw.random() < 0.5, "strategy": strategy}
     check(Training(size=size, micro_batches=micro_batches, deaths=deaths, joins=joins, **chosen))
 
 
-def test_a_newcomer_gets_the_share_back() -> None:
-    training = Training(size=3, dies=lambda rank, update: (rank, update) == (1, 2), joins={3: 0.05})
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
+def test_a_newcomer_gets_the_share_back(strategy: str) -> None:
+    dies = lambda rank, update: (rank, update) == (1, 2)  # noqa: E731
+    training = Training(size=3, strategy=strategy, dies=dies, joins={3: 0.05})
     check(training)
     last = max(training.losses)
     assert [update for update, _ in training.computed[3]].count(last) == 1
     assert all([update for update, _ in training.computed[rank]].count(last) == 1 for rank in (0, 2))
+
+
+@pytest.mark.parametrize("strategy", OF_STRATEGY)
+def test_a_resumed_run_makes_the_steps_of_an_unbroken_one(strategy: str, tmp_path: Path) -> None:
+    """Also where a worker had died before the checkpoint, and those of the start are there again."""
+    of: dict[str, Any] = {"size": 3, "micro_batches": 2, "strategy": strategy, "root": tmp_path, "meets": False}
+    Training(**of, saves=4, dies=lambda rank, update: (rank, update) == (1, 2)).parameters()
+    resumed, (losses, parameters) = Training(**of), undisturbed(3, 2, strategy)
+    torch.testing.assert_close(resumed.parameters(), parameters, atol=1e-6, rtol=0)
+    assert min(resumed.losses) == 4 and max(resumed.losses) == max(losses)
+    for update, of_update in resumed.losses.items():
+        assert of_update == pytest.approx(losses[update], abs=1e-6)
 
 
 def wrong(kind: str, world: quorate.World) -> None:

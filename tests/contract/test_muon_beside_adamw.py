@@ -25,10 +25,9 @@ REFUSING = {
 """The sentences of those that refuse Muon."""
 BY_ARRIVAL = frozenset(name for name in NAMES if strategies.get(name).meets in ("asks", "servers", "nobody")) | {
     "async-local-sgd", "backup-workers", "bounded-staleness", "eager-majority", "eager-solo", "fed-buff",
-    "relay", "streaming-diloco", "sync-backup",
+    "relay", "sync-backup",
 }  # fmt: skip
-"""Those under which a step depends on who comes first, which is another worker after a pause, or on a mean under way,
-which is in no checkpoint."""
+"""Those under which a step depends on who comes first, which is another worker after a pause."""
 
 
 def settings(name: str) -> dict[str, Any]:

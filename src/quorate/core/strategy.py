@@ -215,9 +215,6 @@ class Strategy(ABC):
     _sparse_gradients: ClassVar[Literal["rows", "changes", "refused"] | None] = None
     """See `sparse_gradients_of`; None: it follows from the others."""
 
-    _keeps_batch: ClassVar[bool] = False
-    """Whether `batch="kept"` is possible, as each step is the plain mean of the gradients of all workers."""
-
     reduction: ClassVar[Mapping[str, object]] = {}
     """The default of `compress`, and of the settings beside it, by name."""
 
@@ -225,7 +222,7 @@ class Strategy(ABC):
     """Whether all workers stop when one dies, or the others continue without it."""
     batch: Literal["shrunk", "kept"] = "shrunk"
     """The batch of a step after a death, if the others continue. "shrunk": that of the workers that live. "kept": that
-    of the start, as they compute the micro-batches of the dead worker as well (all-reduce only)."""
+    of the start, as they compute the micro-batches of the dead worker as well (all-reduce, and quorums of all)."""
     on_error: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one worker's script raises an error, or the others continue as after a death. The
     run fails in both cases."""
@@ -238,6 +235,11 @@ class Strategy(ABC):
     @property
     def _meets_in_means(self) -> bool:
         return self.meets == "all" and self.replicas == "meet"
+
+    @property
+    def _keeps_batch(self) -> bool:
+        """Whether `batch="kept"` is possible, as each step is the plain mean of the gradients of all workers."""
+        return False
 
     @property
     def waits(self) -> bool:

@@ -168,11 +168,16 @@ class KeptShare(StaticShare):
 
     def batch(self, order: Tensor, batch_size: int, number: int) -> list[int]:
         """Return the examples of one batch."""
-        batch, part = divmod(number, self.size)
+        batch, part = divmod(self.of_all(number), self.size)
         end = min((batch + 1) * batch_size, self.length(len(order)))
         places = (part + self.size * torch.arange(batch * batch_size, end)) % max(1, len(order))
         indices: list[int] = order[places].tolist()
         return indices
+
+    def of_all(self, number: int) -> int:
+        """Return the number of a batch among those of all parts of the epoch."""
+        batch, worker = divmod(number, self.division.workers)
+        return batch * self.size + self.division.parts[worker]
 
 
 @dataclass(frozen=True, kw_only=True)

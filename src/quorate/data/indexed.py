@@ -189,7 +189,6 @@ class IndexedLoader(Loader):
         if isinstance(self.share, KeptShare) and is_training(self._place):
             divided = self._batches.latest = DividedIteration(self.share, *of_pass)
             yield from self._given(self._divided(divided), divided)
-            divided.division.leave()
             return
         this = self._batches.latest = Iteration(self.share, *of_pass)
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
@@ -335,16 +334,20 @@ class DividedIteration(Iteration):
 
     @property
     def begins_step(self) -> bool:
-        return self.division.taken == 0
+        return not self.division.is_inside
 
     def batch_begins(self) -> None:
         """Seed the generators of torch, numpy and Python by the next batch, so that it draws alike on each worker."""
         self.division.check_next()
         if self.division.next is not None:
-            seed = zlib.crc32(f"{self._share.seed} {self.epoch} {self.division.next}".encode())
+            number = self._divided_share.of_all(self.division.next)
+            seed = zlib.crc32(f"{self._share.seed} {self.epoch} {number}".encode())
             torch.manual_seed(seed)
             np.random.seed(seed)
             random.seed(seed)
+
+    def leave(self) -> None:
+        self.division.leave()
 
     @property
     def began(self) -> Begun:

@@ -59,6 +59,9 @@ class Pass(ABC):
     def batch_begins(self) -> None:  # noqa: B027  (most passes do nothing)
         """Prepare for the next batch, which is trained on and is fetched now."""
 
+    def leave(self) -> None:  # noqa: B027
+        """Note that the pass has ended, or that the script's loop over it has."""
+
     @property
     def client_round(self) -> ClientRound | None:
         """The round of clients that this pass is; None where it is none."""
@@ -214,6 +217,7 @@ class Loader(ABC):
                 if self.share.kind == DYNAMIC:
                     taken.dealt = self._dealt(this)
             yield batch
+        this.leave()
         if rests and trains:
             for rest in tuple(context.rests):
                 rest()

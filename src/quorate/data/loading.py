@@ -214,7 +214,8 @@ def loader(
         if value is not None:
             raise ConfigurationError(f"{name}= is for streams, and {type(dataset).__name__} has a length and an index")
     shuffle = True if shuffle is None else shuffle
-    usual = DYNAMIC if shuffle and context.nobody_waits and context.needs_equal_shares is None else STATIC
+    deals_out = context.nobody_waits and context.needs_equal_shares is None and context.division is None
+    usual = DYNAMIC if shuffle and deals_out else STATIC
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
     split = clients_from(partition, clients, dataset, labels, place, share=share, files=ends is not None)
     if ends is not None and share is not None:
@@ -251,7 +252,7 @@ def loader(
     if order.has_batches and batch == "auto":
         raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
     grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
-    rests = own_share.kind in (DYNAMIC, BY_ROUND)
+    rests = own_share.kind in (DYNAMIC, BY_ROUND) or (own_share.kind == KEPT and context.nobody_waits)
     batches = IndexedLoader(
         cast("Dataset[Any]", dataset),
         batch_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorate.core.means import Mean
-from quorate.core.vectors import in_layout
+from quorate.core.vectors import Layout, in_layout, layout_on_cpu
 from quorate.quorums.round_watch import RoundWatch
 from quorate.rounds.fragments import Fragments
 from quorate.rounds.log import Round
@@ -33,3 +33,8 @@ def mean_of_fragments(
         ages={rank: pairs[0][0] // len(fragments.layouts) for rank, pairs in round.contributors.items() if pairs},
         fragments={number: in_layout(x, fragments.layouts[number]) for number, x in enumerate(parts, first)},
     )
+
+
+def on_cpu(fragments: Sequence[Layout]) -> Fragments:
+    """Return `fragments` laid out on the CPU, where rounds are formed."""
+    return Fragments(tuple(layout_on_cpu(layout) for layout in fragments))

@@ -147,3 +147,8 @@ class GradientViews(StepObserver):
             hook.remove()
         self._hooks, self._vector, self._has_stepped = [], None, False
         self.due = NEVER
+
+
+def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
+    """Return each of `grads` times `factor`; None stays None."""
+    return [None if x is None else x * factor for x in grads]

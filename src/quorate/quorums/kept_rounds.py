@@ -7,6 +7,7 @@ old worker go to one new worker, in turn, and count as contributions of the new 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,9 @@ def restore(
             "sparse= of their layers; build these as they were when it was saved"
         )
     olds_of_entries = [(entry, old.get("places", _PLACES)) for old in taken for entry in old["entries"]]
+    progress = first.get("progress", float(first["best_step"]))
+    if rounds.agreed.batch:  # a step whose batch is kept begins again, whatever rounds have of it
+        olds_of_entries, progress = [], float(math.floor(progress + 1e-6))
     entries = [_entry(entry, vectors, workers, size, places) for entry, places in olds_of_entries]
     for entry, (old_entry, _) in zip(entries, olds_of_entries, strict=True):
         entry.vector = times(size / divisor, entry.vector)
@@ -102,7 +106,7 @@ def restore(
             number=first["number"],
             best_step=first["best_step"],
             best_options=first["best_options"],
-            progress=first.get("progress", float(first["best_step"])),
+            progress=progress,
             step=own["step"],
             options=own["options"],
             ledger=ledger,
@@ -117,7 +121,7 @@ def restore(
     if "own_options" in first:
         replica.options.go_on(first["own_options"])
     count = sum(entry["count"] for old in olds for entry in old["entries"])
-    if past == size or not count:
+    if past == size or not count or rounds.agreed.batch:
         return []
     return [f"{count} gradients that were pending are assigned again, none is lost"]
 

@@ -39,9 +39,10 @@ from quorate.core.vectors import (
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
-from quorate.quorums.fragment_means import mean_of_fragments
-from quorate.quorums.gradient_views import GradientViews, may_be_views
+from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
+from quorate.quorums.gradient_views import GradientViews, may_be_views, scaled
 from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
+from quorate.quorums.kept_step import KeptStep, adopt_kept_step, place_of, whole_step, with_kept_step
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.rows_in_rounds import RowsInRounds
@@ -75,7 +76,7 @@ class Copies(Protocol):
     def adopt(self, about: dict[str, Any], tensors: Sequence[Tensor]) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class InRounds:
     """Functions of the worker that its rounds call."""
 
@@ -88,6 +89,8 @@ class InRounds:
     apply: Callable[[Mean], None]
     """Applies the mean of a round that was formed while the worker did not step."""
     copies: Copies
+    kept: KeptStep | None = None
+    """The step whose batch is kept, whoever dies; None: each round is a step."""
 
 
 class WorkerRounds:
@@ -132,12 +135,13 @@ class WorkerRounds:
         self._options, self._progress_at = OptionsByPlace(), dict[int, float]()
         self._whole = WholeReplica(replica_wire, copies)
         self._fragments = Fragments(tuple(fragments)) if fragments else None
-        arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self
-        self.rounds = rounds_of(*arguments, on_cpu(fragments) if fragments else None, watch, tape, coding, replica_wire)
+        cut = on_cpu(fragments) if fragments else None
+        arguments = wire.channel("rounds"), agreed, layout_on_cpu(replica.layout), self, cut
+        self.rounds = rounds_of(*arguments, watch, tape, coding, replica_wire)
         self.standing: Standing = self.rounds.standing
         self._rows = RowsInRounds(replica, wire, agreed, tolerance) if replica.sparse_tables else None
         self._votes = coding is not None and coding.votes
-        is_plain = not (measures or fragments or coding is not None or replica.momentum is not None)
+        is_plain = not (measures or fragments or coding is not None or replica.momentum is not None or agreed.batch)
         is_plain = is_plain and agreed.combine is None and agreed.pieces == 1 and not agreed.learners
         self._divisor = 1 if is_plain and wire.size.bit_count() == 1 else wire.size
         """The divisor of contributions before they are added: 1 where the mean's division changes no other digit."""
@@ -180,7 +184,8 @@ class WorkerRounds:
             own = self._replica.options.to_give()
             options, place = self._options.of(own, self._worker.step(), progress, self._replica.options.moved)
             self.watch.flush_records()
-            about: dict[str, Any] = {"weight": share, "step": place, "options": options, "waits": waits}
+            about: dict[str, Any] = {"weight": share, "options": options, "waits": waits}
+            about["step"] = place_of(self._worker.kept, place)
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
@@ -372,16 +377,16 @@ class WorkerRounds:
             self._release_mean()
 
     def _mean_of(self, round: Round) -> Mean | None:
-        wire, self.contributors = self._wire, len(round.contributors)
+        self.contributors = len(round.contributors)
         self.watch.note_round(round)
-        if round.sum is None or round.weight <= 0:
+        if (round := whole_step(self._worker.kept, round)).sum is None or round.weight <= 0:
             return None  # no worker applies it
         if self._fragments is not None:
             return mean_of_fragments(round, self._fragments, self._wire.rank, self.watch, self._agreed.learners)
         if self.watch.leaves_out(round, round.sum, is_scaled=self._replica.is_scaled):
             return None
         momentum, options = self._replica.momentum, round.options
-        world = round.alive if self._counts_ended else round.live
+        world = self._agreed.batch or (round.alive if self._counts_ended else round.live)
         is_of_all = self.waits_for_all and self._worker.is_counted()
         divisor = world if self._agreed.divide_by == "world" and not is_of_all else round.weight
         if momentum is not None:
@@ -399,7 +404,7 @@ class WorkerRounds:
             factor *= self._clip_norm / (norm + 1e-6)
         if self._rows is not None:
             self._rows.write(factor)
-        own_count = sum(count for _, count in round.contributors.get(wire.rank, ()))
+        own_count = sum(count for _, count in round.contributors.get(self._wire.rank, ()))
         self._learn_delay(round)
         smoothing = 1.0 if momentum is None else momentum.smoothing
         self.watch.measure_noise(round, round.sum, smoothing)
@@ -474,10 +479,12 @@ class WorkerRounds:
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)
+        header, tensors = with_kept_step(self._worker.kept, header, tensors)
         return {**header, "rows": self.watch.rows.held}, tensors
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
+        adopt_kept_step(self._worker.kept, header, tensors, self.rounds.blank)
         self.watch.rows.jumped(header["rows"])
 
 
@@ -488,13 +495,3 @@ def _are_on_device(x: Sequence[Tensor]) -> bool:
 def present(grads: Sequence[Tensor | None]) -> list[Tensor]:
     """Return `grads` without None."""
     return [x for x in grads if x is not None]
-
-
-def scaled(grads: Sequence[Tensor | None], factor: float) -> list[Tensor | None]:
-    """Return each of `grads` times `factor`; None stays None."""
-    return [None if x is None else x * factor for x in grads]
-
-
-def on_cpu(fragments: Sequence[Layout]) -> Fragments:
-    """Return `fragments` laid out on the CPU, where rounds are formed."""
-    return Fragments(tuple(layout_on_cpu(layout) for layout in fragments))

@@ -214,13 +214,20 @@ class Calls:
         return worker.activity != "ended" and is_heard
 
     def missing_at(self, now: float, *, is_pause: bool) -> list[int]:
-        """Return, for learners of several workers, the workers that have died or been silent for too long."""
+        """Return, for learners of several workers, the workers that have died or been silent for too long; where the
+        batch is kept, those that will not step."""
+        if self.agreed.batch:
+            stepping = {rank for rank in self.members.alive if is_pause or self._will_step(self.workers[rank])}
+            return [rank for rank in self.agreed.ranks if rank not in stepping]
         missing = list[int]()
         for rank, worker in enumerate(self.workers[: len(self.agreed.learners)]):
             is_counted = is_pause or worker.activity == "ended" or self._trains(worker, now)
             if rank not in self.members or not is_counted:
                 missing.append(rank)
         return missing
+
+    def _will_step(self, worker: Stepper) -> bool:
+        return worker.is_present and worker.activity in ("stepping", "settling")
 
     def may_start(self) -> bool:
         """Return whether a round starts now."""

@@ -111,16 +111,21 @@ def round_of(
     contributors = {rank: sent.stalenesses for rank, sent in contributions.items() if sent.stalenesses}
     inside, counted = len(calls.inside), 0 if gathering.is_pause else calls.counted_at(now)
     live = inside if gathering.is_pause else max(1, counted, len(contributors))
+    weight = sum([sent.weight for sent in contributions.values()])
+    if calls.agreed.batch:  # others compute again what is lost
+        steps = weight / calls.agreed.batch
+    else:
+        steps = sum([sent.used_up for sent in contributions.values()]) / max(1, inside)
     return Round(
         number=gathering.number,
         term=term,
         sum=result.vector,
-        weight=sum([sent.weight for sent in contributions.values()]),
+        weight=weight,
         live=live,
         alive=live if gathering.is_pause else max(live, counted + calls.ended),
         options=best_options,
         step=best_step,
-        progress=log.progress + sum([sent.used_up for sent in contributions.values()]) / max(1, inside),
+        progress=log.progress + steps,
         contributors=contributors,
         is_pause=gathering.is_pause,
         saves=saves,
@@ -134,7 +139,7 @@ def round_of(
         voters=voters,
         hosts=[] if result.vector is None else hosts,
         excluded=[list(exclusion) for exclusion in result.excluded],
-        missing=calls.missing_at(now, is_pause=gathering.is_pause),
+        missing=[rank for rank in calls.missing_at(now, is_pause=gathering.is_pause) if rank not in entering],
         **answered,
     )
 

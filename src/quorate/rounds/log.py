@@ -47,7 +47,8 @@ class Round:
     hosts: list[list[int]] = field(default_factory=list)
     """By host that has formed it, the contributors, in the order in which they were added."""
     voters: list[int] = field(default_factory=list)  # between hosts, voters on the round after this: see `votes`
-    missing: list[int] = field(default_factory=list)  # with learners of several workers: the dead and the silent
+    missing: list[int] = field(default_factory=list)
+    """With learners of several workers the dead and the silent; where the batch is kept, those that will not step."""
     excluded: list[list[Any]] = field(default_factory=list)
     """Ranks that an aggregation rule gave no weight, or hardly any, each with the reason."""
 

@@ -32,6 +32,8 @@ def rounds_of(
         return Rounds(wire, agreed, layout, replica, fragments, watching, coding, row)
     if row is not None:
         raise ConfigurationError("runs with a mesh of shards cannot be replayed")
+    if agreed.batch:
+        raise ConfigurationError('runs of rounds with batch="kept" cannot be replayed')
     if agreed.learners:
         raise ConfigurationError("learners of several workers cannot be replayed; this run has learners=")
     return ReplayedRounds(wire, agreed, layout, replica, fragments, watching, tape, coding)

@@ -53,6 +53,8 @@ class Agreed:
     window: float = 0.0  # the most seconds that a round waits for more workers than it needs: see `rounds.calls`
     tolerates_death: bool = False  # whether the others continue when a worker dies; else all end
     combine: Combine | None = None  # the aggregation of the vectors of a round; None: their sum
+    batch: int = 0
+    """The weight of a step, if its batch is kept whoever lives; 0: the number of live workers."""
     learners: tuple[int, ...] = ()
     """The learner of each worker, by rank; empty where each is one of its own. `wait_for` counts learners."""
 

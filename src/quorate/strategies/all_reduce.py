@@ -32,28 +32,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quorate.core.errors import ConfigurationError
-from quorate.core.strategy import Strategy, Worker
+from quorate.core.strategy import Worker
 from quorate.strategies import register
+from quorate.strategies.parts.micro_batches import MicroBatches
 
 
 @register("all-reduce")
 @dataclass(frozen=True, kw_only=True)
-class AllReduce(Strategy):
+class AllReduce(MicroBatches):
     """The gradients of all workers are averaged in every backward pass; equal to torch DDP."""
 
     compresses = "gradients"
     _sparse_gradients = "rows"
-    _keeps_batch = True
 
     on_death: Literal["stop", "continue"] = "stop"
     """Whether all workers stop when one dies, or the others continue. To continue, every step waits until each worker
     confirms that it has the sum. After a death each worker sends its full gradient to every other worker, after the
     backward pass."""
-
-    micro_batches: int = 1
-    """With batch="kept": the batches of the loader that each worker of the start computes in a step. `step()` updates
-    after the last one of this worker; after a death survivors compute more."""
 
     buffers: Literal["none", "mean", "rank0", "rank0-each-step"] = "rank0-each-step"
     """Buffers that forward passes change (codebooks, queues) are set to those of rank 0 in each step, as in DDP. At an
@@ -61,16 +56,9 @@ class AllReduce(Strategy):
     exchanged at an evaluation and at the end only.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        count: object = self.micro_batches
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigurationError(f"micro_batches is {count!r}; it must be a whole number of at least 1")
-        if count > 1 and self.batch != "kept":
-            raise ConfigurationError(
-                'micro_batches is for batch="kept"; otherwise use optimizer.accumulate() for all batches of a step but '
-                "the last"
-            )
+    @property
+    def _keeps_batch(self) -> bool:
+        return True
 
     @property
     def acts_on_pieces(self) -> bool:

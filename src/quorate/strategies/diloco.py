@@ -29,8 +29,8 @@ Honesty:
 - slow worker: goes on; everyone waits for it at every mean, unless `sync_every` is a time
 - corrupt gradient: untested; it corrupts one replica, and through it the next outer step
 - resize: goes on; from the mean of the old replicas, with the outer optimizer's state
-- resume: goes on; every worker with its own replica, and the outer optimizer's state. A mean that was under way is
-  discarded, and its content counts in the fragment's next mean
+- resume: goes on; every worker with its own replica, and the outer optimizer's state. A mean that was under way begins
+  again, with the same bits; after a resize, and with error feedback, its content counts in the fragment's next mean
 
 Paper: Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023, Algorithm 1 (H =
 500, outer rate 0.7, outer momentum 0.9). Fragments, overlap and merging: Douillard et al., "Streaming DiLoCo with
@@ -51,6 +51,7 @@ from quorate.strategies.parts.local_steps import LocalStepSettings, begins_local
 from quorate.strategies.parts.outer_steps import (
     OuterState,
     OuterStepSettings,
+    begin_means_again,
     outer_state,
     outer_step,
     stream,
@@ -128,3 +129,5 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
+        if at is None and not worker.state.under_way:
+            begin_means_again(worker)

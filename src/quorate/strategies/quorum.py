@@ -21,8 +21,8 @@ which parameter servers with bounded staleness promise). A worker that was too l
 on parameters without its gradient. With `wait_for="all"` that does not happen.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas; gradients it had not
-  sent are lost; with `on_death="stop"` all stop
+- worker death: goes on; within a second the others form rounds without it, with equal replicas. Gradients it had not
+  sent are lost, or computed by others (`batch="kept"`); with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count, within `max_staleness`
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
@@ -47,12 +47,13 @@ from typing import Literal
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Worker
 from quorate.strategies import register
+from quorate.strategies.parts.micro_batches import MicroBatches
 from quorate.strategies.parts.round_settings import RoundSettings
 
 
 @register("quorum")
 @dataclass(frozen=True, kw_only=True)
-class Quorum(RoundSettings):
+class Quorum(RoundSettings, MicroBatches):
     """A step is taken when enough workers have a gradient; late gradients are added to a later step."""
 
     meets = "rounds"
@@ -100,6 +101,10 @@ class Quorum(RoundSettings):
             raise ConfigurationError(
                 'correct="delay" and momentum="worker" both correct the delay of gradients; leave one of them out'
             )
+
+    @property
+    def _keeps_batch(self) -> bool:
+        return self.wait_for == "all" and not self.overlap and self.momentum != "worker"
 
     @property
     def acts_on_pieces(self) -> bool:

@@ -102,7 +102,7 @@ def begin_rounds(
             looking.digests,
             looking.finite,
             changes=None if looking.digests is None else looking.changes,
-            noise=looking.noise if is_measured else None,
+            noise=looking.noise if is_measured and not agreed.batch else None,
             has_window=agreed.window > 0,
             tolerates_death=agreed.tolerates_death,
             exclusions=None if agreed.combine is None else ExclusionWatch(timer, looking.losses),

@@ -282,7 +282,12 @@ RULES = (
          "under another optimizer's strategy workers compute the same batches, too; {label} is for one optimizer"),
     Rule("batch", lambda c, s, r: s.batch == "kept" and not s._keeps_batch,
          'batch="kept" cannot be combined with {label}: it needs steps that wait for the gradients of all workers; use '
-         'all-reduce, or leave batch="shrunk"'),
+         'all-reduce, or quorum with wait_for="all", without overlap and momentum="worker"'),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.axes and c.axes.replicas == 1,
+         'batch="kept" is for replicas that go on without another one, and there is a single one; give the mesh more '
+         "replicas, or leave batch out"),
+    Rule("batch", lambda c, s, r: s.batch == "kept" and c.axes and c.axes.stages * c.axes.tensor > 1,
+         'batch="kept" divides a step among replicas in shards; leave out stages and the tensor axis'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and (not r.forms_means or r.settings.attack),
          'batch="kept" adds up plain gradients, again after a death; leave out {compress}, {reduce} and attacks'),
     Rule("batch", lambda c, s, r: s.batch == "kept" and r.settings.on_anomaly != "ignore",
@@ -301,6 +306,9 @@ RULES = (
          'batch="kept" divides the batches of quorate.loader; call quorate.distribute first, and then quorate.loader'),
     Rule("batch", lambda c, s, r: (s.batch == "kept" and c.optimizers_before) or c.others_keep,
          'batch="kept" is for one distributed optimizer; put all parameters into one, in groups'),
+    Rule("batch", lambda c, s, r: getattr(s, "shrunk_rate", "kept") == "scaled" and not s._keeps_batch,
+         'shrunk_rate="scaled" cannot be combined with {label} and these settings: it is for steps of all workers that '
+         'live. Use all-reduce, or quorum with wait_for="all", without overlap and momentum="worker"'),
     Rule("offload", lambda c, s, r: c.offloads and c.is_baseline,
          "offload= cannot be combined with a baseline, which makes its own steps; leave it None"),
     Rule("offload", lambda c, s, r: c.offloads and (c.needs_closure or c.is_a("torch.optim.lbfgs.LBFGS")),

@@ -40,6 +40,7 @@ from quorate.replica.replica import sparse_tables_in, trained_in_order
 from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
+from quorate.sharding.mesh import Coordinates
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
 from quorate.train.alone import (
@@ -312,9 +313,7 @@ def distribute(
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             if chosen.batch == "kept":
-                each = getattr(chosen, "micro_batches", 1)
-                division = data_context(place).division = StepDivision(place.wire.rank, place.wire.size, each)
-                data_context(place).meetings.append(division.check_meeting)
+                divide_steps(place, getattr(chosen, "micro_batches", 1), None if spread is None else spread.coordinates)
             loop = Loop(optimizer, plain, model, chosen, place, channel, named)
             measure_gains(optimizer, loop.worker, watching)
             deal_out(combination.redundancy, place, lambda: loop.worker.version)
@@ -344,6 +343,8 @@ def distribute(
             rests_with_loaders(place)
         else:
             data_context(place).nobody_waits = True
+        if chosen.batch == "kept":
+            rests_with_loaders(place)
     if override.label is None:
         note_used(place.wire.board, "strategy")
     override.label = override.label or label
@@ -417,6 +418,18 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostSte
     memory = HostMemory(how.folder, is_pinned=is_pinned)
     chosen = {"delays": how.delays, "corrects": how.corrects, "crosses": not rests}
     return HostStep(optimizer, plain, how.boundary, memory, **chosen)
+
+
+def divide_steps(place: Place, each: int, coordinates: Coordinates | None) -> None:
+    """Divide the steps of all workers, or of all replicas, so that their batch is kept after a death."""
+    data, of = data_context(place), (place.wire.rank, place.wire.size, each)
+    if coordinates is None:
+        data.division = StepDivision(*of)
+    else:
+        replicas = coordinates.across.size
+        parts = [ranks[coordinates.in_replica] for ranks in coordinates.workers[:replicas]]
+        data.division = StepDivision(coordinates.across.rank, replicas, each, parts)
+    data.meetings.append(data.division.check_meeting)
 
 
 def deal_out(redundancy: Redundancy, place: Place, round_now: Callable[[], int]) -> None:

@@ -10,6 +10,7 @@ Cost: the sums of a death. Gradients are put aside by reference.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from torch import Tensor
@@ -20,8 +21,13 @@ from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.means import MeansOfAll
 from quorate.replica.replica import Replica
 
+NO_PASS = (
+    'batch="kept" needs one backward pass for each batch of quorate.loader, over a dataset with a length: '
+    "add up the losses of a batch, and iterate over the loader"
+)
 
-class KeptBatch:
+
+class MicroBatches(ABC):
     """The micro-batches of one worker in the current step. It takes the place of `train.step_weight.StepWeight`."""
 
     varies = True
@@ -31,17 +37,16 @@ class KeptBatch:
     def __init__(self, division: StepDivision, replica: Replica, means: Callable[[], MeansOfAll]) -> None:
         self.division, self._replica, self._means = division, replica, means
         self.is_complete = False
-        """Whether `.grad` is the mean of all micro-batches of a step, which is not made yet."""
+        """Whether all micro-batches of a step are in a sum."""
         self._has_updated = True
         self._aside: list[Tensor | None] | None = None
         self._seen = 0
         """How many micro-batches of this step have had their backward pass."""
-        self._holds_back = False
 
     @property
     def is_inside(self) -> bool:
         """Whether this worker has begun a step that not all workers have computed."""
-        return self.division.taken > 0
+        return self.division.is_inside
 
     @property
     def has_updated(self) -> bool:
@@ -56,7 +61,7 @@ class KeptBatch:
     @property
     def full(self) -> float:
         """The weight of a step of a worker while all live."""
-        return float(self.division.each)
+        return self.division.total / self.division.workers or float(self.division.each)
 
     def pass_begins(self) -> None:
         """Begin a backward pass: `.grad` is the sum of this step's micro-batches before it."""
@@ -64,25 +69,70 @@ class KeptBatch:
         for p, before in zip(self._replica.all_trained, aside or (), strict=False):
             if before is not None:
                 p.grad = before if p.grad is None else before + p.grad
-        self._holds_back = self.is_complete or self.division.next is not None
-        self._means().ready.paused += self._holds_back
 
+    @abstractmethod
     def pass_ended(self) -> bool:
         """End a backward pass; return whether this worker has computed all of its micro-batches.
 
         Raises `ConfigurationError` where a batch has two backward passes, or none of the loader was taken before.
         """
+
+    @abstractmethod
+    def agree(self, agree: Callable[[], None]) -> None:
+        """Form sums by `agree` until one has all micro-batches of the step, or this worker has to compute more."""
+
+    @abstractmethod
+    def steps(self, closure: object) -> bool:
+        """Return whether `optimizer.step(closure)` makes an update now, or agrees on one.
+
+        Raises `ConfigurationError` for a closure, and for scaled gradients.
+        """
+
+    def _check_call(self, closure: object) -> None:
+        if closure is not None:
+            raise ConfigurationError('batch="kept" agrees in backward passes; call step() without a closure')
+        if self._replica.is_scaled:
+            raise ConfigurationError(
+                'batch="kept" cannot be combined with a GradScaler, whose scale changes with each batch of a worker; '
+                "train in bfloat16, which needs none"
+            )
+
+    def _note_pass(self) -> None:
+        if self.division.taken == self._seen:
+            raise ConfigurationError(NO_PASS)
+        self._seen = self.division.taken
+
+    def _put_aside(self) -> None:
+        if self.is_complete or not self.division.taken:
+            return
+        self._aside = [p.grad for p in self._replica.all_trained]
+        self._drop()
+
+    def _drop(self) -> None:
+        for p in self._replica.all_trained:
+            p.grad = None
+
+
+class KeptBatch(MicroBatches):
+    """The micro-batches of steps that are means of all workers, which backward passes form.
+
+    `is_complete` means that `.grad` is the mean of all micro-batches of a step, which is not made yet.
+    """
+
+    _holds_back = False
+
+    def pass_begins(self) -> None:
+        super().pass_begins()
+        self._holds_back = self.is_complete or self.division.next is not None
+        self._means().ready.paused += self._holds_back
+
+    def pass_ended(self) -> bool:
         ready = self._means().ready
         ready.paused -= self._holds_back
         if not ready.fired:
             self._put_aside()
             return False
-        if self.division.taken == self._seen:
-            raise ConfigurationError(
-                'batch="kept" needs one backward pass for each batch of quorate.loader, over a dataset with a length: '
-                "add up the losses of a batch, and iterate over the loader"
-            )
-        self._seen = self.division.taken
+        self._note_pass()
         if self.division.next is None:
             return True
         ready.put_off()
@@ -90,7 +140,6 @@ class KeptBatch:
         return False
 
     def agree(self, agree: Callable[[], None]) -> None:
-        """Form sums by `agree` until one has all micro-batches of the step, or this worker has to compute more."""
         while True:
             self._means().ready.touched = [p.grad is not None for p in self._replica.trained]
             agree()
@@ -120,23 +169,6 @@ class KeptBatch:
         return self.is_complete
 
     def steps(self, closure: object) -> bool:
-        """Return whether `optimizer.step(closure)` makes an update now.
-
-        Raises `ConfigurationError` for a closure, and for scaled gradients.
-        """
-        if closure is not None:
-            raise ConfigurationError('batch="kept" agrees in backward passes; call step() without a closure')
-        if self._replica.is_scaled:
-            raise ConfigurationError(
-                'batch="kept" cannot be combined with a GradScaler, whose scale changes with each batch of a worker; '
-                "train in bfloat16, which needs none"
-            )
+        self._check_call(closure)
         self._has_updated, self.is_complete = self.is_complete, False
         return self._has_updated
-
-    def _put_aside(self) -> None:
-        if self.is_complete or not self.is_inside:
-            return
-        self._aside = [p.grad for p in self._replica.all_trained]
-        for p in self._replica.all_trained:
-            p.grad = None

@@ -50,6 +50,7 @@ from quorate.train.counted_steps import (
 )
 from quorate.train.in_common import common_of
 from quorate.train.joining import admit, begin, connect, enter
+from quorate.train.kept_in_rounds import KeptInRounds
 from quorate.train.leaving import leaving_of
 from quorate.train.loss_counts import LossCounts
 from quorate.train.methods_beside import check_arguments, check_switched
@@ -130,6 +131,8 @@ class Loop(StepObserver):
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
         data_context(place).boundaries.append(self._admit)
+        if isinstance(self.worker.kept, KeptInRounds):
+            self.worker.kept.takes_part_by(self.run_step)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
         self.worker.timer.set_out_again()
@@ -473,7 +476,11 @@ class Loop(StepObserver):
 
 def with_hooks(worker: StrategyWorker) -> None:
     """Make a step of the strategy; where servers make the updates, hooks of the optimizer see it instead."""
-    if worker.is_served:
+    if isinstance(worker.kept, KeptInRounds):
+        worker.kept.agree(lambda: worker.strategy.step(worker))
+        if not worker.kept.is_step:
+            worker.step, worker.begun = worker.step - 1, worker.begun - 1
+    elif worker.is_served:
         seen_as_a_step(worker.replica.optimizer, lambda: worker.strategy.step(worker))
     else:
         worker.strategy.step(worker)

@@ -21,7 +21,7 @@ from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.data.growth import growth
 from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
-from quorate.means.fault_tolerant_sum import SumsOfWorker
+from quorate.means.fault_tolerant_sum import FaultTolerantSum, SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
 from quorate.means.headers import Announced
 from quorate.means.means import MeansOfAll, Watches
@@ -49,14 +49,17 @@ from quorate.replica.worker_momentum import MomentumChoice
 from quorate.servers.own import OwnServers
 from quorate.servers.servers import OnServers, ServedParameters
 from quorate.strategies.parts.gossip import PushSum
+from quorate.strategies.parts.outer_steps import forget_means
 from quorate.train.begin_rounds import Onlookers, begin_rounds
 from quorate.train.edits_at_pauses import EditsAtPauses
-from quorate.train.kept_batch import KeptBatch
+from quorate.train.kept_batch import KeptBatch, MicroBatches
+from quorate.train.kept_in_rounds import KeptInRounds
 from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of, tensors_of
 from quorate.train.schedules import Schedules
+from quorate.train.shrunk_rate import ShrunkRate
 from quorate.train.step_weight import StepWeight
 from quorate.train.survivors import synchronize
 from quorate.train.watched import Watched
@@ -88,8 +91,9 @@ class StrategyWorker:
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
         division = data_context(place).division
-        self.kept = None if division is None else KeptBatch(division, replica, lambda: self.means)
-        self.step_weight: StepWeight | LossCounts | KeptBatch = self.kept or StepWeight(place, name, watched.weight)
+        kept: type[MicroBatches] = KeptInRounds if strategy.meets == "rounds" else KeptBatch
+        self.kept = None if division is None else kept(division, replica, lambda: self.means)
+        self.step_weight: StepWeight | LossCounts | MicroBatches = self.kept or StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
@@ -103,6 +107,8 @@ class StrategyWorker:
         self.losses = Losses(wire if coordinates is None else place.wire, self.timer, lambda: self.version)
         is_exact = coordinates is None and watched.reduction.forms_means
         self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
+        is_scaled = getattr(strategy, "shrunk_rate", "kept") == "scaled"
+        self._shrunk = ShrunkRate(replica.optimizer, replica.plain, wire) if is_scaled else None
         self.changes = LocalChanges(
             replica,
             wire,
@@ -192,6 +198,8 @@ class StrategyWorker:
 
     def resumed(self, *, is_edited: bool) -> None:
         saved = self.parameters if is_edited else None
+        if self.reducer_state is not None:
+            forget_means(self.state)
         self.strategy.restored(self, None)
         if saved is not None:
             self.parameters = saved
@@ -265,7 +273,7 @@ class StrategyWorker:
 
     @gradient.setter
     def gradient(self, value: Flat) -> None:
-        if self.kept is None or self.kept.take_sum():
+        if not isinstance(self.kept, KeptBatch) or self.kept.take_sum():
             with self.timer.spending("decode"):
                 self.means.write_gradient(value)
 
@@ -336,6 +344,10 @@ class StrategyWorker:
             apply=partial(self.strategy.apply, self),
             copies=self.copies,
         )
+        if isinstance(self.kept, KeptInRounds):
+            asks.kept, self.kept.most = self.kept, self.wire.max_size
+            self.kept.progress = lambda: self.rounds.progress
+            settings |= {"late": "drop", "batch": self.size}
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction
         chosen: dict[str, Any] = {"clip_norm": clip_norm, "measures": measures, "momentum": momentum}
@@ -384,8 +396,9 @@ class StrategyWorker:
             return
         exchanged = self._servers if self._table_changes is None else self._table_changes
         changes = nullcontext() if exchanged is None else exchanged.stepping()
-        with self.timer.spending("update"), changes:
-            chosen: dict[str, Any] = {"options": options, "closure": self.closure, "is_seen": not self.is_served}
+        scaling = nullcontext(options) if self._shrunk is None else self._shrunk.scaled(options, self._workers_of_step)
+        with self.timer.spending("update"), changes, scaling as in_force:
+            chosen: dict[str, Any] = {"options": in_force, "closure": self.closure, "is_seen": not self.is_served}
             chosen["arguments"], chosen["momentum"] = self.arguments, momentum
             try:
                 self.loss = self.replica.update(gradient, at=at, **chosen)
@@ -394,6 +407,13 @@ class StrategyWorker:
                 if explained is None:
                     raise
                 raise explained from error
+
+    @property
+    def _workers_of_step(self) -> int:
+        if self._rounds is not None:
+            return self._rounds.contributors
+        reducer = self.means.reducer
+        return len(reducer.ranks) if isinstance(reducer, FaultTolerantSum) else self.size
 
     def _leaves_out_bad(self) -> bool:
         """Return whether this update is left out, as the mean of vectors before it was not finite."""

@@ -53,6 +53,32 @@ def test_each_batch_is_in_one_step_whoever_dies(data: st.DataObject, workers: in
     assert steps == [sorted(numbers) for numbers in expected]
 
 
+@given(st.data(), st.integers(1, 5), st.integers(1, 3), st.integers(1, 7))
+def test_sums_of_parts_have_each_batch_once(data: st.DataObject, workers: int, each: int, batches: int) -> None:
+    """Sums that are formed in turn; workers miss some, are left out, and come back."""
+    everyone = [StepDivision(rank, workers, each) for rank in range(workers)]
+    for division in everyone:
+        division.set_out(batches, 0)
+    newcomer = StepDivision(workers, workers, each)
+    newcomer.adopt(everyone[0].captured())
+    newcomer.set_out(batches, 0)
+    counted = list[int]()
+    for _ in range(200):
+        held, total = everyone[0].held, everyone[0].total
+        if not held:
+            break
+        ranks = data.draw(st.lists(st.integers(0, workers - 1), unique=True))
+        members = data.draw(st.lists(st.integers(0, workers - 1), min_size=1, unique=True))
+        counted += [number for rank in ranks for number in held.get(rank, ())]
+        ends = {division.added(ranks, members) for division in (*everyone, newcomer)}
+        assert len(ends) == 1 and len({str(division.captured()) for division in (*everyone, newcomer)}) == 1
+        if ends == {True}:
+            assert len(counted) == len(set(counted)) and len(counted[-total:]) == total
+            assert everyone[0].taken == 0 and not everyone[0].is_partial
+    if not everyone[0].held:
+        assert sorted(counted) == list(range(batches * workers))
+
+
 def test_only_missing_batches_are_divided_again_first_to_those_with_fewest() -> None:
     division = StepDivision(0, 4, 3)
     division.set_out(9, 0)

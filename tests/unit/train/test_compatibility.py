@@ -42,7 +42,18 @@ def of(name: str, **settings: Any) -> Any:
 KEPT: Choices = {"strategy": of("all-reduce", on_death="continue", batch="kept")}
 
 EXAMPLES: list[tuple[str, Choices, Choices]] = [
-    ("wait for the gradients", {"strategy": of("quorum", batch="kept")}, {"strategy": "quorum"}),
+    (
+        "wait for the gradients",
+        {"strategy": of("quorum", batch="kept")},
+        {"strategy": of("quorum", batch="kept", wait_for="all")},
+    ),
+    (
+        'shrunk_rate="scaled" cannot',
+        {"strategy": of("quorum", shrunk_rate="scaled")},
+        {"strategy": of("all-reduce", on_death="continue", shrunk_rate="scaled")},
+    ),
+    ("there is a single one", {**KEPT, "axes": Axes(replicas=1, shards=2)}, PIECES),
+    ("divides a step among replicas", {**KEPT, "axes": Axes(replicas=2, shards=1, stages=2)}, PIECES),
     ("adds up plain gradients", {**KEPT, "reduction": {"compress": "half"}}, {"reduction": {"reduce": "ring"}}),
     ("leave on_anomaly out", {**KEPT, "reduction": {"on_anomaly": "warn"}}, {"reduction": {}}),
     ("all micro-batches alike", {**KEPT, "weight": "examples"}, {"weight": "equal"}),

@@ -170,6 +170,9 @@ class OuterState(SynchronousPhase, WithPoint):
     """Steps, or examples, since the last mean of each fragment."""
     under_way: list[OuterUnderWay] = kept("drop", default_factory=list)
     """The oldest first."""
+    sent: dict[int, list[Any]] = kept("keyed", default_factory=dict)
+    """By number of the fragment, the step and the weight of each contribution that is under way, and the parameters
+    then. A checkpoint has no means under way; in a run of as many workers these begin again from here."""
     outer: OuterOptimizer = kept("drop")
     before: Flat | None = kept("same")
     """The point at which all workers began, or to which outer steps have led; None before the first local step."""
@@ -321,7 +324,26 @@ def stream(worker: Worker, settings: StreamingSettings) -> None:
     if state.is_due(worker, settings.period / settings.fragments):
         x, weight, left = state.give(worker, settings.period, moments=settings.momentum == "average")
         state.under_way.append(OuterUnderWay(state.newest, worker.step, left, worker.means.of(x, weight=weight)))
+        if settings.momentum != "average":
+            state.sent[state.newest] = [worker.step, weight, list(left.parts)]
     take_means(worker, settings, age=settings.overlap)
+
+
+def forget_means(state: Any) -> None:
+    """Begin no mean again, since a codec would feed back what it has left out of it a second time."""
+    if isinstance(state, OuterState):
+        state.sent.clear()
+
+
+def begin_means_again(worker: Worker) -> None:
+    """Begin the means that were under way when a checkpoint was made, with the same bits."""
+    state: OuterState = worker.state
+    for number, (step, weight, parts) in sorted(state.sent.items(), key=lambda entry: entry[1][0]):
+        x, point = worker.replica.read(only=state.fragments[number]), state.point_of(number)
+        left = Flat([part.to(there.device) for part, there in zip(parts, point.parts, strict=True)], point.layout)
+        for place, own, there in zip(x.segments(), left.parts, point.parts, strict=False):
+            place.copy_((there - own).view_as(place))
+        state.under_way.append(OuterUnderWay(number, step, left, worker.means.of(x, weight=weight)))
 
 
 def take_means(worker: Worker, settings: StreamingSettings, *, age: int = 0, at_pause: bool = False) -> None:
@@ -332,6 +354,7 @@ def take_means(worker: Worker, settings: StreamingSettings, *, age: int = 0, at_
     state: OuterState = worker.state
     while state.under_way and worker.step - state.under_way[0].step >= age:
         number, _, left, mean = state.under_way.pop(0)
+        state.sent.pop(number, None)
         outer_step(worker, settings, number, mean.wait(), left if at_pause else None)
 
 
