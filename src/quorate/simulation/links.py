@@ -1,6 +1,6 @@
 """The links between simulated workers: the seconds of messages and means. Pure.
 
-Notation: P workers, n bytes, latency L, bandwidth B. A message takes L + n / B. As a ring, a mean of all takes 2 (P -
+Notation: P workers, n bytes, latency L, bandwidth B. A worker with a port of its own is a host of its own. A message takes L + n / B. As a ring, a mean of all takes 2 (P -
 1) L + 2 (P - 1) / P n / B. By recursive halving and doubling (Rabenseifner) it takes 2 ceil(log2 P) L and the same for
 the bytes. Where workers share the ports of hosts, P is the number of hosts. Concurrent exchanges share the links, as in
 the virtual world: see `in_line`.
@@ -68,7 +68,7 @@ class Links:
     port for everything that it sends, and another for everything that it receives."""
     reduces: Literal["ring", "halving"] = "ring"
     per_host: int = 0
-    """Workers of each host, which share its port and are connected by memory; 0: hosts are not distinguished."""
+    """Workers of each host, which share its port and are connected by memory; 0: all are on one host, or in a mesh."""
     leader: float = 0.0
     """Seconds of work of the leader for each worker in a round."""
 
@@ -140,8 +140,8 @@ def links_from(text: str) -> Links:
         raise ConfigurationError(f'--network "{text}": "{unknown[0]}" is not known; write {_FORM}')
     if not bandwidth > 0:
         raise ConfigurationError(f'--network "{text}": the bandwidth must be above 0')
-    per_host, leader = numbers.get("per-host", "0"), numbers.get("leader", "0s")
-    if not per_host.isdecimal() or ("per-host" in numbers and ("mesh" in words or int(per_host) < 1)):
+    is_mesh, per_host, leader = "mesh" in words[2:], numbers.get("per-host", "1"), numbers.get("leader", "0s")
+    if not per_host.isdecimal() or ("per-host" in numbers and (is_mesh or int(per_host) < 1)):
         raise ConfigurationError(
             f'--network "{text}": per-host is a number of workers (at least 1), which share a port (no :mesh)'
         )
@@ -149,8 +149,8 @@ def links_from(text: str) -> Links:
         text=text,
         latency=latency,
         bandwidth=bandwidth,
-        is_mesh="mesh" in words[2:],
+        is_mesh=is_mesh,
         reduces="halving" if "halving" in words[2:] else "ring",
-        per_host=int(per_host),
+        per_host=0 if is_mesh else int(per_host),
         leader=seconds_from(leader, text),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
 import time
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from quorate.report.reading.run import RunRecords
     from quorate.simulation.checked import Held
 
-
-_LONG = 0.05
-"""Seconds that one worker's connection may be busy with one round before that is said."""
 
 _LAST = 0.1
 """The share of the steps whose loss is reported."""
@@ -138,17 +134,6 @@ def _cautions(plan: SimulationPlan) -> list[str]:
     if grid.like is not None and max(grid.workers) > grid.like.workers:
         cautions.append("workers beyond those recorded are taken to be like them, in blocks of as many")
     cautions += _of_codecs(grid)
-    leads = [cell for cell in grid.cells() if not cell.links.is_mesh and math.isfinite(cell.links.bandwidth)]
-    rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)]
-    if rounds:
-        worst = max(rounds, key=lambda cell: (cell.workers, -cell.links.bandwidth))
-        nbytes = 4.0 * (grid.parameters + worst.workers)
-        seconds = (worst.workers - 1) * nbytes / worst.links.bandwidth
-        if seconds > _LONG:
-            cautions.append(
-                f"rounds go through one worker: with {worst.workers:,} workers its connection is busy for "
-                f"{seconds_in_words(seconds)} to tell one result"
-            )
     return cautions
 
 
@@ -169,7 +154,7 @@ def _of_codecs(grid: Grid) -> list[str]:
     if idle:
         cautions.append(
             f"in rounds codes travel between hosts, and large contributions only: {listed(list(idle))} sends vectors "
-            "whole; say :per-host in --network"
+            "whole; leave :mesh out of --network"
         )
     return cautions
 
