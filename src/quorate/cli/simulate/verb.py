@@ -51,6 +51,9 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
         raise ConfigurationError(f"--picture {picture}: give a file name that ends in .svg, in a folder that exists")
+    place = None if options.map is None else Path(options.map)
+    if place is not None and (place.suffix not in (".png", ".svg") or not place.parent.is_dir()):
+        raise ConfigurationError(f"--map {place}: give a file name that ends in .png or .svg, in a folder that exists")
     sentence = f"would simulate {plan.in_words}; in {folder}"
     if previewed(context, options, lambda: json.dumps(plan.as_json, indent=2) if options.as_json else sentence):
         return 0
@@ -59,7 +62,12 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
         from quorate.cli.simulate.failing import tell_failing
 
         return tell_failing(plan, folder, picture, as_json=options.as_json)
+    for name in plan.left_out:
+        tell(f"quorate: left out: {name}, which exclude each other\n")
+    if place is not None:
+        from quorate.cli.simulate.sweep import tell_map
 
+        return tell_map(plan, _recorded(plan)[1], folder, place, as_json=options.as_json)
     return tell_simulated(plan, folder, picture, as_json=options.as_json)
 
 
