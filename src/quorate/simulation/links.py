@@ -71,6 +71,10 @@ class Links:
     """Workers of each host, which share its port and are connected by memory; 0: all are on one host, or in a mesh."""
     leader: float = 0.0
     """Seconds of work of the leader for each worker in a round."""
+    inside_latency: float = 0.0
+    """Latency between workers of a host that is one of several."""
+    inside_bandwidth: float = math.inf
+    """Bandwidth of a worker to others on such a host."""
 
     def ports(self, size: int) -> int:
         """Return the ports of `size` workers: one each, or one a host."""
@@ -78,13 +82,23 @@ class Links:
 
     def all_reduce(self, nbytes: int, size: int) -> Taken:
         """Return the seconds until all `size` workers have a sum of `nbytes`: between hosts, of the sums of each."""
+        inside = self._inside(nbytes, size)
         size = self.ports(size)
         if self.reduces == "ring" or size == 1:
             network = Network(latency=self.latency, bandwidth=self.bandwidth)
             demand = demand_of(network, "all_reduce", (nbytes,) * size)
-            return Taken(demand.latency, demand.nbytes / demand.bandwidth)
-        hops = 2 * math.ceil(math.log2(size))
-        return Taken(hops * self.latency, 2 * (size - 1) / size * nbytes / self.bandwidth)
+            between = Taken(demand.latency, demand.nbytes / demand.bandwidth)
+        else:
+            hops = 2 * math.ceil(math.log2(size))
+            between = Taken(hops * self.latency, 2 * (size - 1) / size * nbytes / self.bandwidth)
+        return Taken(between.latency + inside.latency, between.transmission + inside.transmission)
+
+    def _inside(self, nbytes: int, size: int) -> Taken:
+        """Return the seconds of a ring of the workers of each of several hosts."""
+        here = min(self.per_host, size)
+        if here < 2:
+            return Taken()
+        return Taken(2 * (here - 1) * self.inside_latency, 2 * (here - 1) / here * nbytes / self.inside_bandwidth)
 
     def all_gather(self, nbytes: int, size: int, *, codes_of_hosts: bool = False) -> Taken:
         """Return the seconds until all have the `nbytes` of each; or those of each host, with `codes_of_hosts`. A
@@ -113,7 +127,8 @@ class Links:
         hosts = self.ports(size)
         if not self.per_host or hosts == 1 or nbytes * size <= _HUB_BYTES:
             return None
-        return 2 * (self.latency + self.carrying((hosts - 1) / hosts * nbytes))
+        inside = self.inside_latency + (self.per_host - 1) * nbytes / self.inside_bandwidth
+        return 2 * (self.latency + self.carrying((hosts - 1) / hosts * nbytes) + inside)
 
     def carrying(self, nbytes: float, count: int = 1) -> float:
         """Return the seconds for which `count` messages of so many bytes keep one worker's side busy."""
