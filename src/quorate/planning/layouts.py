@@ -130,7 +130,8 @@ def layouts_with(axes: Layout, model: Model) -> Iterator[Layout]:
         for zero in _zeros(axes, schedule, microbatches):
             yield Layout(
                 replicas=axes.replicas, stages=axes.stages, shards=axes.shards, tensor=axes.tensor, zero=zero,
-                schedule=schedule, chunks=chunks, microbatches=microbatches, strategy=USUAL if axes.replicas > 1 else "",
+                schedule=schedule, chunks=chunks, microbatches=microbatches,
+                strategy=USUAL if axes.replicas > 1 else "",
             )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ each micro-batch gathers, except, in a pipeline, those after a backward pass. By
 
 Replicas form a mean of gradients in each step, in a ring; what other strategies between them take is simulated
 (`simulation.between_replicas`). Where one worker's timed steps varied, those of many end with the slowest
-(`planning.waiting`). Not included are: uneven batches, effects of one kernel on another, reading data, and other traffic in the network. Workers that share cores take
-no less than all their seconds over the cores, and pipelines are simulated on so many. Where they use all of a host's
-cores, exchanges on it are not hidden: they are copied in memory, by the same cores.
+(`planning.waiting`). Not included are: uneven batches, effects of one kernel on another, reading data, and other
+traffic in the network. Workers that share cores take no less than all their seconds over the cores, and pipelines are
+simulated on so many. Where they use all of a host's cores, exchanges on it are not hidden: they are copied in memory,
+by the same cores.
 """
 
 from __future__ import annotations

@@ -148,9 +148,7 @@ def corrected(choices: Sequence[Choice], tried: Sequence[Tried]) -> list[Choice]
     def factor(layout: Layout) -> float:
         alike = [ratio for other, ratio in ratios if kind_of(other) == kind_of(layout)]
         same = [
-            ratio
-            for other, ratio in ratios
-            if kind_of(other) == kind_of(layout) and other.strategy == layout.strategy
+            ratio for other, ratio in ratios if kind_of(other) == kind_of(layout) and other.strategy == layout.strategy
         ]
         return geometric_mean(same or alike or [ratio for _, ratio in ratios])
 

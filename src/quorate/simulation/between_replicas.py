@@ -14,7 +14,7 @@ from typing import Any
 
 from quorate.core.draws import uniform
 from quorate.core.errors import ConfigurationError
-from quorate.inject.imbalance import parse_imbalance
+from quorate.inject.imbalance import Imbalance, parse_imbalance
 from quorate.planning.cluster import Cluster
 from quorate.planning.prediction import Prediction
 from quorate.simulation.busy import Drawn
@@ -55,7 +55,7 @@ class Variation:
         place = uniform(self.seed, _STREAM, replica, step) ** (1 / inside) * (len(self.spread) - 1)
         below = math.floor(place)
         above = min(below + 1, len(self.spread) - 1)
-        return self.spread[below] + (place - below) * (self.spread[above] - self.spread[below])
+        return float(self.spread[below] + (place - below) * (self.spread[above] - self.spread[below]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Replicas:
     hidden: float
     update: float
     inside: int
-    delay: Any
+    delay: Imbalance | None
     variation: Variation
 
     def before(self, rank: int, step: int) -> float:
@@ -76,7 +76,7 @@ class _Replicas:
         late = 0.0
         if self.delay is not None:
             workers = range(rank * self.inside, (rank + 1) * self.inside)
-            late = max(self.delay(worker, step, self.alone) for worker in workers)
+            late = max(self.delay.delay(worker, step, self.alone) for worker in workers)
         return max(0.0, self.alone + self.varies * (longest - 1)) + late
 
     def backward(self, rank: int, step: int) -> float:
@@ -143,6 +143,7 @@ class BetweenReplicas:
         slower = max(0.0, sum(computed) / len(computed) + prediction.updating - usual)
         waiting = max(0.0, seconds - usual - moving)
         parts = {**prediction.parts, "replicas": moving, "waiting": max(waiting, min(slower, seconds))}
+        usual_bytes = case.links.sent_by_all(case.nbytes, case.workers) / case.workers
         ring = 2 * (layout.replicas - 1) / layout.replicas * prediction.piece * self.bytes_each
         stale = figures.staleness_p95 or 0.0
         takes_all = figures.contributors is not None and figures.contributors > layout.replicas - 1e-6
@@ -152,7 +153,7 @@ class BetweenReplicas:
                 prediction,
                 layout=replace(layout, strategy=arm.text),
                 seconds=seconds,
-                sent=prediction.sent - ring + figures.bytes_per_step,
+                sent=prediction.sent - ring * (1 - figures.bytes_per_step / usual_bytes),
                 parts=parts,
             ),
             contributors=figures.contributors,
@@ -167,7 +168,7 @@ class BetweenReplicas:
         if key not in self._drawn:
             delays = None
             if imbalance is not None:
-                delays = parse_imbalance(imbalance, seed=self.variation.seed, size=layout.workers).delay
+                delays = parse_imbalance(imbalance, seed=self.variation.seed, size=layout.workers)
             replicas = _Replicas(
                 alone=prediction.alone, varies=prediction.varies, hidden=prediction.hidden,
                 update=prediction.updating, inside=inside, delay=delays, variation=self.variation,
@@ -191,9 +192,7 @@ def links_between(cluster: Cluster, replicas: int, stride: int) -> Links:
     """
     cluster = cluster.of_axis("replicas")
     if not cluster.per_host:  # workers that share cores are on one host, and others each on one of their own
-        return Links(
-            text="", latency=cluster.latency, bandwidth=cluster.bandwidth, per_host=0 if cluster.cores else 1
-        )
+        return Links(text="", latency=cluster.latency, bandwidth=cluster.bandwidth, per_host=0 if cluster.cores else 1)
     here = max(1, cluster.on_host // stride)
     if replicas <= here:
         return Links(text="", latency=cluster.inside_latency, bandwidth=cluster.inside_bandwidth)

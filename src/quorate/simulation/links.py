@@ -1,9 +1,9 @@
 """The links between simulated workers: the seconds of messages and means. Pure.
 
-Notation: P workers, n bytes, latency L, bandwidth B. A worker with a port of its own is a host of its own. A message takes L + n / B. As a ring, a mean of all takes 2 (P -
-1) L + 2 (P - 1) / P n / B. By recursive halving and doubling (Rabenseifner) it takes 2 ceil(log2 P) L and the same for
-the bytes. Where workers share the ports of hosts, P is the number of hosts. Concurrent exchanges share the links, as in
-the virtual world: see `in_line`.
+Notation: P workers, n bytes, latency L, bandwidth B. A worker with a port of its own is a host of its own. A message
+takes L + n / B. As a ring, a mean of all takes 2 (P - 1) L + 2 (P - 1) / P n / B. By recursive halving and doubling
+(Rabenseifner) it takes 2 ceil(log2 P) L and the same for the bytes. Where workers share the ports of hosts, P is the
+number of hosts. Concurrent exchanges share the links, as in the virtual world: see `in_line`.
 """
 
 from __future__ import annotations

@@ -61,9 +61,7 @@ def map_of(sweep: Sweep, title: str, about: str, measured: Collection[Place], su
     return _png(width, height, shapes) if suffix == ".png" else _svg(width, height, shapes, title).encode()
 
 
-def _drawn(
-    sweep: Sweep, title: str, about: str, measured: Collection[Place]
-) -> tuple[float, float, Sequence[_Shape]]:
+def _drawn(sweep: Sweep, title: str, about: str, measured: Collection[Place]) -> tuple[float, float, Sequence[_Shape]]:
     networks = list(dict.fromkeys(best.place.network for best in sweep.best))
     late = list(dict.fromkeys(best.place.imbalance for best in sweep.best))
     counts = sorted({best.place.workers for best in sweep.best})
@@ -130,9 +128,12 @@ def _svg(width: float, height: float, shapes: Sequence[_Shape], title: str) -> s
     parts = [element("rect", x=0, y=0, width=width, height=height, fill=_PAPER)]
     for shape in shapes:
         if isinstance(shape, _Box):
-            frame = {"stroke": shape.frame, "stroke_width": 2.5} if shape.frame else {}
-            size = {"width": shape.width, "height": shape.height}
-            parts.append(element("rect", x=shape.x, y=shape.y, **size, rx=4, fill=shape.fill, **frame))
+            parts.append(
+                element(
+                    "rect", x=shape.x, y=shape.y, width=shape.width, height=shape.height, rx=4, fill=shape.fill,
+                    stroke=shape.frame or None, stroke_width=2.5 if shape.frame else None,
+                )
+            )  # fmt: skip
         else:
             weight = 600 if shape.is_bold else None
             parts.append(
@@ -165,8 +166,8 @@ def _png(width: float, height: float, shapes: Sequence[_Shape]) -> bytes:
         else:
             font = ImageFont.load_default(shape.size * _SCALE)
             anchor = {"start": "ls", "middle": "ms", "end": "rs"}[shape.anchor]
-            bold = {"stroke_width": 1, "stroke_fill": shape.fill} if shape.is_bold else {}
-            draw.text((x, y), shape.words, shape.fill, font, anchor, **bold)
+            width_of_stroke = 1 if shape.is_bold else 0
+            draw.text((x, y), shape.words, shape.fill, font, anchor, stroke_width=width_of_stroke)
     data = io.BytesIO()
     image.save(data, "PNG", optimize=True)
     return data.getvalue()

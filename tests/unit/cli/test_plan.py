@@ -45,7 +45,7 @@ def status(*words: str) -> int:
         ([*OPTIONS, SIZES], "gpt: needs --flops, operations a second of a worker (312T), and --batch"),
         ([*OF_SIZES, "gpt:layers=3"], 'does not say hidden, heads, sequence, vocabulary; write gpt:hidden=H,'),
         ([*OF_SIZES, SIZES, "more"], 'gpt: is not a script, and takes no "more"'),
-        ([*OF_SIZES, "-n", "0", SIZES], "--workers 0: a plan is for 1 to 65,536 workers"),
+        ([*OF_SIZES, "-n", "0", SIZES], "--workers 0: from 1 to 65,536 workers are planned for"),
         ([*OF_SIZES, "--batch", "0", SIZES], "--batch 0: a step needs at least one example"),
         ([*OF_SIZES, "--flops", "fast", SIZES], '"fast" is not a number such as 64, 1.5M or 312T'),
         ([*OF_SIZES, "--flops", "0T", SIZES], "--flops: the operations per second must be above 0"),
@@ -56,7 +56,13 @@ def status(*words: str) -> int:
         ([*OF_SIZES, "--axis-network", "tensor=1us", SIZES], "write AXIS=LATENCY:BANDWIDTH, such as tensor=30us"),
         ([*OF_SIZES, "--per-host", "3", "--host-network", "1us:1GB", SIZES], "4 workers are not on hosts of 3"),
         ([*OF_SIZES, "--cores", "0", SIZES], "--cores 0: a host needs at least one core"),
-        ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy that is planned for "gossip"'),
+        ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy "gossip"'),
+        ([*OF_SIZES, "--objective", "speed", SIZES], "--objective speed: it is time, cost or energy"),
+        ([*OF_SIZES, "--objective", "cost", SIZES], "--objective cost needs prices; give --price or --buy"),
+        ([*OF_SIZES, "--objective", "energy", "--power", "1kW", SIZES], "--power: say with --examples or --tokens"),
+        ([*OF_SIZES, "--imbalance", "one-of:1s", "--like", "a", SIZES], "both say who is late; leave one of them out"),
+        ([*OF_SIZES, "--learned", "nowhere", SIZES], "--learned nowhere: there is no finished comparison of this name"),
+        ([*OF_SIZES, "--critical-batch", "0", SIZES], "--critical-batch must be above 0"),
         ([*OF_SIZES, "--max-axis", "rows=2", SIZES], '--max-axis "rows=2": write AXIS=N, where AXIS is one of'),
         ([*OF_SIZES, "--memory", "1MB", SIZES], "nothing fits: the smallest, "),
         ([*OPTIONS, "--flops", "1T", "train.py"], "--flops can be given with gpt: only"),
@@ -95,7 +101,7 @@ def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str], m
     assert "over 4 workers of 8.00 GB; " in words and "16 examples a step" in words
     assert [line[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5"]
     assert "lost: tensor=4: at best " in words and " times as long; sums over the tensor axis take " in words
-    assert "Predicted, not measured." in out
+    assert "Steps are predicted, not measured." in out
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from quorate.cli.compare.comparison import arms_from
+from quorate.cli.compare.comparison import arms_from, with_codec
 from quorate.cli.learned import learned_from, passes_of
 from quorate.cli.options import DELAYS, option
 from quorate.cli.planner.prices import PriceOptions, Pricing
@@ -15,7 +15,7 @@ from quorate.core.quantities import count_from
 from quorate.inject.failures import failures_from
 from quorate.planning.choice import OBJECTIVES, Choice, Learning, noise_of, ranked
 from quorate.simulation.between_replicas import Agreed, BetweenReplicas, Variation, in_all
-from quorate.simulation.codes import cost_from, measured, reduction_in
+from quorate.simulation.codes import CodingCost, cost_from, measured, reduction_in
 from quorate.simulation.failing.recovery import Recovery, recovery_from
 from quorate.simulation.grid import SimulatedArm
 from quorate.simulation.models import known, times_of
@@ -123,24 +123,25 @@ def conditions_from(options: StrategyOptions) -> Conditions:
 
 
 def _arms(options: StrategyOptions) -> list[SimulatedArm]:
-    names = options.strategies or [name for name in known() if name not in _LEFT_OUT]
-    cost_from(options.coding)
+    coding = cost_from(options.coding)
     arms = dict[str, SimulatedArm]()
-    for text in names:
+    for text in options.strategies or [name for name in known() if name not in _LEFT_OUT]:
         for codec in ("none", *options.codecs):
-            name = text if codec == "none" else f"{text}{',' if ':' in text else ':'}compress={codec}"
-            (arm,) = arms_from([name], None)
+            (arm,) = arms_from([with_codec(text, codec)], None)
+            strategy = arm.strategy or ""
             try:
-                settings, reduction = reduction_in(arm.strategy or "", arm.settings)
-                times = times_of(arm.strategy or "", settings)
+                settings, reduction = reduction_in(strategy, arm.settings)
+                times = times_of(strategy, settings)
             except ConfigurationError:
                 if options.strategies and codec == "none":
                     raise
                 continue
+            cost = CodingCost() if reduction is None else coding or measured(cast(Any, reduction.codec))
+            _, colon, written = with_codec(text, codec).partition(":")
+            name = f"{strategy}{colon}{written}"
             arms[name] = SimulatedArm(
-                text=name, strategy=arm.strategy or "", settings=arm.settings, times=times, reduction=reduction,
-                cost=(cost_from(options.coding) or measured(reduction.codec)) if reduction is not None else cost_from("none"),
-            )  # type: ignore[arg-type]  # fmt: skip
+                text=name, strategy=strategy, settings=arm.settings, times=times, reduction=reduction, cost=cost
+            )
     return list(arms.values())
 
 
@@ -176,9 +177,7 @@ def choices_of(
     predictions: Sequence[Prediction], model: Model, cluster: Cluster, conditions: Conditions, pricing: Pricing | None
 ) -> tuple[list[Choice], dict[str, str]]:
     """Return layouts with strategies, the best known first, and by strategy why some do not fit."""
-    between = BetweenReplicas(
-        cluster=cluster, variation=conditions.varying(model.spread), bytes_each=model.bytes_each
-    )
+    between = BetweenReplicas(cluster=cluster, variation=conditions.varying(model.spread), bytes_each=model.bytes_each)
     agreed, refused = in_all(_candidates(predictions), conditions.arms, between, _acting_on_pieces(conditions.arms))
     choices = [_choice(each, model, conditions, pricing) for each in agreed]
     return choices, refused
@@ -236,9 +235,7 @@ def _goodput(agreed: Agreed, conditions: Conditions) -> float | None:
                 seconds=_MONTH, step=step, recovery=conditions.recovery,
             )  # fmt: skip
         except ConfigurationError:  # a strategy of which failures are not simulated: all wait, as under all-reduce
-            goodput = play(
-                conditions.failures, layout.workers, seconds=_MONTH, step=step, recovery=conditions.recovery
-            )
+            goodput = play(conditions.failures, layout.workers, seconds=_MONTH, step=step, recovery=conditions.recovery)
         conditions.goodputs[key] = goodput.goodput
     return conditions.goodputs[key]
 

@@ -237,8 +237,10 @@ def _may_need(shown: Shown) -> tuple[str, Callable[[Choice], str]]:
 def _origins(shown: Shown) -> Iterator[str]:
     """Yield where the figures are from, and what was not measured."""
     conditions = shown.conditions
-    yield "Steps are predicted, not measured." if shown.tried is None else (
-        "Steps in the first table are measured, all others are predicted."
+    yield (
+        "Steps are predicted, not measured."
+        if shown.tried is None
+        else ("Steps in the first table are measured, all others are predicted.")
     )
     seconds = "Seconds of passes are timed on this machine" if shown.is_timed else "Seconds of passes are from sizes"
     if conditions.like:

@@ -25,10 +25,10 @@ from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import status_after
 from quorate.launch.warm.alone import SECONDS, measured
 from quorate.launch.warm.run_server import RunServer
+from quorate.planning.choice import Choice
 from quorate.planning.layouts import Layout
 from quorate.planning.measured import TIMED_STEPS
 from quorate.planning.model import Model
-from quorate.planning.choice import Choice
 from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.planning.waiting import spread_of
 from quorate.report.wording import seconds_in_words

@@ -113,6 +113,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
     from quorate.planning.layouts import AXES
 
     conditions = conditions_from(options)
+    _check_given(options, conditions)
     clusters = [_cluster(options, count, conditions) for count in _counts(options)]
     if options.tries is not None:
         _check_tries(options, clusters)
@@ -156,8 +157,15 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
         tried = tries(server, ranked, options.tries, options.model, options.arguments, models[0], examples)
         ranked = order(corrected(ranked, tried), conditions, 0.0)
-    shown = Shown(searched=plans, ranked=ranked, tried=tried, conditions=conditions, examples=pricings[0] and pricings[0].examples,
-                  script=[options.model, *options.arguments] if examples else (), is_timed=examples > 0)  # fmt: skip
+    shown = Shown(
+        searched=plans,
+        ranked=ranked,
+        tried=tried,
+        conditions=conditions,
+        examples=None if pricings[0] is None else pricings[0].examples,
+        script=[options.model, *options.arguments] if examples else (),
+        is_timed=examples > 0,
+    )
     if options.as_json:
         typer.echo(json.dumps(as_json(shown), indent=2, ensure_ascii=False))
     else:
@@ -165,9 +173,17 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
     return 0
 
 
+def _check_given(options: PlanOptions, conditions: Conditions) -> None:
+    """Raise `ConfigurationError` where an option is missing that every plan needs."""
+    bandwidth = options.bandwidth if conditions.link is None else conditions.link[1]
+    needed = {"--workers": options.workers, "--memory": options.memory, "--bandwidth": bandwidth}
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise ConfigurationError(f"quorate plan needs {listed(missing)}")
+
+
 def _counts(options: PlanOptions) -> tuple[int, ...]:
-    if options.workers is None:
-        raise ConfigurationError("quorate plan needs --workers")
+    assert options.workers is not None
     return numbers_from("--workers", options.workers, _MOST_WORKERS, "workers are planned for")
 
 
@@ -189,9 +205,7 @@ def _searched(
         model, cluster, longest=dict(longest), best=_RANKED, as_fast=_AS_FAST if is_timed else 0.0, begins=begins
     )
     choices, refused = choices_of(layout_plan.best, model, cluster, conditions, pricing)
-    return Searched(
-        model=model, cluster=cluster, plan=layout_plan, choices=choices, refused=refused, pricing=pricing
-    )
+    return Searched(model=model, cluster=cluster, plan=layout_plan, choices=choices, refused=refused, pricing=pricing)
 
 
 def _check_tries(options: PlanOptions, clusters: Sequence[Cluster]) -> None:
@@ -230,15 +244,10 @@ def _check_tries(options: PlanOptions, clusters: Sequence[Cluster]) -> None:
 def _cluster(options: PlanOptions, workers: int, conditions: Conditions) -> Cluster:
     from quorate.planning.cluster import Cluster
 
-    latency, bandwidth = conditions.link or (None, None)
-    latency = options.latency if options.latency is not None else latency if options.bandwidth is None else None
-    bandwidth = bandwidth if options.bandwidth is None else options.bandwidth
-    missing = [
-        name for name, value in {"--memory": options.memory, "--bandwidth": bandwidth}.items() if value is None
-    ]
-    if missing:
-        raise ConfigurationError(f"quorate plan needs {listed(missing)}")
-    assert options.memory is not None and bandwidth is not None
+    recorded = None if options.bandwidth is not None else conditions.link
+    usual = _USUAL_LATENCY if recorded is None else recorded[0]
+    port = options.bandwidth if recorded is None else recorded[1]
+    assert options.memory is not None and port is not None
     if (options.per_host is None) != (options.host_network is None):
         raise ConfigurationError(
             "--per-host and --host-network must be given together: workers of a host, and the network between them"
@@ -256,8 +265,8 @@ def _cluster(options: PlanOptions, workers: int, conditions: Conditions) -> Clus
     return Cluster(
         workers=workers,
         memory=options.memory,
-        bandwidth=bandwidth,
-        latency=_USUAL_LATENCY if latency is None else latency,
+        bandwidth=port,
+        latency=usual if options.latency is None else options.latency,
         per_host=options.per_host or 0,
         inside_latency=inside[0],
         inside_bandwidth=inside[1],

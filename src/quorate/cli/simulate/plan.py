@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from quorate.cli.choices import MOST_VIRTUAL, check_seed
-from quorate.cli.compare.comparison import arms_from, check_plan, metric_from, subject_from
+from quorate.cli.compare.comparison import arms_from, check_plan, metric_from, subject_from, with_codec
 from quorate.cli.config import read_config
 from quorate.cli.learned import learned_from
 from quorate.cli.listing import registry
@@ -220,8 +220,7 @@ def _arms(asked: SimulateOptions, like: Calibration | None) -> tuple[tuple[Simul
     arms, left_out = [], list[str]()
     for text in _strategies(asked, like):
         for codec in asked.codecs or ["none"]:
-            name = text if codec == "none" else f"{text}{',' if ':' in text else ':'}compress={codec}"
-            (arm,) = arms_from([name], None)
+            (arm,) = arms_from([with_codec(text, codec)], None)
             try:
                 arms.append(_arm(asked, arm))
             except ConfigurationError:

@@ -27,9 +27,7 @@ def tell_map(plan: SimulationPlan, recorded: Sequence[Row], folder: Path, path: 
     with Shown() as shown:
         rows = list(simulated(grid, shown))
     passes = {
-        arm.text: measured
-        for arm in grid.arms
-        if (measured := passes_of(arm.text, arm.strategy, plan.learned)) is not None
+        arm.text: factor for arm in grid.arms if (factor := passes_of(arm.text, arm.strategy, plan.learned)) is not None
     }
     sweep = swept(rows, [arm.text for arm in grid.arms], passes)
     measured = {Place(network=links.text, imbalance=row.imbalance, workers=row.workers)
