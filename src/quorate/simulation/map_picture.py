@@ -62,6 +62,7 @@ def map_of(sweep: Sweep, title: str, about: str, measured: Collection[Place], su
 
 
 def _drawn(sweep: Sweep, title: str, about: str, measured: Collection[Place]) -> tuple[float, float, Sequence[_Shape]]:
+    """Return width, height, and all shapes."""
     networks = list(dict.fromkeys(best.place.network for best in sweep.best))
     late = list(dict.fromkeys(best.place.imbalance for best in sweep.best))
     counts = sorted({best.place.workers for best in sweep.best})

@@ -137,9 +137,9 @@ def show(shown: Shown) -> None:
     )
     if shown.tried is not None:
         _show_tried(shown.tried)
-    best = [choice for choice in _best(shown.ranked) if choice.prediction.layout not in shown.tried_layouts]
+    best = _best(shown.ranked)
     if shown.tried is not None and best:
-        typer.echo("Not tried, corrected by those that were:")
+        typer.echo("With the steps that were measured, and others corrected by them:")
     if best:
         show_table(best, _columns(shown, best))
     unmeasured = _unmeasured(shown)

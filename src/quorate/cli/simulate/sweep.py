@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from quorate.cli.learned import passes_of
 from quorate.cli.simulate.results import Columns, Shown, begin, keep, show, tell_kept
 from quorate.core.errors import QuorateError
-from quorate.report.wording import listed, ratios_alike
+from quorate.report.wording import ratios_alike
 from quorate.simulation.grid import Row, simulated
 from quorate.simulation.map_picture import map_of
 from quorate.simulation.sweep import Best, Place, Sweep, swept
@@ -32,7 +32,9 @@ def tell_map(plan: SimulationPlan, recorded: Sequence[Row], folder: Path, path: 
     sweep = swept(rows, [arm.text for arm in grid.arms], passes)
     measured = {Place(network=links.text, imbalance=row.imbalance, workers=row.workers)
                 for row in recorded for links in grid.networks}  # fmt: skip
-    drawn = map_of(sweep, f"The best of {listed([arm.text for arm in grid.arms])}", plan.about, measured, path.suffix)
+    compute = f"compute {plan.asked.compute}, " if plan.asked.compute else ""
+    said = f"{len(grid.arms)} strategies, {grid.parameters:,} parameters, {compute}{grid.steps} steps of times alone"
+    drawn = map_of(sweep, "Which strategy is the best where", said, measured, path.suffix)
     results = {"rows": [row.as_json() for row in (*recorded, *rows)], "map": sweep.as_json()}
     about = keep(folder, None, results, lambda: picture(rows, plan.title, plan.about))
     try:
