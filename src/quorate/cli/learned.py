@@ -47,5 +47,6 @@ def _examples(arm: Mapping[str, Any]) -> float | None:
 
 
 def passes_of(text: str, strategy: str, learned: Mapping[str, float]) -> float | None:
-    """Return the passes of a strategy with its settings, or of its name alone; None if neither was compared."""
-    return learned.get(text, learned.get(strategy) if text == strategy else None)
+    """Return the passes of a strategy, written with its settings or named as an arm; None if it was not compared."""
+    name = text.replace(":", "-").replace(",", "-")
+    return learned.get(text, learned.get(name, learned.get(strategy) if text == strategy else None))
