@@ -40,7 +40,7 @@ class Choice:
     staleness: float = 0.0
     contributors: float | None = None
     cost: Cost | None = None
-    """Of the whole training; None without prices."""
+    """The cost of the whole training; None without prices."""
 
     @property
     def is_known(self) -> bool:

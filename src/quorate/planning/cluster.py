@@ -95,8 +95,10 @@ class Cluster:
         return seconds
 
     def gather(self, nbytes: float, size: int, stride: int, count: int = 1) -> float:
-        """Return the seconds until all of a group have the `nbytes` of which each has a piece, or each a piece of a
-        sum, in `count` exchanges one after the other."""
+        """Return the seconds until all of a group have the `nbytes` of which each has a piece.
+
+        A sum, of which each gets a piece, takes as long. `count` exchanges are one after the other.
+        """
         return self.all_reduce(nbytes, size, stride, count) / 2
 
     def send(self, nbytes: float, stride: int, tensor: int = 1) -> float:

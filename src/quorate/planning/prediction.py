@@ -48,7 +48,7 @@ class Prediction:
     alone: float = 0.0
     """Seconds of a replica before the exchange with others, without the update."""
     varies: float = 0.0
-    """Those of its seconds that vary from step to step: all but exchanges."""
+    """The part of its seconds that varies from step to step: all but exchanges."""
     hidden: float = 0.0
     """Seconds of its passes behind which an exchange with others may hide."""
     piece: float = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.installed import missing_extra
 from quorate.report.charts.drawing import shortened
 from quorate.report.charts.markup import Markup, element
 from quorate.simulation.sweep import Place, Sweep
@@ -55,7 +55,7 @@ _Shape = _Box | _Words
 def map_of(sweep: Sweep, title: str, about: str, measured: Collection[Place], suffix: str) -> bytes:
     """Return the map in the format of `suffix`, .svg or .png; cells in `measured` are framed.
 
-    Raises `ConfigurationError` for a PNG without Pillow.
+    Raises `MissingExtra` for a PNG without Pillow.
     """
     width, height, shapes = _drawn(sweep, title, about, measured)
     return _png(width, height, shapes) if suffix == ".png" else _svg(width, height, shapes, title).encode()
@@ -116,8 +116,8 @@ def _legend(sweep: Sweep, letters: dict[str, str], top: float) -> Iterator[_Shap
 
 def _notes(sweep: Sweep, measured: Collection[Place]) -> Iterator[str]:
     first = sweep.strategies[0]
-    what = "Rate of learning" if sweep.passes else "Steps per second, not learning"
-    yield f"{what}: letter of the best strategy, and its factor over {first}. Columns: workers."
+    measure = "Rate of learning" if sweep.passes else "Steps per second, not learning"
+    yield f"{measure}: letter of the best strategy, and its factor over {first}. Columns: workers."
     yield "Simulated, not measured" + ("; framed cells: also measured" if measured else "") + "."
 
 
@@ -154,9 +154,7 @@ def _png(width: float, height: float, shapes: Sequence[_Shape]) -> bytes:
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError:
-        raise ConfigurationError(
-            "a map as PNG needs Pillow; install quorate[images], or give a file name that ends in .svg"
-        ) from None
+        raise missing_extra("a map as PNG needs Pillow", extra="images", package="Pillow") from None
     image = Image.new("RGB", (round(width * _SCALE), round(height * _SCALE)), _PAPER)
     draw = ImageDraw.Draw(image)
     for shape in shapes:

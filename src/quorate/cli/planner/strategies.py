@@ -75,7 +75,7 @@ class StrategyOptions(PriceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What strategies meet, checked."""
+    """The strategies, and the conditions that they meet, checked."""
 
     arms: Sequence[SimulatedArm]
     variation: Variation

@@ -63,7 +63,7 @@ class Shown:
     """Layouts that were run, the fastest first."""
     conditions: Conditions
     examples: float | None
-    """Of the training; None if it was not said how long it is."""
+    """Examples of the training; None if it was not said how long it is."""
     script: Sequence[str]
     """The script with its arguments; empty for `gpt:`."""
     is_timed: bool
