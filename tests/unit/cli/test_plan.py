@@ -153,6 +153,70 @@ def test_costs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert cost["petaflop"] == pytest.approx(transformer_from(SIZES).flops * 300e6 / 128 / 1e15)
 
 
+def test_strategies_are_ranked_by_the_time_to_the_target(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of which a comparison has measured the passes; others are apart, with the passes that they may need."""
+    monkeypatch.chdir(tmp_path)
+    arms = [
+        {
+            "name": name,
+            "is_baseline": name == "all-reduce",
+            "time_to_target": {"mean": examples},
+            "examples_per_second": {"mean": 1.0},
+            "target_reached": [1, 1],
+        }
+        for name, examples in (("all-reduce", 100.0), ("local-sgd", 300.0))
+    ]
+    Path("one").mkdir()
+    Path("one", "summary.json").write_text(json.dumps({"target": 0.9, "arms": arms}))
+    words = (*OF_SIZES, "--max-axis", "stages=1", "--max-axis", "tensor=1", "--max-axis", "shards=1")
+    three = ("--strategy", "all-reduce", "--strategy", "local-sgd", "--strategy", "diloco")
+    assert status(*words, *three, "--learned", "one", "--critical-batch", "32", "--tokens", "1G", "--json", SIZES) == 0
+    plan = json.loads(capsys.readouterr().out)
+    measured = {choice["strategy"]: choice for choice in plan["best"]}
+    assert set(measured) == {"all-reduce", "local-sgd"}
+    assert measured["local-sgd"]["passes"] == 3 and measured["local-sgd"]["learning"] == "measured"
+    for choice in measured.values():
+        assert choice["noise"] == 1.5
+        steps = 1e9 / 128 / 16 * 1.5 * choice["passes"]
+        assert choice["to_target"] == pytest.approx(steps * choice["seconds"])
+    (other,) = plan["unmeasured"]
+    first = plan["best"][0]
+    assert other["strategy"] == "diloco" and other["learning"] == "not measured"
+    assert other["may_need"] == pytest.approx(first["seconds"] * first["passes"] / other["seconds"])
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_the_cheapest_number_of_workers(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers exchange less than four, and cost less; failures take a share of all steps."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = (
+        *OF_SIZES,
+        "-n",
+        "2,4",
+        "--objective",
+        "cost",
+        "--price",
+        "2/h",
+        "--tokens",
+        "1G",
+        "--strategy",
+        "all-reduce",
+    )
+    assert status(*words, "--failures", "mtbf=10d,restart=10min", SIZES) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    said = " ".join(out.split())
+    assert "over 2 and 4 workers of 8.00 GB" in said and "goodput" in said and "to the target" in said
+    assert status(*words, "--json", SIZES) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    costs = [float(f"{choice['cost']['rented']:.3g}") for choice in best]
+    assert costs == sorted(costs)
+
+
 def test_a_worker_is_a_host_of_its_own_without_hosts(capsys: pytest.CaptureFixture[str]) -> None:
     assert status(*OF_SIZES, "--examples", "1M", "--price", "2.5/h", SIZES) == 0
     out = " ".join(capsys.readouterr().out.split())

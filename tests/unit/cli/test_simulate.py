@@ -212,6 +212,26 @@ def test_a_dry_run_says_what_would_be(folder: Path, capsys: pytest.CaptureFixtur
     assert said.endswith("4 rows; in runs/one\n")
 
 
+@pytest.mark.parametrize("columns", [80, 60])
+def test_a_sweep_is_one_map(
+    columns: int, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strategies x codecs x imbalances x networks x workers; what excludes each other is left out, and named."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = ["--strategy", "all-reduce", "--strategy", "sgp", "--codec", "none", "--codec", "half", "--coding", "none"]
+    words += ["-n", "2,8", "--imbalance", "none", "--imbalance", "one-of:20ms", "--steps", "5"]
+    words += ["--network", "50us:1Gbit", "--network", "50us:10Gbit", "--name", "swept", "--map", "map.svg"]
+    assert status(*words) == 0
+    said = capsys.readouterr()
+    assert "sgp-compress=half, which exclude each other" in said.err
+    assert max(map(len, said.out.splitlines())) <= columns and "map: map.svg" in said.out
+    about = json.loads(Path("runs/swept/simulate.json").read_text())
+    assert len(about["rows"]) == 3 * 2 * 2 * 2 and len(about["map"]["cells"]) == 2 * 2 * 2
+    assert Path("map.svg").read_text().startswith("<svg")
+    for wrong in (("--map", "map.pdf"), ("--map", "nowhere/map.svg"), ("--learned", "one"), ("--codec", "nothing")):
+        assert status(*wrong, "--dry-run") == 2
+
+
 def test_workers_with_ports_of_their_own_form_rounds_in_pieces(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

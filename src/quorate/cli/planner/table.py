@@ -151,7 +151,7 @@ def show(shown: Shown) -> None:
         show_table(unmeasured, [*_columns(shown, unmeasured), _may_need(shown)])
     pricing = first.pricing
     if pricing is not None and any(choice.cost is not None for choice in best):
-        for sentence in sentences(pricing):
+        for sentence in list(sentences(pricing))[len(shown.searched) > 1 :]:  # the first says how many hosts
             echo_text(sentence)
         show_table([(place, choice.cost) for place, choice in enumerate(best, start=1) if choice.cost], columns())
     for line in _lines([loser for searched in shown.searched for loser in searched.plan.losers]):
