@@ -72,13 +72,17 @@ def test_what_fails_in_a_later_turn_has_failed() -> None:
 
 def test_layouts_that_were_not_tried_are_corrected_by_those_that_were() -> None:
     """By the same kind and strategy, else by the same kind, else by all."""
-    predictions = ranked(TWO, TENSOR, Layout(replicas=2, strategy="quorum"), Layout(tensor=2, microbatches=4), SHARDS)
+    solo, again = Layout(replicas=2, strategy="eager-solo"), Layout(replicas=2, microbatches=4, strategy="all-reduce")
+    quorum, cut = Layout(replicas=2, strategy="quorum"), Layout(tensor=2, microbatches=4)
+    predictions = ranked(TWO, TENSOR, quorum, cut, SHARDS, solo, again)
     choices = [Choice(prediction=prediction, batch=1, learning="exact") for prediction in predictions]
     results = [
         Tried(foreseen=predictions[0], seconds=2.0),
         Tried(foreseen=predictions[1], seconds=1.0),
+        Tried(foreseen=predictions[5], seconds=3.0),
         Tried(foreseen=predictions[4], why="broken"),
     ]
     seconds = [choice.prediction.seconds for choice in corrected(choices, results)]
-    assert seconds == [2.0, 1.0, pytest.approx(3 * 2), pytest.approx(4 * 0.5), pytest.approx(5 * 1.0)]
-    assert corrected(choices, results[2:]) == choices
+    of_all = (2.0 * 0.5 * 0.5) ** (1 / 3)
+    assert seconds == pytest.approx([2.0, 1.0, 3 * 1.0, 4 * 0.5, 5 * of_all, 3.0, 7 * 2.0])
+    assert corrected(choices, results[3:]) == choices
