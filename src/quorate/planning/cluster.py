@@ -83,21 +83,23 @@ class Cluster:
         here = self.on_host if self.per_host else self.workers
         return here / self.cores if self.cores else 0.0
 
-    def all_reduce(self, nbytes: float, size: int, stride: int) -> float:
-        """Return the seconds until all of a group have a sum."""
+    def all_reduce(self, nbytes: float, size: int, stride: int, count: int = 1) -> float:
+        """Return the seconds until all of a group have a sum, in `count` exchanges one after the other."""
         inside, hosts = self._spread(size, stride)
         shared = self.on_host / inside
         seconds = 0.0
         if inside > 1:
-            seconds += 2 * (inside - 1) * (self.inside_latency + nbytes / inside / self.inside_bandwidth)
+            seconds += 2 * (inside - 1) * (count * self.inside_latency + nbytes / inside / self.inside_bandwidth)
         if hosts > 1:
-            seconds += 2 * (hosts - 1) * (self.latency + shared * nbytes / hosts / self.bandwidth)
+            seconds += 2 * (hosts - 1) * (count * self.latency + shared * nbytes / hosts / self.bandwidth)
         return seconds
 
-    def gather(self, nbytes: float, size: int, stride: int) -> float:
-        """Return the seconds until all of a group have the `nbytes` of which each has a piece, or each a piece of a
-        sum."""
-        return self.all_reduce(nbytes, size, stride) / 2
+    def gather(self, nbytes: float, size: int, stride: int, count: int = 1) -> float:
+        """Return the seconds until all of a group have the `nbytes` of which each has a piece.
+
+        A sum, of which each gets a piece, takes as long. `count` exchanges are one after the other.
+        """
+        return self.all_reduce(nbytes, size, stride, count) / 2
 
     def send(self, nbytes: float, stride: int, tensor: int = 1) -> float:
         """Return the seconds of a message to the worker `stride` ranks away, while all that share its port send as

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,8 +10,8 @@ from quorate.planning.model import Model
 from quorate.sharding.memory import Mode
 from quorate.sharding.stages.orders import SCHEDULES, Placement, refusal, stages_of
 
-WAYS = ("all-reduce", "quorum", "local-sgd", "d-psgd")
-"""Strategies between replicas that are planned for."""
+USUAL = "all-reduce"
+"""The strategy between replicas with which layouts are searched."""
 AXES = ("replicas", "stages", "shards", "tensor")
 _MOST_CHUNKS = 4
 _MOST_PARTS = 64
@@ -36,7 +36,7 @@ class Layout:
     microbatches: int = 1
     """Micro-batches of a worker's batch; without a pipeline, gradients are accumulated over them."""
     strategy: str = ""
-    """Empty where there is one replica."""
+    """With its settings, as `quorate run --strategy` takes it; empty where there is one replica."""
 
     @property
     def workers(self) -> int:
@@ -118,7 +118,7 @@ def refusal_of(axes: Layout, model: Model) -> Refused | None:
     return None
 
 
-def layouts_with(axes: Layout, model: Model, ways: Sequence[str] = WAYS) -> Iterator[Layout]:
+def layouts_with(axes: Layout, model: Model) -> Iterator[Layout]:
     """Yield all proposed layouts with these axes, which `refusal_of` does not refuse.
 
     With shards and a pipeline, gradients are reduced once a step, so ZeRO 1 and 2 are the same, and 1 is used. A split
@@ -126,14 +126,13 @@ def layouts_with(axes: Layout, model: Model, ways: Sequence[str] = WAYS) -> Iter
     gradient.
     """
     each = model.batch // (axes.replicas * axes.shards)
-    strategies = tuple(ways) if axes.replicas > 1 else ("",)
     for schedule, chunks, microbatches in _parts(axes.stages, each, len(model.blocks)):
         for zero in _zeros(axes, schedule, microbatches):
-            for strategy in strategies:
-                yield Layout(
-                    replicas=axes.replicas, stages=axes.stages, shards=axes.shards, tensor=axes.tensor, zero=zero,
-                    schedule=schedule, chunks=chunks, microbatches=microbatches, strategy=strategy,
-                )  # fmt: skip
+            yield Layout(
+                replicas=axes.replicas, stages=axes.stages, shards=axes.shards, tensor=axes.tensor, zero=zero,
+                schedule=schedule, chunks=chunks, microbatches=microbatches,
+                strategy=USUAL if axes.replicas > 1 else "",
+            )  # fmt: skip
 
 
 def _zeros(axes: Layout, schedule: str, microbatches: int) -> tuple[Mode, ...]:

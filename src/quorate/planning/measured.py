@@ -7,7 +7,8 @@ block if they come before its own, and else to the last; their seconds belong to
 
 Additional seconds of two workers in shards belong to gathers and to the reduction, and grow with the numbers. The
 seconds of two workers on a tensor axis determine which part of a pass is divided: of w + c seconds for an example two
-take w + c / 2. For workers that share cores both are given again in seconds of the processor, without waiting.
+take w + c / 2. Both are without the seconds in which they wait for an exchange. For workers that share cores both are
+given again in seconds of the processor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quorate.planning.model import Block, Model
-from quorate.planning.waiting import slowest
 
 TIMED_STEPS = 6
 """Steps of a script that are looked at: one for memory, one more to warm up, and the timed ones."""
@@ -47,7 +47,7 @@ def model_from(measurements: Mapping[str, Any], batch: int | None, workers: int)
     fixed = times["fixed"]
     alone = [sum(seconds[index] for seconds in times["blocks"].values()) + times["rest"][index] for index in (0, 1)]
     spread = times.get("spread", ())
-    pieces = {axis: _without_waiting(measured, spread) for axis, measured in times.get("pieces", {}).items()}
+    pieces = times.get("pieces", {})
     shares, there = _divided(pieces["tensor"], alone, fixed) if "tensor" in pieces else (None, None)
     blocks = []
     for place, name in enumerate(names):
@@ -108,13 +108,6 @@ def model_from(measurements: Mapping[str, Any], batch: int | None, workers: int)
         known_tensors=(1, *(int(count) for count, why in measurements["cuts"].items() if not isinstance(why, str))),
         can_be_cut=bool(cut),
     )
-
-
-def _without_waiting(measured: Mapping[str, Any], spread: Sequence[float]) -> dict[str, Any]:
-    """Return two workers' seconds without those in which one waited for a slower one, which are predicted
-    separately."""
-    times = slowest(spread, 2) if measured.get("processor") else 1.0
-    return {name: x / times if isinstance(x, float) else x for name, x in measured.items()}
 
 
 def _scaled(measured: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,12 @@ passes of one micro-batch: a gather behind the forward pass, sums behind the bac
 each micro-batch gathers, except, in a pipeline, those after a backward pass. Bytes held are those of
 `sharding.memory`, of the worker that holds most.
 
-Where one worker's timed steps varied, those of many end with the slowest (`planning.waiting`). Not included are: uneven
-batches, effects of one kernel on another, reading data, and other traffic in the network. Workers that share cores take
-no less than all their seconds over the cores, and pipelines are simulated on so many. Where they use all of a host's
-cores, exchanges on it are not hidden: they are copied in memory, by the same cores.
+Replicas form a mean of gradients in each step, in a ring; what other strategies between them take is simulated
+(`simulation.between_replicas`). Where one worker's timed steps varied, those of many end with the slowest
+(`planning.waiting`). Not included are: uneven batches, effects of one kernel on another, reading data, and other
+traffic in the network. Workers that share cores take no less than all their seconds over the cores, and pipelines are
+simulated on so many. Where they use all of a host's cores, exchanges on it are not hidden: they are copied in memory,
+by the same cores.
 """
 
 from __future__ import annotations
@@ -21,12 +23,9 @@ from functools import lru_cache
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import Layout
 from quorate.planning.model import Model, Stage
-from quorate.planning.waiting import NEIGHBOURS, SYNC_EVERY, waited
+from quorate.planning.waiting import slowest
 from quorate.sharding.stages.clock import bubble_by_formula, clock
 from quorate.sharding.stages.orders import order, peaks
-
-_HIDDEN = ("all-reduce", "d-psgd")
-"""Strategies whose exchanges overlap with the backward pass."""
 
 _order = lru_cache(maxsize=32)(order)
 
@@ -46,6 +45,19 @@ class Prediction:
     parts: dict[str, float]
     """Seconds by cause: computing, idling in a pipeline, waiting along each axis, updating, waiting for cores, and for
     workers that are slower in this step."""
+    alone: float = 0.0
+    """Seconds of a replica before the exchange with others, without the update."""
+    varies: float = 0.0
+    """The part of its seconds that varies from step to step: all but exchanges."""
+    hidden: float = 0.0
+    """Seconds of its passes behind which an exchange with others may hide."""
+    piece: float = 0.0
+    """Numbers of a worker that are exchanged with other replicas."""
+
+    @property
+    def updating(self) -> float:
+        """Seconds of the update, and of what is outside of passes."""
+        return self.parts["updating"]
 
 
 def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = True) -> Prediction:
@@ -61,7 +73,8 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
             parts if model.by_processor is None else _Step(layout, model.by_processor, cluster, exact=exact)
         ).crowded
     crowded = max(0.0, crowded - seconds)
-    waiting = waited(layout, model.spread) * (unsent.seconds + parts.updating + crowded)
+    varies = unsent.seconds + parts.updating + crowded
+    waiting = (slowest(model.spread, layout.workers) - 1) * varies
     held = range(layout.stages) if exact else (0, layout.stages - 1)
     return Prediction(
         layout=layout,
@@ -83,6 +96,10 @@ def predict(layout: Layout, model: Model, cluster: Cluster, *, exact: bool = Tru
             "cores": crowded,
             "waiting": waiting,
         },
+        alone=step.seconds + parts.sharded + crowded,
+        varies=varies,
+        hidden=parts.hidden,
+        piece=parts.numbers / layout.shards,
     )
 
 
@@ -103,8 +120,14 @@ class _Step:
         """The worker that holds most parameters, and their number."""
         self.numbers = numbers[self.most]
         owned = layout.owned[self.most]
-        self.sharded = _sharded(layout, model, cluster, self.numbers, self.passes, owned)
-        self.agreeing = _agreeing(layout, model, cluster, self.numbers, self.passes.backward_of(owned))
+        blocks = sum(len(stage.blocks) for stage in self.stages_of[self.most])
+        self.sharded = _sharded(layout, model, cluster, self.numbers, blocks, self.passes, owned)
+        self.inside = layout.workers // layout.replicas
+        """Workers of a replica, and the ranks between two replicas."""
+        # Pieces are there when they have been reduced over shards, so the pass is over by then.
+        hides = layout.shards == 1 and cluster.of_axis("replicas").hides(layout.replicas, self.inside)
+        self.hidden = self.passes.backward_of(owned) if hides else 0.0
+        self.agreeing = _agreeing(layout, model, cluster, self.numbers, self.hidden)
         self.updating = model.outside + model.update * self.numbers / layout.shards
 
     @property
@@ -137,14 +160,17 @@ def _send(stages: Sequence[Stage], layout: Layout, cluster: Cluster, examples: f
 
 
 def _sharded(
-    layout: Layout, model: Model, cluster: Cluster, numbers: float, passes: Passes, stages: Sequence[int]
+    layout: Layout, model: Model, cluster: Cluster, numbers: float, blocks: int, passes: Passes, stages: Sequence[int]
 ) -> float:
-    """Return the seconds of waiting for gathers (except those of ZeRO 3, which passes include) and sums over shards."""
+    """Return the seconds of waiting for gathers (except those of ZeRO 3, which passes include) and sums over shards.
+
+    Each of the `blocks` is gathered and reduced by itself.
+    """
     if layout.shards == 1:
         return 0.0
     cluster = cluster.of_axis("shards")
-    gather = cluster.gather(model.gathered_each * numbers, layout.shards, layout.tensor)
-    reduce = cluster.gather(model.bytes_each * numbers, layout.shards, layout.tensor)
+    gather = cluster.gather(model.gathered_each * numbers, layout.shards, layout.tensor, blocks)
+    reduce = cluster.gather(model.bytes_each * numbers, layout.shards, layout.tensor, blocks)
     hides = cluster.hides(layout.shards, layout.tensor)
     before = 0.0
     if layout.zero != 3:
@@ -153,21 +179,12 @@ def _sharded(
     return before + layout.reduces * behind
 
 
-def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, backward: float) -> float:
-    """Return the seconds for which replicas wait for each other's pieces, in the mean of many steps."""
+def _agreeing(layout: Layout, model: Model, cluster: Cluster, numbers: float, hidden: float) -> float:
+    """Return the seconds for which replicas wait for each other's pieces."""
     if layout.replicas == 1:
         return 0.0
-    cluster = cluster.of_axis("replicas")
-    nbytes, stride = model.bytes_each * numbers / layout.shards, layout.stages * layout.shards * layout.tensor
-    if layout.strategy == "d-psgd":
-        seconds = NEIGHBOURS * cluster.send(nbytes, stride)
-    else:
-        seconds = cluster.all_reduce(nbytes, layout.replicas, stride)
-    if layout.strategy == "local-sgd":
-        seconds /= SYNC_EVERY
-    # Pieces are there when they have been reduced over shards, so the pass is over by then.
-    hides = layout.strategy in _HIDDEN and layout.shards == 1 and cluster.hides(layout.replicas, stride)
-    return _waited(seconds, backward, hides=hides)
+    nbytes, stride = model.bytes_each * numbers / layout.shards, layout.workers // layout.replicas
+    return max(0.0, cluster.of_axis("replicas").all_reduce(nbytes, layout.replicas, stride) - hidden)
 
 
 def _waited(seconds: float, behind: float, *, hides: bool) -> float:
@@ -193,8 +210,7 @@ def _sent(layout: Layout, model: Model, stages: Sequence[Stage], numbers: float,
     handed = 2 * len(stages) * stages[0].output * each if layout.stages > 1 else 0.0
     shards = numbers * (gathers(layout) * model.gathered_each + layout.reduces * model.bytes_each)
     piece = model.bytes_each * numbers / layout.shards
-    ring = 2 * _others(layout.replicas) * piece
-    replicas = {"": 0.0, "local-sgd": ring / SYNC_EVERY, "d-psgd": NEIGHBOURS * piece}.get(layout.strategy, ring)
+    replicas = 2 * _others(layout.replicas) * piece
     return 2 * _others(layout.tensor) * sums + handed + _others(layout.shards) * shards + replicas
 
 
@@ -272,7 +288,8 @@ def with_gathers(passes: Passes, stages: Sequence[Stage], layout: Layout, model:
         forward, backward, weight = passes.forward[number], passes.backward[number], passes.weight[number]
         share = gathers(layout) / (2 * layout.microbatches)
         work = share * model.gathering * stage.numbers
-        gather = share * cluster.gather(model.gathered_each * stage.numbers, layout.shards, layout.tensor)
+        nbytes, blocks = model.gathered_each * stage.numbers, len(stage.blocks)
+        gather = share * cluster.gather(nbytes, layout.shards, layout.tensor, blocks)
         if cluster.hides(layout.shards, layout.tensor):
             seconds.append((max(forward, gather) + work, max(backward, gather - weight) + work, weight))
         else:

@@ -10,13 +10,13 @@ from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.planning.cluster import Cluster
-from quorate.planning.layouts import AXES, WAYS, Layout, axes_of, layouts_with, refusal_of
+from quorate.planning.layouts import AXES, Layout, axes_of, layouts_with, refusal_of
 from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction, predict
 
 _LOOKED_AT = 60
 """Layouts, the best by formula, whose pipelines are simulated, besides the best with each value of a field."""
-_FIELDS = (*AXES, "zero", "schedule", "strategy")
+_FIELDS = (*AXES, "zero", "schedule")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ def plan(
     model: Model,
     cluster: Cluster,
     *,
-    ways: Sequence[str] = WAYS,
     longest: dict[str, int] | None = None,
     best: int = 5,
     as_fast: float = 0.0,
@@ -53,8 +52,8 @@ def plan(
 ) -> Plan:
     """Predict all layouts, first by formula; then simulate the better ones.
 
-    `ways` are strategies between replicas; `longest` limits axes by name; `begins` is called with the number of layouts
-    so far. Among layouts within `as_fast` (a share) of the least seconds, the one with the fewest pieces comes first.
+    `longest` limits axes by name; `begins` is called with the number of layouts so far. Among layouts within `as_fast`
+    (a share) of the least seconds, the one with the fewest pieces comes first.
     Raises `ConfigurationError` where every layout is refused.
     """
     refused: Counter[tuple[str, str]] = Counter()
@@ -66,7 +65,7 @@ def plan(
         if refusal is not None:
             refused[refusal.axes, refusal.why] += 1
             continue
-        for layout in layouts_with(axes, model, ways):
+        for layout in layouts_with(axes, model):
             foreseen = predict(layout, model, cluster, exact=False)
             (fitting if foreseen.memory <= cluster.memory else too_large).append(foreseen)
             looked_at += 1
@@ -89,12 +88,7 @@ def plan(
 def _simplest_first(ranked: list[Prediction], as_fast: float) -> list[Prediction]:
     if not as_fast or not ranked:
         return ranked
-    learns = {"", WAYS[0], ranked[0].layout.strategy}  # a step as much as that of the fastest
-    near = [
-        prediction
-        for prediction in ranked
-        if prediction.seconds <= (1 + as_fast) * ranked[0].seconds and prediction.layout.strategy in learns
-    ]
+    near = [prediction for prediction in ranked if prediction.seconds <= (1 + as_fast) * ranked[0].seconds]
     first = min(near, key=lambda prediction: _pieces(prediction.layout))
     return [first, *(prediction for prediction in ranked if prediction is not first)]
 
@@ -105,22 +99,20 @@ def _pieces(layout: Layout) -> tuple[int, ...]:
 
 
 def _different(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """Return the best of each mesh and strategy."""
+    """Return the best of each mesh."""
     best: dict[Any, Prediction] = {}
     for prediction in ranked:
         layout = prediction.layout
-        best.setdefault((*(getattr(layout, name) for name in AXES), layout.strategy), prediction)
+        best.setdefault(tuple(getattr(layout, name) for name in AXES), prediction)
     return list(best.values())
 
 
 def _rank(prediction: Prediction) -> Any:
     """Return seconds to three digits, and for equal ones the bytes sent."""
     layout = prediction.layout
-    ways = WAYS.index(layout.strategy) if layout.strategy in WAYS else 0
     return (
         float(f"{prediction.seconds:.3g}"),
         prediction.sent,
-        ways,
         prediction.seconds,
         prediction.memory,
         layout.chunks,
@@ -196,9 +188,9 @@ _COST = {
 
 def _setting(name: str, value: object) -> str:
     return (
-        {"schedule": "no pipeline", "strategy": "one replica"}.get(name, f"{name}=0")
+        {"schedule": "no pipeline"}.get(name, f"{name}=0")
         if value in ("", 0)
-        else (str(value) if name in ("schedule", "strategy") else f"{name}={value}")
+        else (str(value) if name == "schedule" else f"{name}={value}")
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import geometric_mean, median
 
+from quorate.planning.choice import Choice
 from quorate.planning.layouts import Layout
 from quorate.planning.prediction import Prediction
 
@@ -33,8 +34,15 @@ class Tried:
     """Number of timed steps."""
     taken: float | None = None
     """Seconds of a step of the script's batch in this layout."""
+    turns: Sequence[float] = ()
+    """Seconds for the plan's batch in each turn: those of two layouts in one turn are a pair."""
     why: str | None = None
     """Why it failed: one line."""
+
+    def over(self, other: Tried) -> tuple[float, float, float]:
+        """Return the seconds over those of `other`, as ratios of pairs: the median, the lowest and the greatest."""
+        ratios = sorted(own / its for own, its in zip(self.turns, other.turns, strict=False))
+        return median(ratios), ratios[0], ratios[-1]
 
 
 def kind_of(layout: Layout) -> str:
@@ -94,6 +102,7 @@ def tried(
     """
     waiting = candidates(ranked)
     taken: dict[Layout, list[float]] = {}
+    by_turn: dict[Layout, list[float]] = {}
     foreseen: dict[Layout, Prediction] = {}
     failed: list[Tried] = []
     while waiting and len(taken) < count:
@@ -103,6 +112,7 @@ def tried(
             failed.append(Tried(foreseen=candidate, why=seconds_or_error))
         else:
             taken[candidate.layout], foreseen[candidate.layout] = list(seconds_or_error), candidate
+            by_turn[candidate.layout] = [median(seconds_or_error)]
     for turn in range(1, turns):
         for layout in list(taken):
             seconds_or_error = run(layout, turn)
@@ -111,13 +121,42 @@ def tried(
                 del taken[layout]
             else:
                 taken[layout] += seconds_or_error
+                by_turn[layout].append(median(seconds_or_error))
     measured = [
         Tried(
             foreseen=foreseen[layout],
             seconds=median(seconds) * steps_for(layout),
             steps=len(seconds),
             taken=median(seconds),
+            turns=[turn * steps_for(layout) for turn in by_turn[layout]],
         )
         for layout, seconds in taken.items()
     ]
     return [*sorted(measured, key=lambda attempt: attempt.seconds or 0.0), *failed]
+
+
+def corrected(choices: Sequence[Choice], tried: Sequence[Tried]) -> list[Choice]:
+    """Return the choices with the seconds that tries suggest.
+
+    A layout that was tried has its measured seconds. Others are multiplied by measured over predicted seconds: of the
+    same kind and strategy where such a layout was tried, else of the same kind, else of all.
+    """
+    measured = [trial for trial in tried if trial.seconds is not None]
+    seconds = {trial.foreseen.layout: trial.seconds for trial in measured}
+    ratios = [(trial.foreseen.layout, (trial.seconds or 0.0) / trial.foreseen.seconds) for trial in measured]
+
+    def factor(layout: Layout) -> float:
+        alike = [ratio for other, ratio in ratios if kind_of(other) == kind_of(layout)]
+        same = [
+            ratio for other, ratio in ratios if kind_of(other) == kind_of(layout) and other.strategy == layout.strategy
+        ]
+        return geometric_mean(same or alike or [ratio for _, ratio in ratios])
+
+    if not ratios:
+        return list(choices)
+    result = []
+    for choice in choices:
+        prediction = choice.prediction
+        now = seconds.get(prediction.layout) or prediction.seconds * factor(prediction.layout)
+        result.append(replace(choice, prediction=replace(prediction, seconds=now)))
+    return result

@@ -1,4 +1,4 @@
-"""The additional seconds of workers that wait for each other, from how the steps of one have varied. Pure.
+"""The additional seconds of workers that all wait for each other, from how the steps of one have varied. Pure.
 
 Seconds of n workers are assumed to vary independently, like timed steps, of which a share F(x) takes at most x. The
 slowest of n takes at most x with the probability F(x)^n, so in half of all steps at most x where F(x) = 2^(-1/n). No
@@ -11,12 +11,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from quorate.planning.layouts import Layout
-
-SYNC_EVERY = 8
-"""Steps between means of `local-sgd`, by default."""
-NEIGHBOURS = 2
-"""Neighbours of a worker in the ring of `d-psgd`."""
 _AROUND = 2
 """Steps before and after one with which it is compared."""
 
@@ -46,18 +40,3 @@ def slowest(spread: Sequence[float], workers: int) -> float:
     below = math.floor(place)
     above = min(below + 1, len(spread) - 1)
     return spread[below] + (place - below) * (spread[above] - spread[below])
-
-
-def waited(layout: Layout, spread: Sequence[float]) -> float:
-    """Return the share of its own seconds that a step of a layout waits for slower workers, in the mean of many steps.
-
-    Workers that have pieces of one replica wait for each other in each step. So do replicas under `all-reduce`, two
-    neighbours under `d-psgd`, and none under a quorum of half of them. `local-sgd` waits every eighth step for a sum of
-    eight, which varies by the square root of eight less.
-    """
-    inside = layout.workers // layout.replicas
-    most = {"d-psgd": min(layout.replicas, NEIGHBOURS + 1) * inside, "quorum": inside}.get(
-        layout.strategy, layout.workers
-    )
-    each, all_of_them = slowest(spread, inside) - 1, slowest(spread, most) - 1
-    return each + (all_of_them - each) / (math.sqrt(SYNC_EVERY) if layout.strategy == "local-sgd" else 1.0)

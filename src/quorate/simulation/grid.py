@@ -11,7 +11,7 @@ from quorate.core.durations import Durations
 from quorate.core.errors import ConfigurationError
 from quorate.inject.imbalance import parse_imbalance
 from quorate.inject.pace import Pace, parse_pace
-from quorate.simulation.busy import Busy, Modelled
+from quorate.simulation.busy import Busy, Drawn, Modelled
 from quorate.simulation.codes import CodingCost, codes_of
 from quorate.simulation.links import Links
 from quorate.simulation.models import Times
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from quorate.means.reduction import Reduction
     from quorate.simulation.calibrated import Calibration
     from quorate.simulation.figures import Figures
+
+_MOST_DRAWN = 1 << 22
+"""Steps of workers whose seconds are kept for further cells, about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +106,8 @@ class Grid:
     """The run from which times are taken."""
     measured: Mapping[str, Links] = field(default_factory=dict)
     """Links measured in runs, by the kind of exchanges; they take precedence over the network."""
+    drawn: dict[tuple[int, str | None], Drawn] = field(default_factory=dict, repr=False, compare=False)
+    """Seconds of the workers of the newest cells, which strategies and networks have in common."""
 
     def links_of(self, cell: SimulatedCell) -> Links:
         """Return the links between its workers."""
@@ -125,11 +130,14 @@ class Grid:
 
     def case_of(self, cell: SimulatedCell, watch: Watch) -> Case:
         """Return the case of `cell`."""
+        key = cell.workers, cell.imbalance
+        if key not in self.drawn and sum(workers for workers, _ in self.drawn) * self.steps > _MOST_DRAWN:
+            self.drawn.clear()
         case = Case(
             workers=cell.workers,
             steps=self.steps,
             parameters=self.parameters,
-            busy=self._busy(cell),
+            busy=self.drawn.setdefault(key, Drawn(self._busy(cell), cell.workers)),
             links=self.links_of(cell),
             seed=self.seed,
             examples=self.examples,

@@ -1,9 +1,9 @@
 """The links between simulated workers: the seconds of messages and means. Pure.
 
-Notation: P workers, n bytes, latency L, bandwidth B. A message takes L + n / B. As a ring, a mean of all takes 2 (P -
-1) L + 2 (P - 1) / P n / B. By recursive halving and doubling (Rabenseifner) it takes 2 ceil(log2 P) L and the same for
-the bytes. Where workers share the ports of hosts, P is the number of hosts. Concurrent exchanges share the links, as in
-the virtual world: see `in_line`.
+Notation: P workers, n bytes, latency L, bandwidth B. A worker with a port of its own is a host of its own. A message
+takes L + n / B. As a ring, a mean of all takes 2 (P - 1) L + 2 (P - 1) / P n / B. By recursive halving and doubling
+(Rabenseifner) it takes 2 ceil(log2 P) L and the same for the bytes. Where workers share the ports of hosts, P is the
+number of hosts. Concurrent exchanges share the links, as in the virtual world: see `in_line`.
 """
 
 from __future__ import annotations
@@ -68,9 +68,13 @@ class Links:
     port for everything that it sends, and another for everything that it receives."""
     reduces: Literal["ring", "halving"] = "ring"
     per_host: int = 0
-    """Workers of each host, which share its port and are connected by memory; 0: hosts are not distinguished."""
+    """Workers of each host, which share its port and are connected by memory; 0: all are on one host, or in a mesh."""
     leader: float = 0.0
     """Seconds of work of the leader for each worker in a round."""
+    inside_latency: float = 0.0
+    """Latency between workers of a host that is one of several."""
+    inside_bandwidth: float = math.inf
+    """Bandwidth of a worker to others on such a host."""
 
     def ports(self, size: int) -> int:
         """Return the ports of `size` workers: one each, or one a host."""
@@ -78,13 +82,23 @@ class Links:
 
     def all_reduce(self, nbytes: int, size: int) -> Taken:
         """Return the seconds until all `size` workers have a sum of `nbytes`: between hosts, of the sums of each."""
+        inside = self._inside(nbytes, size)
         size = self.ports(size)
         if self.reduces == "ring" or size == 1:
             network = Network(latency=self.latency, bandwidth=self.bandwidth)
             demand = demand_of(network, "all_reduce", (nbytes,) * size)
-            return Taken(demand.latency, demand.nbytes / demand.bandwidth)
-        hops = 2 * math.ceil(math.log2(size))
-        return Taken(hops * self.latency, 2 * (size - 1) / size * nbytes / self.bandwidth)
+            between = Taken(demand.latency, demand.nbytes / demand.bandwidth)
+        else:
+            hops = 2 * math.ceil(math.log2(size))
+            between = Taken(hops * self.latency, 2 * (size - 1) / size * nbytes / self.bandwidth)
+        return Taken(between.latency + inside.latency, between.transmission + inside.transmission)
+
+    def _inside(self, nbytes: int, size: int) -> Taken:
+        """Return the seconds of a ring of the workers of each of several hosts."""
+        here = min(self.per_host, size)
+        if here < 2:
+            return Taken()
+        return Taken(2 * (here - 1) * self.inside_latency, 2 * (here - 1) / here * nbytes / self.inside_bandwidth)
 
     def all_gather(self, nbytes: int, size: int, *, codes_of_hosts: bool = False) -> Taken:
         """Return the seconds until all have the `nbytes` of each; or those of each host, with `codes_of_hosts`. A
@@ -113,7 +127,8 @@ class Links:
         hosts = self.ports(size)
         if not self.per_host or hosts == 1 or nbytes * size <= _HUB_BYTES:
             return None
-        return 2 * (self.latency + self.carrying((hosts - 1) / hosts * nbytes))
+        inside = self.inside_latency + (self.per_host - 1) * nbytes / self.inside_bandwidth
+        return 2 * (self.latency + self.carrying((hosts - 1) / hosts * nbytes) + inside)
 
     def carrying(self, nbytes: float, count: int = 1) -> float:
         """Return the seconds for which `count` messages of so many bytes keep one worker's side busy."""
@@ -140,8 +155,8 @@ def links_from(text: str) -> Links:
         raise ConfigurationError(f'--network "{text}": "{unknown[0]}" is not known; write {_FORM}')
     if not bandwidth > 0:
         raise ConfigurationError(f'--network "{text}": the bandwidth must be above 0')
-    per_host, leader = numbers.get("per-host", "0"), numbers.get("leader", "0s")
-    if not per_host.isdecimal() or ("per-host" in numbers and ("mesh" in words or int(per_host) < 1)):
+    is_mesh, per_host, leader = "mesh" in words[2:], numbers.get("per-host", "1"), numbers.get("leader", "0s")
+    if not per_host.isdecimal() or ("per-host" in numbers and (is_mesh or int(per_host) < 1)):
         raise ConfigurationError(
             f'--network "{text}": per-host is a number of workers (at least 1), which share a port (no :mesh)'
         )
@@ -149,8 +164,8 @@ def links_from(text: str) -> Links:
         text=text,
         latency=latency,
         bandwidth=bandwidth,
-        is_mesh="mesh" in words[2:],
+        is_mesh=is_mesh,
         reduces="halving" if "halving" in words[2:] else "ring",
-        per_host=int(per_host),
+        per_host=0 if is_mesh else int(per_host),
         leader=seconds_from(leader, text),
     )

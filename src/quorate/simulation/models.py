@@ -66,14 +66,15 @@ class LocalSteps(Times):
     after: int | Literal["decay"] = 0
 
     def check(self, workers: int) -> None:
-        self._period()
+        self.period()
         if self.after == "decay":
             raise ConfigurationError(
                 f"{self.name} takes local steps from the first decay of the learning rate on, which recorded times do "
                 "not tell; say after how many steps, such as after=20"
             )
 
-    def _period(self) -> tuple[float, str]:
+    def period(self) -> tuple[float, str]:
+        """Return the count and the unit (steps, examples or seconds) between two means."""
         if isinstance(self.sync_every, int) and self.sync_every > 0:
             return self.sync_every, "steps"
         from quorate.strategies.parts.local_steps import period_from  # imports torch
@@ -84,7 +85,7 @@ class LocalSteps(Times):
     def play(self, case: Case) -> Played:
         assert isinstance(self.after, int)
         vectors = 2 if self.momentum == "average" else 1
-        return together.every_so_many(case, *self._period(), vectors=vectors, after=self.after)
+        return together.every_so_many(case, *self.period(), vectors=vectors, after=self.after)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.topology import Topology
 from quorate.simulation.played import Case, Played
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from quorate.simulation.played import Column
 
 MOST_EDGES = 2_000_000
 """Edges of a graph in one round: more take too much memory and time."""
@@ -28,9 +36,23 @@ class _Round:
     outgoing: Sequence[int]
     """By worker, to how many it sends."""
 
-    @property
+    @cached_property
     def messages(self) -> int:
+        """Messages of all workers."""
         return sum(self.outgoing)
+
+    @cached_property
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Receivers that have any, where the edges of each begin, the senders of all edges, and the messages that share
+        the port of either end."""
+        import numpy as np
+
+        counts = np.array([len(peers) for peers in self.sources])
+        receivers = np.flatnonzero(counts)
+        begins = np.concatenate(([0], np.cumsum(counts[receivers])[:-1])).astype(np.int64)
+        peers = np.array([peer for own in self.sources for peer in own], dtype=np.int64)
+        shared = np.maximum(np.repeat(counts, counts), np.asarray(self.outgoing)[peers])
+        return receivers, begins, peers, shared
 
 
 class Graph:
@@ -83,32 +105,33 @@ def exchanges(case: Case, topology: Topology, *, ahead: bool = False, bound: int
     `ahead`: vectors are sent at the end of the step before; else when the worker has reached the exchange. They are
     waited for when they are `bound` steps old.
     """
-    played, graph, busy = Played(), Graph(topology, case.workers), case.busy
-    ranks = range(case.workers)
-    now = [0.0] * case.workers
-    sent: list[list[float]] = []
+    import numpy as np
+
+    played, graph = Played(), Graph(topology, case.workers)
+    now = np.zeros(case.workers)
+    sent: list[Column] = []
     """By exchange, when each worker sent; those that may still be waited for."""
-    nbytes = case.nbytes
+    nbytes, links = case.nbytes, case.links
     heard = 0
     for step in range(case.steps):
-        arrive = [now[rank] + busy.before(rank, step) for rank in ranks]
-        sent.append(list(now) if ahead and step else arrive)
+        before, _, after = case.drawn.of_all(step)
+        arrive = now + before
+        sent.append(now if ahead and step else arrive)
         place = step - bound
         edges = graph.round(step)
         played.bytes_out += edges.messages * nbytes
         heard += edges.messages
-        if place >= 0:
-            edges, left = graph.round(place), sent[-1 - bound]
-        for rank in ranks:
-            last = done = arrive[rank]
-            near = edges.sources[rank] if place >= 0 else ()
-            for peer in near:
-                count = max(len(near), edges.outgoing[peer])
-                last = max(last, left[peer])
-                done = max(done, left[peer] + case.links.latency + case.links.carrying(nbytes, count))
-            end = done + busy.after(rank, step)
-            played.step(rank, now[rank], arrive[rank], last, done, end)
-            now[rank] = end
+        last = done = arrive
+        if place >= 0 and graph.round(place).messages:
+            receivers, begins, peers, shared = graph.round(place).edges
+            left = sent[-1 - bound][peers]
+            there = left + links.latency + (1 if links.is_mesh else shared) * nbytes / links.bandwidth
+            last, done = arrive.copy(), arrive.copy()
+            last[receivers] = np.maximum(arrive[receivers], np.maximum.reduceat(left, begins))
+            done[receivers] = np.maximum(arrive[receivers], np.maximum.reduceat(there, begins))
+        end = done + after
+        played.steps(now, arrive, last, done, end)
+        now = end
         del sent[: -bound - 1]
         case.watch((step + 1) / case.steps)
     played.contributors = 1.0 + heard / (case.steps * case.workers)
@@ -118,20 +141,20 @@ def exchanges(case: Case, topology: Topology, *, ahead: bool = False, bound: int
 def questions(case: Case, *, ahead: bool = False) -> Played:
     """Simulate `ad-psgd`: each worker asks one neighbour, which answers while it computes; with `ahead` a step early.
     The choice of the neighbour makes no difference, as no worker is assumed to be asked by two at the same moment."""
-    played, busy = Played(), case.busy
-    nbytes = case.nbytes
+    import numpy as np
+
+    played, nbytes = Played(), case.nbytes
     there_and_back = 2 * (case.links.latency + case.links.carrying(nbytes))
-    now = [0.0] * case.workers
-    for step in range(case.steps):  # all workers of a step at a time: who is late in it is drawn once
-        for rank in range(case.workers):
-            arrive = now[rank] + busy.before(rank, step)
-            done = arrive
-            if case.workers > 1:
-                done = max(arrive, (now[rank] if ahead and step else arrive) + there_and_back)
-                played.bytes_out += 2 * nbytes
-            end = done + busy.after(rank, step)
-            played.step(rank, now[rank], arrive, arrive, done, end)
-            now[rank] = end
+    now = np.zeros(case.workers)
+    for step in range(case.steps):
+        before, _, after = case.drawn.of_all(step)
+        arrive = done = now + before
+        if case.workers > 1:
+            done = np.maximum(arrive, (now if ahead and step else arrive) + there_and_back)
+            played.bytes_out += 2 * nbytes * case.workers
+        end = done + after
+        played.steps(now, arrive, arrive, done, end)
+        now = end
         case.watch((step + 1) / case.steps)
     played.contributors = 2.0
     return played

@@ -5,10 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from quorate.simulation.busy import Busy
+from quorate.simulation.busy import Busy, Drawn
 from quorate.simulation.codes import Codes
 from quorate.simulation.links import Links
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Column = NDArray[np.float64]
 
 Watch = Callable[[float], None]
 """Called now and then with the completed share of the work, from 0 to 1."""
@@ -31,6 +39,11 @@ class Case:
     watch: Watch = lambda share: None
     codes: Codes | None = None
     """The messages in place of a vector; None: the vector."""
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """`busy`, with every step drawn once."""
+        return self.busy if isinstance(self.busy, Drawn) else Drawn(self.busy, self.workers)
 
     @property
     def nbytes(self) -> int:
@@ -69,6 +82,14 @@ class Played:
         self.last.append(last)
         self.done.append(done)
         self.end.append(end)
+
+    def steps(self, begin: Column, arrive: Column, last: Column, done: Column, end: Column) -> None:
+        """Add a step of each worker, by rank."""
+        self.rank.extend(range(len(begin)))
+        for column, seconds in (
+            (self.begin, begin), (self.arrive, arrive), (self.last, last), (self.done, done), (self.end, end),
+        ):  # fmt: skip
+            column.frombytes(seconds.tobytes())
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ class QuorumRun:
     def __init__(self, case: Case, agreed: Agreed, *, every: int = 1, overlap: bool = False) -> None:
         agreed = replace(agreed, vector_bytes=case.nbytes)
         self._case, self._agreed, self._every, self._overlap = case, agreed, every, overlap
+        self._busy = case.drawn
         self._size, self._latency = case.workers, case.links.latency
         self._in_pieces = case.links.in_pieces(case.nbytes, case.workers)
         self._votes = case.links.per_host > 0 and case.links.ports(case.workers) > 1
@@ -96,7 +97,7 @@ class QuorumRun:
 
     def _go_on(self, rank: int, now: float) -> None:
         """Let the worker compute until it contributes next, alone."""
-        busy = self._case.busy
+        busy = self._busy
         for _ in range(self._every - 1):
             arrive = now + busy.before(rank, self._steps[rank])
             end = arrive + busy.after(rank, self._steps[rank])
@@ -128,7 +129,7 @@ class QuorumRun:
 
     def _resumes(self, rank: int, arrive: float, now: float, last: float) -> None:
         """Let the worker go on, as it need not wait, or for a known time only."""
-        end = now + self._case.busy.after(rank, self._steps[rank])
+        end = now + self._busy.after(rank, self._steps[rank])
         self.played.step(rank, self._begin[rank], arrive, last, now, end)
         self._applied(rank, now, end)
 
@@ -270,7 +271,7 @@ class QuorumRun:
         self._gathering = False
         for rank, place in self._waiting.pop(number, ()):
             at = self._at(number, rank)
-            end = at + self._case.busy.after(rank, self._steps[rank])
+            end = at + self._busy.after(rank, self._steps[rank])
             self.played.last[place] = self._last_given
             self.played.done[place], self.played.end[place] = at, end
             self._applied(rank, at, end)

@@ -8,40 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from quorate.core.errors import ConfigurationError
 from quorate.simulation.codes import Codes
 from quorate.simulation.links import Taken, in_line, parts_of
 from quorate.simulation.played import Case, Formed, Played
 
+if TYPE_CHECKING:
+    from quorate.simulation.played import Column
+
 
 class Meetings:
     """A run in progress; times of all workers, by rank."""
 
     def __init__(self, case: Case) -> None:
+        import numpy as np
+
         self.case, self.played = case, Played()
-        self.now = [0.0] * case.workers
+        self.now = np.zeros(case.workers)
         self.step = 0
 
     def synchronous(self) -> None:
         """Simulate one step, with a mean of gradients at its end."""
-        case, busy = self.case, self.case.busy
-        ranks = range(case.workers)
-        arrive = [now + busy.before(rank, self.step) for rank, now in zip(ranks, self.now, strict=True)]
-        last = done = max(arrive)
+        import numpy as np
+
+        case, now = self.case, self.now
+        before, backward, after = case.drawn.of_all(self.step)
+        arrive = now + before
+        last = done = float(arrive.max())
         sizes = parts_of(case.nbytes)
         if case.workers > 1 and case.codes is not None:
-            backward = [busy.backward(rank, self.step) for rank in ranks]
             done = self._coded(case.codes, arrive, backward)
         elif case.workers > 1:
-            done = self._travelled(sizes, arrive)
-        for rank in ranks:
-            end = done + busy.after(rank, self.step)
-            self.played.step(rank, self.now[rank], arrive[rank], last, done, end)
-            self.now[rank] = end
+            done = self._travelled(sizes, arrive, backward)
+        self.now = done + after
+        self.played.steps(now, arrive, np.full_like(now, last), np.full_like(now, done), self.now)
         self._formed(done, sizes)
 
-    def _coded(self, codes: Codes, arrive: Sequence[float], backward: Sequence[float]) -> float:
+    def _coded(self, codes: Codes, arrive: Column, backward: Column) -> float:
         """Return when the sum of all parts is decoded, which begins when all of it has arrived. A part is encoded when
         its gradients are ready, which delays later parts."""
         links, size = self.case.links, self.case.workers
@@ -51,46 +56,52 @@ class Meetings:
             ready += numel
             encoded += codes.encoding(numel)
             left = 1.0 - ready / codes.numel
-            met = max(time - left * seconds for time, seconds in zip(arrive, backward, strict=True)) + encoded
+            met = float((arrive - left * backward).max()) + encoded
             under_way.append((met, codes.taken(nbytes, links, size)))
         self.played.coding += size * sum(
             codes.encoding(numel) + codes.decoding(numel, links, size) for numel, _ in codes.parts
         )
-        under_way.append((max(arrive) + encoded, links.all_reduce(codes.dense, size)))
+        under_way.append((float(arrive.max()) + encoded, links.all_reduce(codes.dense, size)))
         there = in_line(under_way)
         decoded = there + sum(codes.decoding(numel, links, size) for numel, _ in codes.parts)
         return decoded + in_line([(0.0, codes.second(nbytes, links, size)) for _, nbytes in codes.parts])
 
-    def _travelled(self, sizes: Sequence[int], arrive: Sequence[float]) -> float:
+    def _travelled(self, sizes: Sequence[int], arrive: Column, backward: Column) -> float:
         """Return when the last part has reached every worker."""
         case = self.case
         if len(sizes) == 1:
-            return max(arrive) + case.links.all_reduce(sizes[0], case.workers).seconds
-        backward = [case.busy.backward(rank, self.step) for rank in range(case.workers)]
+            return float(arrive.max()) + case.links.all_reduce(sizes[0], case.workers).seconds
         under_way, whole = list[tuple[float, Taken]](), sum(sizes)
         for ready, size in zip(accumulate(sizes), sizes, strict=True):
-            left = 1.0 - ready / whole
-            met = max(time - left * seconds for time, seconds in zip(arrive, backward, strict=True))
+            met = float((arrive - (1.0 - ready / whole) * backward).max())
             under_way.append((met, case.links.all_reduce(size, case.workers)))
         return in_line(under_way)
 
-    def alone(self, ranks: Sequence[int]) -> None:
-        """Simulate one step of these workers alone."""
-        busy = self.case.busy
-        for rank in ranks:
-            begin = self.now[rank]
-            arrive = begin + busy.before(rank, self.step)
-            end = arrive + busy.after(rank, self.step)
-            self.played.step(rank, begin, arrive, arrive, arrive, end)
-            self.now[rank] = end
+    def alone(self) -> None:
+        """Simulate one step of all workers, each alone."""
+        now = self.now
+        before, _, after = self.case.drawn.of_all(self.step)
+        arrive = now + before
+        self.now = arrive + after
+        self.played.steps(now, arrive, arrive, arrive, self.now)
+
+    def one_alone(self, rank: int) -> None:
+        """Simulate one step of this worker alone."""
+        busy, begin = self.case.drawn, float(self.now[rank])
+        arrive = begin + busy.before(rank, self.step)
+        end = arrive + busy.after(rank, self.step)
+        self.played.step(rank, begin, arrive, arrive, arrive, end)
+        self.now[rank] = end
 
     def average(self, vectors: int) -> None:
         """Simulate, after a step of all, a mean of `vectors` times as many numbers as there are parameters."""
+        import numpy as np
+
         case, played = self.case, self.played
         nbytes = case.nbytes * vectors
-        last = max(self.now)
+        last = float(self.now.max())
         if case.codes is not None and case.workers > 1:
-            done = self._coded(case.codes, self.now, [0.0] * case.workers)
+            done = self._coded(case.codes, self.now, np.zeros(case.workers))
         else:
             done = last + case.links.all_reduce(nbytes, case.workers).seconds
         newest: dict[int, int] = {}
@@ -100,7 +111,7 @@ class Meetings:
         for rank, place in newest.items():
             played.last[place], played.done[place], played.end[place] = last, done, done
             played.arrive[place] = self.now[rank]
-            self.now[rank] = done
+        self.now = np.full(case.workers, done)
         self._formed(done, [nbytes])
 
     def _formed(self, time: float, sizes: Sequence[int]) -> None:
@@ -139,16 +150,16 @@ def every_so_many(case: Case, count: float, unit: str, *, vectors: int, after: i
         run.synchronous()
         run.step += 1
         run.watched()
-    done, began = 0, list(run.now)
+    done, began = 0, run.now.tolist()
     taken = [run.step] * case.workers
     while run.step < case.steps:
         if unit == "seconds":
             _for_so_long(run, count, began, taken)
             run.average(vectors)
-            began = list(run.now)
+            began = run.now.tolist()
             run.step = max(taken)
         else:
-            run.alone(range(case.workers))
+            run.alone()
             run.step, done = run.step + 1, done + 1
             if done >= steps_of_a_period:
                 run.average(vectors)
@@ -162,7 +173,7 @@ def _for_so_long(run: Meetings, seconds: float, began: Sequence[float], taken: l
     for rank, since in enumerate(began):
         while True:
             run.step = taken[rank]
-            run.alone([rank])
+            run.one_alone(rank)
             taken[rank] += 1
             if run.now[rank] - since >= seconds:
                 break

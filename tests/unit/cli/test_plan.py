@@ -45,7 +45,7 @@ def status(*words: str) -> int:
         ([*OPTIONS, SIZES], "gpt: needs --flops, operations a second of a worker (312T), and --batch"),
         ([*OF_SIZES, "gpt:layers=3"], 'does not say hidden, heads, sequence, vocabulary; write gpt:hidden=H,'),
         ([*OF_SIZES, SIZES, "more"], 'gpt: is not a script, and takes no "more"'),
-        ([*OF_SIZES, "-n", "0", SIZES], "--workers 0: a plan is for 1 to 65,536 workers"),
+        ([*OF_SIZES, "-n", "0", SIZES], "--workers 0: from 1 to 65,536 workers are planned for"),
         ([*OF_SIZES, "--batch", "0", SIZES], "--batch 0: a step needs at least one example"),
         ([*OF_SIZES, "--flops", "fast", SIZES], '"fast" is not a number such as 64, 1.5M or 312T'),
         ([*OF_SIZES, "--flops", "0T", SIZES], "--flops: the operations per second must be above 0"),
@@ -56,7 +56,13 @@ def status(*words: str) -> int:
         ([*OF_SIZES, "--axis-network", "tensor=1us", SIZES], "write AXIS=LATENCY:BANDWIDTH, such as tensor=30us"),
         ([*OF_SIZES, "--per-host", "3", "--host-network", "1us:1GB", SIZES], "4 workers are not on hosts of 3"),
         ([*OF_SIZES, "--cores", "0", SIZES], "--cores 0: a host needs at least one core"),
-        ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy that is planned for "gossip"'),
+        ([*OF_SIZES, "--strategy", "gossip", SIZES], 'unknown strategy "gossip"'),
+        ([*OF_SIZES, "--objective", "speed", SIZES], "--objective speed: it is time, cost or energy"),
+        ([*OF_SIZES, "--objective", "cost", SIZES], "--objective cost needs prices; give --price or --buy"),
+        ([*OF_SIZES, "--objective", "energy", "--power", "1kW", SIZES], "--power: say with --examples or --tokens"),
+        ([*OF_SIZES, "--imbalance", "one-of:1s", "--like", "a", SIZES], "both say who is late; leave one of them out"),
+        ([*OF_SIZES, "--learned", "nowhere", SIZES], "--learned nowhere: there is no finished comparison of this name"),
+        ([*OF_SIZES, "--critical-batch", "0", SIZES], "--critical-batch must be above 0"),
         ([*OF_SIZES, "--max-axis", "rows=2", SIZES], '--max-axis "rows=2": write AXIS=N, where AXIS is one of'),
         ([*OF_SIZES, "--memory", "1MB", SIZES], "nothing fits: the smallest, "),
         ([*OPTIONS, "--flops", "1T", "train.py"], "--flops can be given with gpt: only"),
@@ -95,7 +101,7 @@ def test_the_best_five_and_why_others_lose(capsys: pytest.CaptureFixture[str], m
     assert "over 4 workers of 8.00 GB; " in words and "16 examples a step" in words
     assert [line[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2", "3", "4", "5"]
     assert "lost: tensor=4: at best " in words and " times as long; sums over the tensor axis take " in words
-    assert "Predicted, not measured." in out
+    assert "Steps are predicted, not measured." in out
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +151,70 @@ def test_costs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert cost["rented"] == pytest.approx(2 * 32.7726 * hours)
         assert cost["bought"] == pytest.approx(2 * hours * 55_534 / 8760 / 0.6)
         assert cost["petaflop"] == pytest.approx(transformer_from(SIZES).flops * 300e6 / 128 / 1e15)
+
+
+def test_strategies_are_ranked_by_the_time_to_the_target(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of which a comparison has measured the passes; others are apart, with the passes that they may need."""
+    monkeypatch.chdir(tmp_path)
+    arms = [
+        {
+            "name": name,
+            "is_baseline": name == "all-reduce",
+            "time_to_target": {"mean": examples},
+            "examples_per_second": {"mean": 1.0},
+            "target_reached": [1, 1],
+        }
+        for name, examples in (("all-reduce", 100.0), ("local-sgd", 300.0))
+    ]
+    Path("one").mkdir()
+    Path("one", "summary.json").write_text(json.dumps({"target": 0.9, "arms": arms}))
+    words = (*OF_SIZES, "--max-axis", "stages=1", "--max-axis", "tensor=1", "--max-axis", "shards=1")
+    three = ("--strategy", "all-reduce", "--strategy", "local-sgd", "--strategy", "diloco")
+    assert status(*words, *three, "--learned", "one", "--critical-batch", "32", "--tokens", "1G", "--json", SIZES) == 0
+    plan = json.loads(capsys.readouterr().out)
+    measured = {choice["strategy"]: choice for choice in plan["best"]}
+    assert set(measured) == {"all-reduce", "local-sgd"}
+    assert measured["local-sgd"]["passes"] == 3 and measured["local-sgd"]["learning"] == "measured"
+    for choice in measured.values():
+        assert choice["noise"] == 1.5
+        steps = 1e9 / 128 / 16 * 1.5 * choice["passes"]
+        assert choice["to_target"] == pytest.approx(steps * choice["seconds"])
+    (other,) = plan["unmeasured"]
+    first = plan["best"][0]
+    assert other["strategy"] == "diloco" and other["learning"] == "not measured"
+    assert other["may_need"] == pytest.approx(first["seconds"] * first["passes"] / other["seconds"])
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_the_cheapest_number_of_workers(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers exchange less than four, and cost less; failures take a share of all steps."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = (
+        *OF_SIZES,
+        "-n",
+        "2,4",
+        "--objective",
+        "cost",
+        "--price",
+        "2/h",
+        "--tokens",
+        "1G",
+        "--strategy",
+        "all-reduce",
+    )
+    assert status(*words, "--failures", "mtbf=10d,restart=10min", SIZES) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    said = " ".join(out.split())
+    assert "over 2 and 4 workers of 8.00 GB" in said and "goodput" in said and "to the target" in said
+    assert status(*words, "--json", SIZES) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    costs = [float(f"{choice['cost']['rented']:.3g}") for choice in best]
+    assert costs == sorted(costs)
 
 
 def test_a_worker_is_a_host_of_its_own_without_hosts(capsys: pytest.CaptureFixture[str]) -> None:

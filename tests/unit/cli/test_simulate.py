@@ -212,9 +212,33 @@ def test_a_dry_run_says_what_would_be(folder: Path, capsys: pytest.CaptureFixtur
     assert said.endswith("4 rows; in runs/one\n")
 
 
-def test_what_leads_through_one_worker_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "--strategy", "quorum", "-n", "64", "--parameters", "25M", "--steps", "5")
-    assert any("rounds go through one worker: with 64 workers" in one for one in found["cautions"])
+@pytest.mark.parametrize("columns", [80, 60])
+def test_a_sweep_is_one_map(
+    columns: int, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strategies x codecs x imbalances x networks x workers; what excludes each other is left out, and named."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = ["--strategy", "all-reduce", "--strategy", "sgp", "--codec", "none", "--codec", "half", "--coding", "none"]
+    words += ["-n", "2,8", "--imbalance", "none", "--imbalance", "one-of:20ms", "--steps", "5"]
+    words += ["--network", "50us:1Gbit", "--network", "50us:10Gbit", "--name", "swept", "--map", "map.svg"]
+    assert status(*words) == 0
+    said = capsys.readouterr()
+    assert "sgp-compress=half, which exclude each other" in said.err
+    assert max(map(len, said.out.splitlines())) <= columns and "map: map.svg" in said.out
+    about = json.loads(Path("runs/swept/simulate.json").read_text())
+    assert len(about["rows"]) == 3 * 2 * 2 * 2 and len(about["map"]["cells"]) == 2 * 2 * 2
+    assert Path("map.svg").read_text().startswith("<svg")
+    for wrong in (("--map", "map.pdf"), ("--map", "nowhere/map.svg"), ("--learned", "one"), ("--codec", "nothing")):
+        assert status(*wrong, "--dry-run") == 2
+
+
+def test_workers_with_ports_of_their_own_form_rounds_in_pieces(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ResNet-50 on 64 hosts of one worker, steps of 640 ms, 10 Gbit/s: pieces of the sum go twice through each port."""
+    words = ("--strategy", "eager-solo", "-n", "64", "--parameters", "25.5M", "--compute", "constant:640ms")
+    (row,) = told(capsys, *words, "--steps", "20")["rows"]
+    assert 1 / row["rounds_per_second"] == pytest.approx(0.64 + 2 * 63 / 64 * 102e6 / 1.25e9, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +287,7 @@ def test_codecs_in_rounds_write_small_what_goes_between_hosts(folder: Path, caps
     dense, coded = told(capsys, "-n", "8", *arms, "--network", "50us:1Gbit:per-host=2")["rows"]
     assert coded["bytes_per_step"] < 0.2 * dense["bytes_per_step"]
     assert coded["step_p50"] < dense["step_p50"]
-    found = told(capsys, "-n", "8", *arms)
+    found = told(capsys, "-n", "8", *arms, "--network", "50us:1Gbit:mesh")
     assert found["rows"][0]["bytes_per_step"] == found["rows"][1]["bytes_per_step"]
     assert any("in rounds codes travel between hosts" in one for one in found["cautions"])
 

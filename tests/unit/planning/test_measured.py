@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from quorate.planning.measured import model_from
-from quorate.planning.waiting import slowest
 
 SPREAD = [1.0, 1.0, 1.0 + 0.1 / (2 * 0.5**0.5 - 1)]
 """Its quantile of 0.5 ** 0.5 is 1.1."""
@@ -110,19 +109,6 @@ def test_what_the_processor_did_of_it() -> None:
     assert other is not None and other.by_processor is None
     assert (other.gathering, other.reducing) == (pytest.approx(1.5 / 240), pytest.approx(2 / 240))
     assert model_from(TOLD, None, 3).by_processor is None
-
-
-def test_two_workers_that_waited_for_each_other() -> None:
-    """A tenth longer, in half of the steps: what is left is of the exchange, and the processor's seconds have none."""
-    shards = {"outside": 1.1 * 1.5, "model": 1.1 * 22.0, "backward": 1.1 * 47.0}
-    worked = {"outside": 1.0, "model": 21.0, "backward": 43.5}
-    times = {**TOLD["times"], "pieces": {"shards": {**shards, "processor": worked}}, "spread": SPREAD}
-    model = model_from({**TOLD, "times": times}, None, 3)
-    assert slowest(model.spread, 2) == pytest.approx(1.1) and model.spread is SPREAD
-    assert (model.gathering, model.reducing) == (pytest.approx(3 / 240), pytest.approx(4 / 240))
-    other = model.by_processor
-    assert other is not None and other.spread is SPREAD
-    assert (other.gathering, other.reducing) == (pytest.approx(1.5 / 240), pytest.approx(2 / 240))
 
 
 def test_how_much_longer_a_crowd_takes() -> None:

@@ -70,14 +70,13 @@ def test_what_the_library_refuses_is_not_proposed() -> None:
 
 
 def test_the_best_is_the_best_of_all() -> None:
-    """No layout, played, is faster than the first choice; and one layout is kept of each mesh and strategy."""
-    ways = ("all-reduce",)
-    planned = plan(model(), cluster(), ways=ways)
+    """No layout, played, is faster than the first choice; and one layout is kept of each mesh."""
+    planned = plan(model(), cluster())
     everything = [
         predict(layout, model(), cluster())
         for axes in axes_of(8)
         if refusal_of(axes, model()) is None
-        for layout in layouts_with(axes, model(), ways)
+        for layout in layouts_with(axes, model())
     ]
     assert planned.looked_at == len(everything)
     fastest = min(prediction.seconds for prediction in everything if prediction.memory <= cluster().memory)
@@ -93,19 +92,14 @@ def test_the_best_is_the_best_of_all() -> None:
 
 
 def test_of_those_that_are_as_fast_the_one_with_the_fewest_pieces_comes_first() -> None:
-    """But none whose steps teach less."""
     slow: dict[str, Any] = {"overlaps": False}
     everything = plan(model(), cluster(**slow), best=1000).best
     fastest, few = everything[0], next(prediction for prediction in everything if prediction.layout.stages == 1)
-    assert fastest.layout.stages > 1 and few.layout.strategy == "local-sgd"
+    assert fastest.layout.stages > 1
     assert plan(model(), cluster(**slow), as_fast=1e-9).best[0].layout == fastest.layout
-    planned = plan(model(), cluster(**slow), as_fast=0.5)
-    first = planned.best[0].layout
-    assert first.stages == 1 and first.strategy in ("", "all-reduce")
-    assert planned.best[1].layout == fastest.layout
+    planned = plan(model(), cluster(**slow), as_fast=1.001 * few.seconds / fastest.seconds - 1)
+    assert planned.best[0].layout.stages == 1 and planned.best[1].layout == fastest.layout
     assert any(loser.why.startswith("hardly faster: at best ") for loser in planned.losers)
-    near = plan(model(), cluster(**slow), as_fast=1.001 * few.seconds / fastest.seconds - 1).best[0].layout
-    assert near.strategy in ("", "all-reduce")
 
 
 def test_tensor_across_hosts_is_dear() -> None:

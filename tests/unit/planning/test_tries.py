@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from quorate.planning.choice import Choice
 from quorate.planning.layouts import Layout
 from quorate.planning.prediction import Prediction
-from quorate.planning.tries import Tried, candidates, steps_of_a_batch, tried
+from quorate.planning.tries import Tried, candidates, corrected, steps_of_a_batch, tried
 
 TWO = Layout(replicas=2, strategy="all-reduce")
 TENSOR, SHARDS, STAGES = Layout(tensor=2), Layout(shards=2, zero=2), Layout(stages=2, schedule="1f1b", microbatches=4)
@@ -57,6 +58,8 @@ def test_layouts_take_turns_and_the_fastest_measured_is_first() -> None:
         (TWO, 6.0, 6.0, 9),
         (TENSOR, pytest.approx(6.0), 3.0, 9),
     ]
+    assert results[0].turns == [5.0, 6.0, 7.0] and results[1].turns == [4.0, 6.0, 8.0]
+    assert results[1].over(results[0]) == (1.0, 0.8, pytest.approx(8 / 7))
     assert results[2] == Tried(foreseen=results[2].foreseen, why="broken") and results[2].foreseen.layout == SHARDS
 
 
@@ -65,3 +68,21 @@ def test_what_fails_in_a_later_turn_has_failed() -> None:
         ranked(TWO, TENSOR), 2, lambda layout, turn: "gone" if turn and layout == TWO else [1.0], lambda _: 1.0, turns=2
     )
     assert [(result.foreseen.layout, result.why) for result in results] == [(TENSOR, None), (TWO, "gone")]
+
+
+def test_layouts_that_were_not_tried_are_corrected_by_those_that_were() -> None:
+    """By the same kind and strategy, else by the same kind, else by all."""
+    solo, again = Layout(replicas=2, strategy="eager-solo"), Layout(replicas=2, microbatches=4, strategy="all-reduce")
+    quorum, cut = Layout(replicas=2, strategy="quorum"), Layout(tensor=2, microbatches=4)
+    predictions = ranked(TWO, TENSOR, quorum, cut, SHARDS, solo, again)
+    choices = [Choice(prediction=prediction, batch=1, learning="exact") for prediction in predictions]
+    results = [
+        Tried(foreseen=predictions[0], seconds=2.0),
+        Tried(foreseen=predictions[1], seconds=1.0),
+        Tried(foreseen=predictions[5], seconds=3.0),
+        Tried(foreseen=predictions[4], why="broken"),
+    ]
+    seconds = [choice.prediction.seconds for choice in corrected(choices, results)]
+    of_all = (2.0 * 0.5 * 0.5) ** (1 / 3)
+    assert seconds == pytest.approx([2.0, 1.0, 3 * 1.0, 4 * 0.5, 5 * of_all, 3.0, 7 * 2.0])
+    assert corrected(choices, results[3:]) == choices

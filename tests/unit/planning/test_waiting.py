@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 
 import pytest
 
-from quorate.planning.layouts import Layout
-from quorate.planning.waiting import slowest, spread_of, waited
+from quorate.planning.waiting import slowest, spread_of
 
 DRAW = random.Random(3)
 SPREAD = sorted(DRAW.lognormvariate(0.0, 0.2) for _ in range(501))
@@ -47,18 +45,3 @@ def test_more_workers_have_a_slower_one() -> None:
     assert factors[0] == 1.0 and factors == sorted(factors) and factors[2] > factors[1] > 1.02
     assert factors[-1] == pytest.approx(SPREAD[-1]), "never slower than what was seen"
     assert slowest([], 8) == slowest([1.0] * 5, 8) == slowest([1.0], 8) == 1.0
-
-
-def test_who_waits_for_whom() -> None:
-    def share(strategy: str, *, stages: int = 1) -> float:
-        return waited(Layout(replicas=8, stages=stages, schedule="1f1b" * (stages > 1), strategy=strategy), SPREAD)
-
-    def of(workers: int) -> float:
-        return slowest(SPREAD, workers) - 1
-
-    assert share("all-reduce") == of(8) and share("all-reduce", stages=2) == of(16)
-    assert share("d-psgd") == of(3) and share("d-psgd", stages=2) == of(6)
-    assert share("quorum") == 0 and share("quorum", stages=2) == of(2)
-    assert share("local-sgd") == pytest.approx(of(8) / math.sqrt(8))
-    assert share("local-sgd", stages=2) == pytest.approx(of(2) + (of(16) - of(2)) / math.sqrt(8))
-    assert waited(Layout(shards=4, zero=3), SPREAD) == of(4) and waited(Layout(), SPREAD) == 0

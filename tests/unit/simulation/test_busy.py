@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quorate.core.durations import FORWARD_SHARE, Constant
+from quorate.core.durations import FORWARD_SHARE, Constant, Sampled
 from quorate.inject.imbalance import parse_imbalance
 from quorate.inject.pace import parse_pace
-from quorate.simulation.busy import Modelled, Recorded
+from quorate.simulation.busy import Drawn, Modelled, Recorded
 
 
 def test_without_anything_it_is_the_compute_time() -> None:
@@ -56,3 +56,28 @@ def test_further_blocks_take_whole_steps_that_are_drawn() -> None:
     other = [RECORDED.before(4, step) for step in range(40)]
     assert other != [RECORDED.before(2, step) for step in range(40)]  # each block for itself
     assert other == [RECORDED.before(4, step) for step in range(40)]
+
+
+def test_seconds_that_are_drawn_once_are_the_same() -> None:
+    """Also of steps that are not kept any more, and of all workers at a time."""
+    calls = []
+
+    class Counted(Modelled):
+        def before(self, rank: int, step: int) -> float:
+            calls.append((rank, step))
+            return super().before(rank, step)
+
+    busy = Counted(compute=Sampled("lognormal", 0.1, 0.5, 3), update=Constant(0.01))
+    drawn = Drawn(busy, 3)
+    for _ in range(2):
+        assert [drawn.before(rank, step) for step in range(4) for rank in range(3)] == [
+            Modelled.before(busy, rank, step) for step in range(4) for rank in range(3)
+        ]
+    assert len(calls) == 12
+    before, backward, after = drawn.of_all(2)
+    assert before.tolist() == [Modelled.before(busy, rank, 2) for rank in range(3)]
+    assert backward.tolist() == [busy.backward(rank, 2) for rank in range(3)] and after.tolist() == [0.01] * 3
+    drawn._most = 2
+    assert drawn.before(1, 9) == Modelled.before(busy, 1, 9)
+    drawn.before(0, 10), drawn.before(0, 11), drawn.before(0, 12)
+    assert drawn.after(2, 0) == 0.01 and drawn.of_all(1)[0].tolist()[1] == Modelled.before(busy, 1, 1)

@@ -11,7 +11,7 @@ from quorate.simulation.links import Links, Taken, in_line, links_from, parts_of
 
 
 def test_what_is_written() -> None:
-    assert links_from("1ms:10Gbit") == Links(text="1ms:10Gbit", latency=1e-3, bandwidth=1.25e9)
+    assert links_from("1ms:10Gbit") == Links(text="1ms:10Gbit", latency=1e-3, bandwidth=1.25e9, per_host=1)
     both = links_from("1ms:1GB:mesh:halving")
     assert (both.is_mesh, both.reduces) == (True, "halving")
     hosts = links_from("1ms:1GB:per-host=8:leader=200us")
@@ -65,7 +65,9 @@ def test_of_workers_on_hosts_the_hosts_send() -> None:
     assert hosts.all_reduce(1000, 32) == alone.all_reduce(1000, 4) and hosts.all_reduce(1000, 8) == (0, 0)
     assert hosts.sent_by_all(1000, 32) == 2 * 3 * 1000 and alone.sent_by_all(1000, 4) == 2 * 3 * 1000
     assert hosts.in_pieces(1 << 20, 32) == pytest.approx(2 * (1e-3 + 3 / 4 * (1 << 20) / 1e6))
-    assert hosts.in_pieces(1000, 32) is hosts.in_pieces(1 << 20, 8) is alone.in_pieces(1 << 20, 32) is None
+    assert alone.in_pieces(1 << 20, 32) == pytest.approx(2 * (1e-3 + 31 / 32 * (1 << 20) / 1e6))
+    assert hosts.in_pieces(1000, 32) is hosts.in_pieces(1 << 20, 8) is None
+    assert links_from("1ms:1MB:mesh").in_pieces(1 << 20, 32) is None
 
 
 @pytest.mark.parametrize("nbytes", [0, 4, 1 << 20, (1 << 20) + 1, 100_000_003])

@@ -103,6 +103,11 @@ def arms_from(strategies: Sequence[str], baseline: str | None) -> tuple[Arm, ...
     return tuple(marked if arm.name == against.name else arm for arm in arms)
 
 
+def with_codec(text: str, codec: str) -> str:
+    """Return a strategy as it is written, with a codec; `none` adds nothing."""
+    return text if codec == "none" else f"{text}{',' if ':' in text else ':'}compress={codec}"
+
+
 def seeds_from(text: str) -> tuple[int, ...]:
     """Return the seeds: `3` means 0 to 2; `1,2,5` are three seeds, and `7,` is one."""
     parts = [part.strip() for part in text.split(",") if part.strip()]

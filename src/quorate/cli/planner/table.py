@@ -3,104 +3,263 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import typer
 
-from quorate.cli.planner.costs import columns, sentences
+from quorate.cli.planner.costs import columns, long_in_words, sentences
 from quorate.cli.planner.prices import Pricing
+from quorate.cli.planner.strategies import Conditions
 from quorate.cli.simulate.results import NOTHING, Columns
 from quorate.cli.simulate.results import show as show_table
 from quorate.cli.tables import echo_text
+from quorate.planning.choice import Choice, may_need
 from quorate.planning.cluster import Cluster
-from quorate.planning.layouts import Layout
+from quorate.planning.layouts import USUAL, Layout
 from quorate.planning.model import Model
 from quorate.planning.prediction import Prediction
 from quorate.planning.search import Loser, Plan
 from quorate.planning.search import as_json as of_one
 from quorate.planning.tries import Tried
-from quorate.planning.waiting import SYNC_EVERY
-from quorate.report.wording import bytes_in_words, counted, seconds_in_words, share_in_words
+from quorate.report.wording import bytes_in_words, counted, listed, seconds_in_words, share_in_words
 
 _R = TypeVar("_R")
 
+_BEST = 5
+"""Rows of a table."""
+_FASTER = 0.99
+"""A strategy is faster if its step takes less than this share."""
 _NAMED = 16
 """Stages whose beginnings are listed."""
 _SHOWN = 24
 """Lines about layouts that lose."""
 
 
-def as_json(
-    model: Model,
-    cluster: Cluster,
-    plan: Plan,
-    tried: Sequence[Tried] | None = None,
-    pricing: Pricing | None = None,
-) -> dict[str, Any]:
-    """Return the plan as JSON; `tried`: the layouts that were run, the fastest first. With `pricing` each layout has
-    its cost."""
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """The layouts of one number of workers, with strategies between replicas."""
 
-    def cost(seconds: float | None) -> dict[str, Any]:
-        return {} if pricing is None or seconds is None else {"cost": asdict(pricing.cost(seconds, model))}
+    model: Model
+    cluster: Cluster
+    plan: Plan
+    choices: Sequence[Choice]
+    refused: Mapping[str, str]
+    """By strategy, why it does not fit."""
+    pricing: Pricing | None
 
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """All that is printed."""
+
+    searched: Sequence[Searched]
+    ranked: Sequence[Choice]
+    """The best known first, then those of which the learning was not measured."""
+    tried: Sequence[Tried] | None
+    """Layouts that were run, the fastest first."""
+    conditions: Conditions
+    examples: float | None
+    """Examples of the training; None if it was not said how long it is."""
+    script: Sequence[str]
+    """The script with its arguments; empty for `gpt:`."""
+    is_timed: bool
+
+    @property
+    def tried_layouts(self) -> set[Layout]:
+        """Layouts that were measured."""
+        return {trial.foreseen.layout for trial in self.tried or () if trial.seconds is not None}
+
+    @property
+    def first(self) -> Choice:
+        """The first choice: of the tried ones where there are any."""
+        tried = [choice for choice in self.ranked if choice.prediction.layout in self.tried_layouts]
+        return (tried or list(self.ranked))[0]
+
+
+def as_json(shown: Shown) -> dict[str, Any]:
+    """Return the plan as JSON."""
+    first = shown.searched[0]
+    conditions, pricing = shown.conditions, first.pricing
     runs = [
         of_one(trial.foreseen)
-        | {"measured": trial.seconds, "taken": trial.taken, "steps": trial.steps, "failed": trial.why}
-        | cost(trial.seconds)
-        for trial in tried or ()
+        | {"measured": trial.seconds, "taken": trial.taken, "steps": trial.steps, "turns": list(trial.turns)}
+        | {"failed": trial.why}
+        for trial in shown.tried or ()
     ]
     return {
-        "model": model.name,
-        "numbers": model.numbers,
-        "batch": model.batch,
-        "cluster": asdict(cluster),
-        "looked_at": plan.looked_at,
-        "best": [of_one(prediction) | cost(prediction.seconds) for prediction in plan.best],
-        "lost": [asdict(loser) for loser in plan.losers],
-        **({} if tried is None else {"tried": runs}),
+        "model": first.model.name,
+        "numbers": first.model.numbers,
+        "batch": first.model.batch,
+        "cluster": asdict(first.cluster),
+        "looked_at": sum(searched.plan.looked_at for searched in shown.searched),
+        "objective": conditions.objective,
+        "critical_batch": conditions.critical,
+        "learned": dict(conditions.learned),
+        "best": [_choice_as_json(choice, shown) for choice in _best(shown.ranked)],
+        "unmeasured": [_choice_as_json(choice, shown) for choice in _unmeasured(shown)],
+        "lost": [asdict(loser) for searched in shown.searched for loser in searched.plan.losers],
+        "refused": {name: why for searched in shown.searched for name, why in searched.refused.items()},
+        **({} if shown.tried is None else {"tried": runs}),
         **({} if pricing is None else {"pricing": pricing.as_json()}),
     }
 
 
-def show(
-    model: Model,
-    cluster: Cluster,
-    plan: Plan,
-    tried: Sequence[Tried] | None = None,
-    script: Sequence[str] = (),
-    pricing: Pricing | None = None,
-) -> None:
-    """Print it; layouts that were `tried` are in a table of their own, before the others. Of a `script` with its
-    arguments also how it is started in the first layout. With `pricing` also what the training costs."""
-    workers = f"{counted(cluster.workers, 'worker')} of {bytes_in_words(cluster.memory)}"
+def _choice_as_json(choice: Choice, shown: Shown) -> dict[str, Any]:
+    examples = shown.examples
+    return of_one(choice.prediction) | {
+        "batch": choice.batch,
+        "learning": choice.learning,
+        "passes": choice.passes,
+        "noise": choice.noise,
+        "goodput": choice.goodput,
+        "staleness": choice.staleness,
+        "contributors": choice.contributors,
+        "to_target": None if examples is None else choice.to_target(examples),
+        "may_need": may_need(choice, shown.first, shown.conditions.objective),
+        **({} if choice.cost is None else {"cost": asdict(choice.cost)}),
+    }
+
+
+def show(shown: Shown) -> None:
+    """Print it; layouts that were tried are in a table of their own, before the others. Of a script also how it is
+    started in the first layout."""
+    first = shown.searched[0]
+    counts = listed([f"{searched.cluster.workers:,}" for searched in shown.searched])
+    workers = f"{counts} workers" if counts != "1" else "1 worker"
+    looked_at = sum(searched.plan.looked_at for searched in shown.searched)
     echo_text(
-        f"{model.name}, {model.numbers:,} parameters, {counted(model.batch, 'example')} a step, over {workers}; "
-        f"{counted(plan.looked_at, 'layout')} looked at"
+        f"{first.model.name}, {first.model.numbers:,} parameters, {counted(first.model.batch, 'example')} a step, over "
+        f"{workers} of {bytes_in_words(first.cluster.memory)}; {counted(looked_at, 'layout')} looked at"
     )
-    if tried is not None:
-        _show_tried(tried)
-    of_tried = {trial.foreseen.layout for trial in tried or ()}
-    untried = [prediction for prediction in plan.best if prediction.layout not in of_tried]
-    if tried is not None and untried:
-        typer.echo("Not tried:")
-    if untried:
-        show_table(untried, [_numbered(untried), *_COLUMNS])
-    if pricing is not None:
-        steps = [prediction.seconds for prediction in plan.best] if tried is None else [t.seconds for t in tried]
-        _show_costs(pricing, model, [seconds for seconds in steps if seconds is not None])
-    for line in _lines(plan.losers):
+    if shown.tried is not None:
+        _show_tried(shown.tried)
+    best = _best(shown.ranked)
+    if shown.tried is not None and best:
+        typer.echo("With the steps that were measured, and others corrected by them:")
+    if best:
+        show_table(best, _columns(shown, best))
+    unmeasured = _unmeasured(shown)
+    if unmeasured:
+        echo_text(
+            "Strategies whose learning was not measured, and how many times the passes of the first choice they may "
+            "need to be as good:"
+        )
+        show_table(unmeasured, [*_columns(shown, unmeasured), _may_need(shown)])
+    pricing = first.pricing
+    if pricing is not None and any(choice.cost is not None for choice in best):
+        for sentence in list(sentences(pricing))[len(shown.searched) > 1 :]:  # the first says how many hosts
+            echo_text(sentence)
+        show_table([(place, choice.cost) for place, choice in enumerate(best, start=1) if choice.cost], columns())
+    for line in _lines([loser for searched in shown.searched for loser in searched.plan.losers]):
         echo_text(line)
-    if script:
-        first = tried[0].foreseen.layout if tried else plan.best[0].layout
-        typer.echo(f"\nThe first choice: {how_to_run(first, model, script)}")
-    origin = "Predicted, not measured" if tried is None else "Lines after the first table are predicted, not measured"
-    echo_text(
-        f"\n{origin}. A step of quorum, local-sgd or d-psgd is not as much learning as one of all-reduce"
-        f" (local-sgd: a mean every {SYNC_EVERY} steps); quorate compare tells."
+    choice = shown.first
+    if shown.script:
+        model = next(searched.model for searched in shown.searched if searched.model.batch == choice.batch)
+        typer.echo(f"\nThe first choice: {how_to_run(choice.prediction.layout, model, shown.script)}")
+    typer.echo("")
+    for sentence in _origins(shown):
+        echo_text(sentence)
+
+
+def _best(ranked: Sequence[Choice]) -> list[Choice]:
+    """Return the best with known passes; one for each mesh, and for each strategy.
+
+    A strategy that does the same as all-reduce, and is not faster, is left out.
+    """
+    best: dict[Any, Choice] = {}
+    usual = {
+        choice.prediction.layout.mesh: choice.prediction.seconds
+        for choice in reversed(ranked)
+        if choice.prediction.layout.strategy == USUAL
+    }
+    for choice in ranked:
+        layout = choice.prediction.layout
+        is_same = choice.learning == "exact" and layout.strategy not in ("", USUAL)
+        if choice.is_known and not (is_same and choice.prediction.seconds > _FASTER * usual.get(layout.mesh, math.inf)):
+            best.setdefault((layout.mesh, layout.strategy), choice)
+    return list(best.values())[:_BEST]
+
+
+def _unmeasured(shown: Shown) -> list[Choice]:
+    """Return those that would be better than the first choice if they learned as well; the best of each strategy."""
+    best: dict[Any, Choice] = {}
+    for choice in shown.ranked:
+        needs = may_need(choice, shown.first, shown.conditions.objective)
+        if (needs is not None and needs > 1.005) or not shown.first.is_known:
+            best.setdefault(choice.prediction.layout.strategy, choice)
+    return list(best.values())[:_BEST]
+
+
+def _columns(shown: Shown, rows: Sequence[Choice]) -> Columns[Choice]:
+    """Return the columns; axes that are 1 in all rows are left out."""
+    several = len(shown.searched) > 1
+    examples = shown.examples
+    of_layout = [
+        (head, lambda choice, cell=cell: cell(choice.prediction))
+        for head, cell in _COLUMNS
+        if head in _LAYOUT and (head not in _AXES or any(cell(row.prediction) != "1" for row in rows))
+    ]
+    of_step = [(head, lambda choice, cell=cell: cell(choice.prediction)) for head, cell in _COLUMNS if head in _STEP]
+    return [
+        _numbered(rows),
+        *([("workers", lambda choice: f"{choice.prediction.layout.workers:,}")] if several else []),
+        *of_layout,
+        *of_step[:1],
+        ("passes", _passes),
+        ("learning", lambda choice: choice.learning if choice.learning == "measured" else NOTHING),
+        ("goodput", lambda choice: NOTHING if choice.goodput is None else share_in_words(choice.goodput)),
+        (
+            "to the target",
+            lambda choice: NOTHING if examples is None else long_in_words(choice.to_target(examples)),
+        ),
+        *of_step[1:],
+        ("stale", lambda choice: f"{choice.staleness:g}" if choice.staleness else NOTHING),
+    ]
+
+
+def _passes(choice: Choice) -> str:
+    passes = choice.passes * choice.noise
+    return NOTHING if passes == 1.0 else f"{passes:.3g}"
+
+
+def _may_need(shown: Shown) -> tuple[str, Callable[[Choice], str]]:
+    def words(choice: Choice) -> str:
+        needs = may_need(choice, shown.first, shown.conditions.objective)
+        return NOTHING if needs is None else f"x{needs:.2f}"
+
+    return "may need", words
+
+
+def _origins(shown: Shown) -> Iterator[str]:
+    """Yield where the figures are from, and what was not measured."""
+    conditions = shown.conditions
+    yield (
+        "Steps are predicted, not measured."
+        if shown.tried is None
+        else ("Steps in the first table are measured, all others are predicted.")
     )
+    seconds = "Seconds of passes are timed on this machine" if shown.is_timed else "Seconds of passes are from sizes"
+    if conditions.like:
+        late = f"stragglers are those recorded in {conditions.like}"
+    elif conditions.variation.imbalance:
+        late = f"stragglers are as given ({conditions.variation.imbalance})"
+    else:
+        late = "stragglers are as the timed steps vary" if shown.is_timed else "nobody is late"
+    network = f"the network is that of {conditions.like}" if conditions.link else "the network is as given"
+    critical = "not known, so all batches count alike"
+    if conditions.critical is not None:
+        origin = f"recorded in {conditions.like}" if conditions.critical_is_recorded else "given"
+        critical = f"{conditions.critical:,.0f} examples ({origin})"
+    yield f"{seconds}; {late}; {network}. Critical batch: {critical}."
+    if not conditions.learned:
+        yield (
+            "How well strategies learn was not measured: all that are not all-reduce are listed apart. "
+            "quorate compare --target measures it; pass the comparison as --learned."
+        )
 
 
 def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
@@ -121,30 +280,32 @@ def how_to_run(layout: Layout, model: Model, script: Sequence[str]) -> str:
 
 
 def _show_tried(tried: Sequence[Tried]) -> None:
-    best = tried[0].seconds or 0.0
     foreseen = {head: (lambda trial, cell=cell: cell(trial.foreseen)) for head, cell in _COLUMNS}
     foreseen["foreseen"] = foreseen.pop("a step")
     columns: Columns[Tried] = [
         _numbered(tried),
         *((head, foreseen[head]) for head in _LAYOUT),
         ("measured", lambda trial: NOTHING if trial.seconds is None else seconds_in_words(trial.seconds)),
-        ("to the best", lambda trial: NOTHING if trial.seconds is None else f"x{trial.seconds / best:.2f}"),
+        ("to the best", lambda trial: NOTHING if trial.seconds is None else _over(trial, tried[0])),
         *((head, foreseen[head]) for head in ("foreseen", "memory", "sent")),
     ]
     show_table(tried, columns, lambda trial: trial is tried[0])
-    echo_text(f"First choice, as measured: {tried[0].foreseen.layout.in_words}")
+    echo_text(f"The fastest, as measured: {tried[0].foreseen.layout.in_words}")
     for trial in tried:
         if trial.why is not None:
             echo_text(f"failed: {trial.foreseen.layout.in_words}: {trial.why}")
 
 
-def _show_costs(pricing: Pricing, model: Model, steps: Sequence[float]) -> None:
-    """Print the costs of the first table's layouts, whose steps take these seconds."""
-    for sentence in sentences(pricing):
-        echo_text(sentence)
-    show_table(list(enumerate((pricing.cost(seconds, model) for seconds in steps), start=1)), columns())
+def _over(trial: Tried, best: Tried) -> str:
+    """Return `x1.12 (1.08 to 1.15)`: ratios of pairs."""
+    if trial is best or not trial.turns:
+        return "x1.00"
+    middle, low, high = trial.over(best)
+    return f"x{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
+_AXES = ("replicas", "stages", "shards", "tensor", "micro-batches")
+_STEP = ("a step", "memory", "sent", "bubble")
 _LAYOUT = ("replicas", "stages", "shards", "tensor", "zero", "schedule", "micro-batches", "strategy")
 
 

@@ -15,6 +15,7 @@ from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quorate.cli.options import strategy_from
 from quorate.core.errors import QuorateError
 from quorate.core.resources import usable_cores
 from quorate.core.telling import tell
@@ -24,10 +25,10 @@ from quorate.launch.run.overrides import Overrides
 from quorate.launch.run.requests import status_after
 from quorate.launch.warm.alone import SECONDS, measured
 from quorate.launch.warm.run_server import RunServer
+from quorate.planning.choice import Choice
 from quorate.planning.layouts import Layout
 from quorate.planning.measured import TIMED_STEPS
 from quorate.planning.model import Model
-from quorate.planning.prediction import Prediction
 from quorate.planning.tries import STEPS, TURNS, WARM_UP, Tried, candidates, steps_of_a_batch, tried
 from quorate.planning.waiting import spread_of
 from quorate.report.wording import seconds_in_words
@@ -51,7 +52,7 @@ _INTERRUPTED = (status_after(signal.SIGINT), status_after(signal.SIGTERM))
 
 def tries(
     server: RunServer,
-    ranked: Sequence[Prediction],
+    ranked: Sequence[Choice],
     most: int,
     script: str,
     arguments: Sequence[str],
@@ -62,10 +63,11 @@ def tries(
 
     Raises `KeyboardInterrupt` where it was interrupted, and `QuorateError` where no layout could be run.
     """
-    count = min(most, len(candidates(ranked)))
+    predictions = [choice.prediction for choice in ranked]
+    count = min(most, len(candidates(predictions)))
     with _Progress(count * TURNS) as progress:
         run = partial(_shown, server, progress, script, arguments, model)
-        results = tried(ranked, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
+        results = tried(predictions, count, run, lambda layout: steps_of_a_batch(layout, model.batch, examples), TURNS)
     if results[0].seconds is None:
         raise QuorateError(f"no layout could be run; {results[0].foreseen.layout.in_words}: {results[0].why}")
     return results
@@ -266,8 +268,9 @@ def answers(
 
     with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
         folder, task = Path(name), task_in(name)
+        strategy, settings = strategy_from(layout.strategy) if layout.strategy else (None, {})
         overrides = Overrides(
-            strategy=layout.strategy or None, mesh=layout.mesh or None, zero=layout.zero or None,
+            strategy=strategy, settings=settings, mesh=layout.mesh or None, zero=layout.zero or None,
             log="none",
         )  # fmt: skip
         request = RunRequest(

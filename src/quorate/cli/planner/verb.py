@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from quorate.cli.names import known_as
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
-from quorate.cli.planner.prices import PriceOptions, pricing_from
+from quorate.cli.planner.prices import pricing_from
+from quorate.cli.planner.strategies import Conditions, StrategyOptions, choices_of, conditions_from, order
 from quorate.cli.scripts import check_script
-from quorate.core.errors import ConfigurationError, unknown
+from quorate.cli.simulate.plan import numbers_from
+from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_from, bytes_per_second_from, count_from, seconds_from
 from quorate.core.resources import available_memory, usable_cores
 from quorate.core.telling import tell
 from quorate.report.wording import bytes_in_words, counted, listed
 
 if TYPE_CHECKING:
+    from quorate.cli.planner.prices import Pricing
+    from quorate.cli.planner.table import Searched
     from quorate.launch.warm.run_server import RunServer
     from quorate.planning.cluster import Cluster, Way
     from quorate.planning.model import Model
@@ -30,19 +33,21 @@ _USUAL_EFFICIENCY = 0.5
 _PREFIX = "gpt:"
 _OF_SIZES = ("flops", "efficiency", "memory_bandwidth")
 _TOLD_EVERY = 5000
-_SHOWN, _RANKED = 5, 1000
-"""Layouts in the table, and those from which `--try` chooses."""
+_RANKED = 1000
+"""Layouts from which strategies and `--try` choose."""
 _AS_FAST = 0.05
 """Layouts of a script whose steps differ by less are as fast as each other: what was timed is not more exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(PriceOptions):
+class PlanOptions(StrategyOptions):
     """The options of `quorate plan`."""
 
     model: str = argument("A training script, or gpt:hidden=H,layers=L,heads=A,sequence=S,vocabulary=V.", "MODEL")
     arguments: list[str] = argument(ARGUMENTS, "[ARGS]...", default=[])
-    workers: int | None = option("Number of workers.", "-n", "--workers", metavar=N)
+    workers: str | None = option(
+        "Number of workers, or several numbers to choose from: 8,16,32.", "-n", "--workers", metavar="N,…"
+    )
     memory: int | None = option("Memory of each worker, such as 80GB.", reads=bytes_from, metavar=SIZE)
     bandwidth: float | None = option(
         "Bandwidth of a host's port, or of a worker's without --per-host, such as 10Gbit.",
@@ -77,12 +82,6 @@ class PlanOptions(PriceOptions):
         reads=bytes_per_second_from,
         metavar=RATE,
     )
-    strategies: list[str] = option(
-        "Between replicas: all-reduce, quorum, local-sgd, d-psgd; may be repeated (default: all four).",
-        "--strategy",
-        default=[],
-        metavar="STRATEGY",
-    )
     limits: list[str] = option(
         "The largest size of an axis; may be repeated.", "--max-axis", default=[], metavar="AXIS=N"
     )
@@ -97,12 +96,12 @@ class PlanOptions(PriceOptions):
 
 @command
 def plan(context: typer.Context, options: PlanOptions) -> int:
-    """Find the five fastest layouts of MODEL over the workers that fit into memory, and say why others lose.
+    """Find the best layouts and strategies of MODEL over the workers that fit into memory, and say why others lose.
 
-    A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules, micro-batches and
-    strategies. A script is run by one worker for some seconds, in which its blocks are timed; gpt: needs sizes only.
-    The rest is predicted by formulas. With --try N the most promising layouts are run on this machine, and the fastest
-    of them is the first choice. With --examples and --price, --buy or --power, it says what the training costs.
+    A layout combines replicas, pipeline stages, shards, tensor parallelism, ZeRO, schedules and micro-batches. A script
+    is run by one worker for some seconds, in which its blocks are timed; gpt: needs sizes only. Strategies and codecs
+    between replicas are simulated. The order is that of --objective: time to the target, cost or energy. With --try N
+    the most promising layouts are run on this machine, in turns, and correct what was predicted.
     """
     from quorate.launch.warm.run_server import RunServer
 
@@ -111,18 +110,15 @@ def plan(context: typer.Context, options: PlanOptions) -> int:
 
 
 def _planned(options: PlanOptions, server: RunServer) -> int:
-    from quorate.planning.layouts import AXES, WAYS
-    from quorate.planning.search import plan as search
+    from quorate.planning.layouts import AXES
 
-    cluster, batch = _cluster(options), options.batch
+    conditions = conditions_from(options)
+    _check_given(options, conditions)
+    clusters = [_cluster(options, count, conditions) for count in _counts(options)]
     if options.tries is not None:
-        _check_tries(options)
-    if batch is not None and batch < 1:
-        raise ConfigurationError(f"--batch {batch}: a step needs at least one example")
-    strategies = [known_as(name, "strategies") for name in options.strategies] or list(WAYS)
-    for strategy in strategies:
-        if strategy not in WAYS:
-            raise ConfigurationError(unknown("strategy that is planned for", strategy, WAYS))
+        _check_tries(options, clusters)
+    if options.batch is not None and options.batch < 1:
+        raise ConfigurationError(f"--batch {options.batch}: a step needs at least one example")
     longest = {}
     for text in options.limits:
         name, _, number = text.partition("=")
@@ -131,10 +127,74 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
                 f'--max-axis "{text}": write AXIS=N, where AXIS is one of {listed(AXES)} and N is at least 1'
             )
         longest[name] = int(number)
-    pricing = pricing_from(options, cluster, _sequence(options))
-    model, examples = (
-        (_by_sizes(options), 0) if options.model.startswith(_PREFIX) else _by_script(options, longest, server)
+    pricings = [pricing_from(options, cluster, _sequence(options)) for cluster in clusters]
+    if conditions.objective != "time" and pricings[0] is None:
+        raise ConfigurationError(f"--objective {conditions.objective} needs --examples, the length of the training")
+    if options.model.startswith(_PREFIX):
+        models, examples = [_by_sizes(options, cluster.workers) for cluster in clusters], 0
+    else:
+        models, examples = _by_script(options, clusters, longest, server)
+    plans = [
+        _searched(model, cluster, longest, conditions, pricing, is_timed=examples > 0)
+        for model, cluster, pricing in zip(models, clusters, pricings, strict=True)
+    ]
+    plans = [searched for searched in plans if searched.plan.best] or plans[:1]
+    if not plans[0].plan.best:
+        smallest = plans[0].plan.smallest
+        assert smallest is not None
+        raise ConfigurationError(
+            f"nothing fits: the smallest, {smallest.layout.in_words}, needs "
+            f"{bytes_in_words(smallest.memory)}, and a worker has {bytes_in_words(clusters[0].memory)}"
+        )
+    as_good = _AS_FAST if examples else 0.0
+    ranked = order([choice for searched in plans for choice in searched.choices], conditions, as_good)
+    from quorate.cli.planner.table import Shown, as_json, show
+
+    tried = None
+    if options.tries is not None:
+        from quorate.cli.planner.trials import tries
+        from quorate.planning.tries import corrected
+
+        tried = tries(server, ranked, options.tries, options.model, options.arguments, models[0], examples)
+        ranked = order(corrected(ranked, tried), conditions, 0.0)
+    shown = Shown(
+        searched=plans,
+        ranked=ranked,
+        tried=tried,
+        conditions=conditions,
+        examples=None if pricings[0] is None else pricings[0].examples,
+        script=[options.model, *options.arguments] if examples else (),
+        is_timed=examples > 0,
     )
+    if options.as_json:
+        typer.echo(json.dumps(as_json(shown), indent=2, ensure_ascii=False))
+    else:
+        show(shown)
+    return 0
+
+
+def _check_given(options: PlanOptions, conditions: Conditions) -> None:
+    """Raise `ConfigurationError` where an option is missing that every plan needs."""
+    bandwidth = options.bandwidth if conditions.link is None else conditions.link[1]
+    needed = {"--workers": options.workers, "--memory": options.memory, "--bandwidth": bandwidth}
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise ConfigurationError(f"quorate plan needs {listed(missing)}")
+
+
+def _counts(options: PlanOptions) -> tuple[int, ...]:
+    assert options.workers is not None
+    return numbers_from("--workers", options.workers, _MOST_WORKERS, "workers are planned for")
+
+
+def _searched(
+    model: Model, cluster: Cluster, longest: Mapping[str, int], conditions: Conditions, pricing: Pricing | None,
+    *, is_timed: bool,
+) -> Searched:  # fmt: skip
+    """Return the layouts for one number of workers, with strategies between their replicas."""
+    from quorate.cli.planner.table import Searched
+    from quorate.planning.search import plan as search
+
     tell(f"quorate: looking for layouts of {model.name} over {cluster.workers} workers\n")
 
     def begins(number: int) -> None:
@@ -142,40 +202,18 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
             tell(f"quorate: {number:,} layouts\n")
 
     layout_plan = search(
-        model,
-        cluster,
-        ways=strategies,
-        longest=longest,
-        best=_RANKED,
-        as_fast=0.0 if examples == 0 else _AS_FAST,
-        begins=begins,
+        model, cluster, longest=dict(longest), best=_RANKED, as_fast=_AS_FAST if is_timed else 0.0, begins=begins
     )
-    ranked, layout_plan = layout_plan.best, replace(layout_plan, best=layout_plan.best[:_SHOWN])
-    if not layout_plan.best:
-        assert layout_plan.smallest is not None
-        raise ConfigurationError(
-            f"nothing fits: the smallest, {layout_plan.smallest.layout.in_words}, needs "
-            f"{bytes_in_words(layout_plan.smallest.memory)}, and a worker has {bytes_in_words(cluster.memory)}"
-        )
-    from quorate.cli.planner.table import as_json, show
-
-    tried = None
-    if options.tries is not None:
-        from quorate.cli.planner.trials import tries
-
-        tried = tries(server, ranked, options.tries, options.model, options.arguments, model, examples)
-    if options.as_json:
-        typer.echo(json.dumps(as_json(model, cluster, layout_plan, tried, pricing), indent=2, ensure_ascii=False))
-    else:
-        script = [options.model, *options.arguments] if examples else ()
-        show(model, cluster, layout_plan, tried, script, pricing)
-    return 0
+    choices, refused = choices_of(layout_plan.best, model, cluster, conditions, pricing)
+    return Searched(model=model, cluster=cluster, plan=layout_plan, choices=choices, refused=refused, pricing=pricing)
 
 
-def _check_tries(options: PlanOptions) -> None:
+def _check_tries(options: PlanOptions, clusters: Sequence[Cluster]) -> None:
     """Raise `ConfigurationError` where this machine cannot run the workers of the plan."""
-    count, workers = options.tries, options.workers
-    assert count is not None and workers is not None and options.memory is not None
+    count, workers = options.tries, clusters[0].workers
+    assert count is not None and options.memory is not None
+    if len(clusters) > 1:
+        raise ConfigurationError("--try runs layouts of one number of workers; give one to --workers")
     if count < 1:
         raise ConfigurationError(f"--try {count}: at least one layout is tried")
     if options.model.startswith(_PREFIX):
@@ -203,16 +241,13 @@ def _check_tries(options: PlanOptions) -> None:
         )
 
 
-def _cluster(options: PlanOptions) -> Cluster:
+def _cluster(options: PlanOptions, workers: int, conditions: Conditions) -> Cluster:
     from quorate.planning.cluster import Cluster
 
-    needed = {"--workers": options.workers, "--memory": options.memory, "--bandwidth": options.bandwidth}
-    missing = [name for name, value in needed.items() if value is None]
-    if missing:
-        raise ConfigurationError(f"quorate plan needs {listed(missing)}")
-    assert options.workers is not None and options.memory is not None and options.bandwidth is not None
-    if not 1 <= options.workers <= _MOST_WORKERS:
-        raise ConfigurationError(f"--workers {options.workers}: a plan is for 1 to {_MOST_WORKERS:,} workers")
+    recorded = None if options.bandwidth is not None else conditions.link
+    usual = _USUAL_LATENCY if recorded is None else recorded[0]
+    port = options.bandwidth if recorded is None else recorded[1]
+    assert options.memory is not None and port is not None
     if (options.per_host is None) != (options.host_network is None):
         raise ConfigurationError(
             "--per-host and --host-network must be given together: workers of a host, and the network between them"
@@ -228,10 +263,10 @@ def _cluster(options: PlanOptions) -> Cluster:
     if options.cores is not None and options.cores < 1:
         raise ConfigurationError(f"--cores {options.cores}: a host needs at least one core")
     return Cluster(
-        workers=options.workers,
+        workers=workers,
         memory=options.memory,
-        bandwidth=options.bandwidth,
-        latency=_USUAL_LATENCY if options.latency is None else options.latency,
+        bandwidth=port,
+        latency=usual if options.latency is None else options.latency,
         per_host=options.per_host or 0,
         inside_latency=inside[0],
         inside_bandwidth=inside[1],
@@ -266,7 +301,7 @@ def _sequence(options: PlanOptions) -> int:
     return transformer_from(options.model).sequence if options.model.startswith(_PREFIX) else 0
 
 
-def _by_sizes(options: PlanOptions) -> Model:
+def _by_sizes(options: PlanOptions, workers: int) -> Model:
     from quorate.planning.gpt import Speed, model_of, transformer_from
 
     sizes = transformer_from(options.model)
@@ -281,12 +316,14 @@ def _by_sizes(options: PlanOptions) -> Model:
         raise ConfigurationError(f"--efficiency {efficiency:g}: it must be a share above 0 and at most 1")
     if not options.flops > 0:
         raise ConfigurationError("--flops: the operations per second must be above 0")
-    assert options.workers is not None
     speed = Speed(flops=options.flops, efficiency=efficiency, memory_bandwidth=options.memory_bandwidth or 0.0)
-    return model_of(sizes, options.batch, speed, options.workers)
+    return model_of(sizes, options.batch, speed, workers)
 
 
-def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServer) -> tuple[Model, int]:
+def _by_script(
+    options: PlanOptions, clusters: Sequence[Cluster], longest: Mapping[str, int], server: RunServer
+) -> tuple[list[Model], int]:
+    """Return the model for each number of workers, and the examples of a batch of the script."""
     from quorate.cli.planner.trials import timed
     from quorate.planning.measured import TIMED_SECONDS, model_from
 
@@ -294,11 +331,12 @@ def _by_script(options: PlanOptions, longest: Mapping[str, int], server: RunServ
     if only:
         raise ConfigurationError(f"{listed(only)} can be given with gpt: only; the blocks of a script are timed")
     check_script(options.model)
-    assert options.workers is not None
     tell(f"quorate: running {options.model} alone, {TIMED_SECONDS:g} s of its steps\n")
-    axes = [axis for axis in ("shards", "tensor") if longest.get(axis, options.workers) > 1]
-    here = options.per_host or options.workers
+    most = max(cluster.workers for cluster in clusters)
+    axes = [axis for axis in ("shards", "tensor") if longest.get(axis, most) > 1]
+    here = options.per_host or most
     at_once = min(options.cores or 1, here)
     crowd = here / options.cores if options.cores else 1.0
     answer = timed(options.model, options.arguments, axes, at_once, crowd, server=server)
-    return model_from(answer, options.batch, options.workers), max(1, answer["times"]["examples"])
+    models = [model_from(answer, options.batch, cluster.workers) for cluster in clusters]
+    return models, max(1, answer["times"]["examples"])

@@ -27,7 +27,20 @@ from quorate.wire.virtual import parse_compute
 MOST = 10_000_000
 _USUAL = ("all-reduce", "all-reduce:on_death=continue", "decoupled-diloco")
 _LEARNERS = 8
-_NOT_HERE = ("steps", "pace", "imbalances", "batch", "like", "check", "real", "epochs", "workload_settings")
+_NOT_HERE = (
+    "steps",
+    "codecs",
+    "map",
+    "learned",
+    "pace",
+    "imbalances",
+    "batch",
+    "like",
+    "check",
+    "real",
+    "epochs",
+    "workload_settings",
+)
 _MONTH, _LONGEST = 30 * 86_400.0, 100 * 365.25 * 86_400.0
 
 

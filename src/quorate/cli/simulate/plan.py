@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from quorate.cli.choices import MOST_VIRTUAL, check_seed
-from quorate.cli.compare.comparison import arms_from, check_plan, metric_from, subject_from
+from quorate.cli.compare.comparison import arms_from, check_plan, metric_from, subject_from, with_codec
 from quorate.cli.config import read_config
+from quorate.cli.learned import learned_from
 from quorate.cli.listing import registry
 from quorate.cli.names import known_as
 from quorate.cli.options import CONFIG, DELAYS, NUMBER, PAIR, PRINT_CONFIG, TIME, N, flags_given, option
@@ -45,6 +46,10 @@ class SimulateOptions:
         default=[],
         metavar="STRATEGY",
     )
+    codecs: list[str] = option(
+        "Simulate each strategy with this codec, or with none; may be repeated.",
+        "--codec", default=[], metavar="CODEC",
+    )  # fmt: skip
     sizes: str | None = option(
         "How many workers, or several numbers: 8,64,512 (default: 8).", "-n", "--workers", metavar="N,…"
     )
@@ -102,6 +107,11 @@ class SimulateOptions:
     )
     records: bool = option("Only predict the published ResNet-50 ImageNet records, from data sheets.", default=False)
     name: str | None = option("Keep figures and picture in runs/NAME.", metavar="NAME")
+    map: str | None = option("Draw which strategy is the best where, into this file.", metavar="FILE.png")
+    learned: str | None = option(
+        "With --map: a comparison that has measured the examples that strategies need.",
+        metavar="COMPARISON", needs="--map",
+    )  # fmt: skip
     picture: str | None = option("Write the picture to this file as well.", metavar="FILE.svg")
     config: str | None = option(CONFIG, metavar="FILE", eager=read_config)
     print_config: bool = option(PRINT_CONFIG, default=False)
@@ -117,6 +127,10 @@ class SimulationPlan:
     grid: Grid
     comparisons: Sequence[Comparison] = ()
     """With real gradients: one for each number of workers, imbalance and network."""
+    learned: Mapping[str, float] = field(default_factory=dict)
+    """By strategy, the measured passes over the data, over those of the baseline."""
+    left_out: Sequence[str] = ()
+    """Strategies with codecs that exclude each other."""
 
     @property
     def title(self) -> str:
@@ -173,8 +187,8 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
     check_seed("--seed", asked.seed)
     recorded = _like(asked) if asked.like else ()
     like = recorded[0] if recorded else None
-    arms = tuple(_arm(asked, arm) for arm in arms_from(_strategies(asked, like), None))
-    if like is not None and not asked.strategies:
+    arms, left_out = _arms(asked, like)
+    if like is not None and not asked.strategies and not asked.codecs:
         times = like.times
         arms = (SimulatedArm(text=times.name, strategy=times.name, settings=like.settings, times=times),)
     grid = Grid(
@@ -183,7 +197,7 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
         imbalances=tuple(None if text == "none" else text for text in asked.imbalances) or (None,),
         networks=tuple(map(links_from, asked.networks))
         or ((links_from(USUAL if not asked.real else f"{USUAL}:mesh"),) if like is None else (like.links,)),
-        steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or (100 if like is None else like.steps),
+        steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or (_usual_steps(asked) if like is None else like.steps),
         parameters=parameters_from(asked.parameters) or (10**6 if like is None else like.parameters),
         seed=asked.seed or (0 if like is None or asked.seed == 0 else like.seed),
         pace=asked.pace,
@@ -196,10 +210,24 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
     )
     _check_cells(grid)
     grid.check()
-    plan = SimulationPlan(asked=asked, grid=grid)
-    if asked.real:
-        plan = SimulationPlan(asked=asked, grid=grid, comparisons=comparisons_of(asked, grid))
-    return plan
+    learned = {} if asked.learned is None else learned_from(asked.learned)
+    plan = SimulationPlan(asked=asked, grid=grid, learned=learned, left_out=left_out)
+    return replace(plan, comparisons=comparisons_of(asked, grid)) if asked.real else plan
+
+
+def _arms(asked: SimulateOptions, like: Calibration | None) -> tuple[tuple[SimulatedArm, ...], list[str]]:
+    """Return the strategies, with each codec where there are any, and those combinations that exclude each other."""
+    arms, left_out = [], list[str]()
+    for text in _strategies(asked, like):
+        for codec in asked.codecs or ["none"]:
+            (arm,) = arms_from([with_codec(text, codec)], None)
+            try:
+                arms.append(_arm(asked, arm))
+            except ConfigurationError:
+                if codec == "none" or known_as(codec, "codecs") not in registry("codecs"):
+                    raise
+                left_out.append(arm.name)
+    return tuple(arms), left_out
 
 
 def comparisons_of(asked: SimulateOptions, grid: Grid) -> tuple[Comparison, ...]:
@@ -266,6 +294,8 @@ def _check(asked: SimulateOptions) -> None:
         raise ConfigurationError("--like and --compute cannot be combined: times come from the run or from a model")
     if asked.like and asked.real is not None:
         raise ConfigurationError("--like and --real cannot be combined: recorded times have no gradients")
+    if asked.real is not None and (asked.map is not None or asked.codecs):
+        raise ConfigurationError("--map and --codec are of times alone; leave out --real")
     of_times = flags_given(asked, "steps", "parameters")
     if of_times and asked.real is not None:
         raise ConfigurationError(f"with --real the workload sets the amount of work; leave out {listed(of_times)}")
@@ -282,6 +312,10 @@ def _like(asked: SimulateOptions) -> tuple[Calibration, ...]:
     if twice is not None:
         raise ConfigurationError(f"--like {twice.name} is given twice; give each run once")
     return calibrations
+
+
+def _usual_steps(asked: SimulateOptions) -> int:
+    return 100 if asked.map is None else 40
 
 
 def _strategies(asked: SimulateOptions, like: Calibration | None) -> Sequence[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
 import time
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from quorate.simulation.checked import Held
 
 
-_LONG = 0.05
-"""Seconds that one worker's connection may be busy with one round before that is said."""
-
 _LAST = 0.1
 """The share of the steps whose loss is reported."""
 
@@ -55,6 +51,9 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
         raise ConfigurationError(f"--picture {picture}: give a file name that ends in .svg, in a folder that exists")
+    place = None if options.map is None else Path(options.map)
+    if place is not None and (place.suffix not in (".png", ".svg") or not place.parent.is_dir()):
+        raise ConfigurationError(f"--map {place}: give a file name that ends in .png or .svg, in a folder that exists")
     sentence = f"would simulate {plan.in_words}; in {folder}"
     if previewed(context, options, lambda: json.dumps(plan.as_json, indent=2) if options.as_json else sentence):
         return 0
@@ -63,7 +62,12 @@ def simulate(context: typer.Context, options: SimulateOptions) -> int:
         from quorate.cli.simulate.failing import tell_failing
 
         return tell_failing(plan, folder, picture, as_json=options.as_json)
+    for name in plan.left_out:
+        tell(f"quorate: left out: {name}, which exclude each other\n")
+    if place is not None:
+        from quorate.cli.simulate.sweep import tell_map
 
+        return tell_map(plan, _recorded(plan)[1], folder, place, as_json=options.as_json)
     return tell_simulated(plan, folder, picture, as_json=options.as_json)
 
 
@@ -138,17 +142,6 @@ def _cautions(plan: SimulationPlan) -> list[str]:
     if grid.like is not None and max(grid.workers) > grid.like.workers:
         cautions.append("workers beyond those recorded are taken to be like them, in blocks of as many")
     cautions += _of_codecs(grid)
-    leads = [cell for cell in grid.cells() if not cell.links.is_mesh and math.isfinite(cell.links.bandwidth)]
-    rounds = [cell for cell in leads if isinstance(cell.arm.times, RoundTimes) and not _in_pieces(grid, cell)]
-    if rounds:
-        worst = max(rounds, key=lambda cell: (cell.workers, -cell.links.bandwidth))
-        nbytes = 4.0 * (grid.parameters + worst.workers)
-        seconds = (worst.workers - 1) * nbytes / worst.links.bandwidth
-        if seconds > _LONG:
-            cautions.append(
-                f"rounds go through one worker: with {worst.workers:,} workers its connection is busy for "
-                f"{seconds_in_words(seconds)} to tell one result"
-            )
     return cautions
 
 
@@ -169,7 +162,7 @@ def _of_codecs(grid: Grid) -> list[str]:
     if idle:
         cautions.append(
             f"in rounds codes travel between hosts, and large contributions only: {listed(list(idle))} sends vectors "
-            "whole; say :per-host in --network"
+            "whole; leave :mesh out of --network"
         )
     return cautions
 

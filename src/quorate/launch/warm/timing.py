@@ -160,8 +160,10 @@ class Timer:
 class Timers(Timer):
     """A `Timer`, and one of the seconds that the processor works for this process."""
 
-    def __init__(self, model: Module | None, blocks: Mapping[str, Module]) -> None:
-        super().__init__(model, blocks)
+    def __init__(
+        self, model: Module | None, blocks: Mapping[str, Module], now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        super().__init__(model, blocks, now)
         self.processor = Timer(model, {}, time.process_time)
 
     def steps_now(self) -> None:

@@ -3,11 +3,15 @@
 What `quorate plan` starts on two workers, by `python -m quorate.launch.warm.timing_in_pieces TOLD SCRIPT [ARGUMENT
 ...]`. TOLD is as of `stepping`; the answer, one JSON object, has median seconds of `outside`, `model` (forward),
 `backward` and `update`, the same of the `processor`, and `fixed`, the shares of passes that one example takes as well.
+
+The clock stops while a worker waits for an exchange: exchanges, and slower workers, are predicted separately.
 """
 
 from __future__ import annotations
 
 import gc
+import time
+from typing import Any
 
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -17,12 +21,33 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.warm.measuring import blocks_by_name, model_of
 from quorate.launch.warm.stepping import Divisions, Task, leave, run_as_told
 from quorate.launch.warm.timing import Timers, fixed_shares
+from quorate.sharding.traffic import Traffic
+
+
+class Working:
+    """The seconds in which a worker does not wait for an exchange between the workers of its replica."""
+
+    def __init__(self) -> None:
+        self._waited = 0.0
+        wait = Traffic.wait
+
+        def counted(traffic: Traffic, work: Any, clock: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return wait(traffic, work, clock)
+            finally:
+                self._waited += time.perf_counter() - begin
+
+        Traffic.wait = counted  # type: ignore[method-assign, assignment]
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self._waited
 
 
 class _Parts:
     def __init__(self, task: Task, rank: int) -> None:
         self._task, self._rank = task, rank
-        self._divisions = Divisions(task.settings)
+        self._divisions, self._working = Divisions(task.settings), Working()
         self._timer: Timers | None = None
         self._optimizer: Optimizer | None = None
         self._blocks: dict[str, Module] = {}
@@ -52,7 +77,7 @@ class _Parts:
             raise ConfigurationError("no module has all parameters of the optimizer, so its passes cannot be timed")
         if self._task.looks_at_blocks:
             self._blocks = blocks_by_name(model)
-        return Timers(model, self._blocks)
+        return Timers(model, self._blocks, self._working)
 
 
 def _begin(task: Task, rank: int) -> None:

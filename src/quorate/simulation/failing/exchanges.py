@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from quorate.core.durations import FORWARD_SHARE
@@ -39,7 +39,11 @@ class Exchanges:
         return 0.0 if self.links is None or learners == 1 else self.links.all_reduce(self._nbytes, learners).seconds
 
     def round(self, learners: int) -> float:
-        """Return the seconds of a round through one learner: a call, a question, contributions, and results."""
+        """Return the seconds of a round: a call, a question, contributions and results. Learners on hosts of their own
+        form the sum in pieces; in a mesh it goes through one learner."""
         if self.links is None or learners == 1:
             return 0.0
+        in_pieces = replace(self.links, per_host=min(1, self.links.per_host)).in_pieces(self._nbytes, learners)
+        if in_pieces is not None:
+            return 2 * self.links.latency + in_pieces
         return 4 * self.links.latency + 2 * self.links.carrying(self._nbytes, learners - 1)

@@ -41,4 +41,5 @@ def test_of_a_meeting() -> None:
 def test_without_a_network_they_cost_nothing() -> None:
     free = Exchanges()
     assert free.within(8, 1.0) == free.mean(8) == free.round(8) == 0.0
-    assert Exchanges(links_from("1ms:1GB"), 250_000_000).round(3) == pytest.approx(4.004)
+    assert Exchanges(links_from("1ms:1GB"), 250_000_000).round(3) == pytest.approx(4e-3 + 2 * 2 / 3)
+    assert Exchanges(links_from("1ms:1GB:mesh"), 250_000_000).round(3) == pytest.approx(2.004)
