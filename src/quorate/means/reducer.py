@@ -143,6 +143,14 @@ class Reducer(ABC):
         """Take over the memory of `before`, which is closed, as other parameters are trained from here on."""
 
 
+class ReducerSettings(ABC):
+    """The settings of a reducer that sums gradients by a protocol of its own, where another one has a codec."""
+
+    @abstractmethod
+    def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
+        """Return the reducer of vectors with this layout; `seed` is the run's."""
+
+
 class InParts(Reducer):
     """A reducer that sums every part unchanged, by itself and in place; workers launch equal parts in order."""
 

@@ -63,6 +63,7 @@ StrategyName = Literal[
 ]
 
 CodecName = Literal[
+    "arc-top-k",
     "atomo",
     "blocks",
     "chunked-top-k",
