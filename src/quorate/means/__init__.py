@@ -14,6 +14,7 @@ reducers: Registry[type[Any]] = Registry(
     {
         "adasum": "quorate.means.adasum:Adasum",
         "arc-top-k": "quorate.means.arc_top_k:ArcTopKSettings",
+        "auto": "quorate.means.auto_codec:AutoCodecSettings",
         "dense": "quorate.means.dense:Dense",
         "gather": "quorate.means.coded:Coded",
         "halving-doubling": "quorate.means.algorithms.halving_doubling:HalvingDoubling",
@@ -27,7 +28,7 @@ reducers: Registry[type[Any]] = Registry(
 )
 OF_VECTORS = ("dense", "halving-doubling", "recursive-doubling", "ring", "tree")
 """Reducers that sum vectors unchanged, made as `cls(layout, wire)`; the others sum codes."""
-OF_GRADIENTS = ("arc-top-k", "power-sgd")
+OF_GRADIENTS = ("arc-top-k", "auto", "power-sgd")
 """Values of `compress` that are no codec: the settings of reducers that sum gradients by a protocol of their own."""
 WITHOUT_CODEC = (*OF_VECTORS, "adasum")
 """Values of `reduce` that need no codec: reducers made as `cls(layout, wire)`."""

@@ -144,6 +144,10 @@ class PowerSGD(Remembering):
         self.commit()
         return self._state
 
+    def share_errors(self, errors: Flat) -> None:
+        """Keep the errors in `errors`, with those that another codec has left there."""
+        self._state.error = errors
+
     def commit(self) -> None:
         if self._is_over:
             for part, (error, q) in self._next.items():
@@ -179,7 +183,7 @@ class PowerSGD(Remembering):
             qs = [self._q_of(matrix, m) for matrix in cut.matrices]
             self._parts_under_way[part] = _PartUnderWay(m, qs)
             thin = [matrix.of(m) @ q for matrix, q in zip(cut.matrices, qs, strict=True)]
-            sent = torch.cat([y.reshape(-1) for y in (*thin, *cut.others_of(x))])
+            sent = torch.cat([y.reshape(-1) for y in (*thin, *cut.others_of(m))])
         return self.wire.all_reduce(sent)
 
     def _q_of(self, matrix: _Matrix, like: Tensor) -> Tensor:

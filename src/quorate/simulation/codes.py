@@ -109,8 +109,8 @@ def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[st
     _, reduction = with_reduction(kind, settings, strategy)
     if reduction.is_of_gradients:
         raise ConfigurationError(
-            f"recorded times are not enough for {reduction.settings.compress}, which multiplies matrices between two "
-            "exchanges; "
+            f"recorded times are not enough for {reduction.settings.compress}, whose sums take more than one exchange "
+            "of codes; "
             "simulate it with "
             "--real WORKLOAD, or choose a codec"
         )

@@ -99,7 +99,8 @@ RULES = (
     Rule("reduce", lambda c, s, r: r.settings.reduce == "adasum" and r.codec,
          "{reduce} needs gradients as they are, for their scalar products; leave out {compress}"),
     Rule("reduce", lambda c, s, r: r.rule and r.is_of_gradients,
-         "{reduce} needs the vector of each worker, and {settings.compress} forms only their sum; leave one of them out"),
+         "{reduce} needs the vector of each worker, and {settings.compress} forms only their sum; leave one of them "
+         "out"),
     Rule("reduce", lambda c, s, r: r.rule and r.keeps_few and not r.rule.is_linear,
          "{reduce} works on each coordinate by itself, and {compress} leaves most coordinates of each worker 0, "
          "different ones for each: the result would be 0 nearly everywhere. Choose a rule on full vectors (krum, "
@@ -145,6 +146,9 @@ RULES = (
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
     Rule("compress", lambda c, s, r: s.compresses in ("ways", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
+    Rule("compress", lambda c, s, r: r.settings.compress == "auto" and s.on_death == "continue",
+         'compress="auto" compares the sums of all workers, and none is formed again after a death; name a codec, or '
+         'set on_death="stop"'),
     Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),
          "{compress} cannot be combined with synchronous steps before the local ones; leave after=0"),
     Rule("compress", lambda c, s, r: r.codec and s.compresses == "differences" and (r.is_of_gradients or r.keeps_more),

@@ -65,6 +65,7 @@ StrategyName = Literal[
 CodecName = Literal[
     "arc-top-k",
     "atomo",
+    "auto",
     "blocks",
     "chunked-top-k",
     "demo",

@@ -28,6 +28,7 @@ from quorate.means.means import MeansOfAll, Watches
 from quorate.means.shadow import Shadow
 from quorate.means.table_changes import TableChanges
 from quorate.observe.backward import observe_backward
+from quorate.observe.choices import ChoiceWatch
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.exclusions import ExclusionWatch
@@ -152,6 +153,7 @@ class StrategyWorker:
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
             away_changed=self._away_changed,
+            choices=ChoiceWatch(self.timer, self.losses).codecs,
             within=self._row,
         )
         self._table_changes = None
