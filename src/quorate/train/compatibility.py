@@ -146,7 +146,8 @@ RULES = (
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
     Rule("compress", lambda c, s, r: s.compresses in ("ways", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
-    Rule("compress", lambda c, s, r: r.settings.compress == "auto" and s.on_death == "continue",
+    Rule("compress", lambda c, s, r: s is not UNCONCERNED
+         and r.settings.compress == "auto" and s.on_death == "continue",
          'compress="auto" compares the sums of all workers, and none is formed again after a death; name a codec, or '
          'set on_death="stop"'),
     Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),

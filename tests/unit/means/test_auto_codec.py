@@ -195,7 +195,7 @@ def test_a_sum_that_is_retracted_leaves_the_errors() -> None:
     ("settings", "sentence"),
     [
         ({"candidates": ("dgc",)}, '"dgc" is no candidate of compress="auto"'),
-        ({"candidates": ("threshold:at=1.0",)}, '"threshold:at=1.0" is no candidate'),
+        ({"candidates": ("threshold:at=1.0,of=absolute",)}, '"threshold:at=1.0,of=absolute" is no candidate'),
         ({"candidates": ("power-sgd",)}, '"power-sgd" is no candidate'),
         ({"candidates": ("auto",)}, '"auto" is no candidate'),
         ({"candidates": ("tip-k",)}, 'unknown codec "tip-k"'),
