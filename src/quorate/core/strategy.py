@@ -171,6 +171,9 @@ class Worker(Protocol):
             reach: The length of the step along its gradient, in multiples of that gradient.
         """
 
+    def note_strategy(self, strategy: str, why: str, *, acts: bool) -> None:
+        """Record and report a strategy that is proposed, or with `acts` followed from here on, and the reason."""
+
     def updater(
         self, vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any
     ) -> Callable[[Flat], None]:

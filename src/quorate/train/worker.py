@@ -290,6 +290,9 @@ class StrategyWorker:
         if reach is not None and self._outer_losses is not None:
             self._outer_losses.outer_step(reach)
 
+    def note_strategy(self, strategy: str, why: str, *, acts: bool) -> None:
+        ChoiceWatch(self.timer, self.losses).strategy(strategy, why, acts=acts)
+
     @cached_property
     def _outer_losses(self) -> OuterLosses | None:
         """None where another worker reports, and for several optimizers, whose losses may rise in turn."""
