@@ -57,6 +57,10 @@ class Worker(Protocol):
         """
 
     @property
+    def step_seconds(self) -> float:
+        """Seconds since the current step began, to measure by; workers differ in them, and may not act on them."""
+
+    @property
     def step_began(self) -> float:
         """The time at which the current step began, in the seconds of `now`."""
 

@@ -116,13 +116,13 @@ class Auto(LocalStepSettings):
 
     def backward(self, worker: Worker) -> None:
         state: State = worker.state
-        measures, now = state.measures, worker.now()
-        measures.work.append(now - worker.step_began)
+        measures = state.measures
+        measures.work.append(worker.step_seconds)
         if not state.is_local:
             own = _square(worker.gradient) if len(measures.work) % _EVERY == 1 else None
-            begin = worker.now()
+            begin = worker.step_seconds
             worker.gradient = mean = worker.means.of_gradient().wait()
-            measures.waited.append(worker.now() - begin)
+            measures.waited.append(worker.step_seconds - begin)
             if own is not None:
                 measures.squares.append((own, _square(mean)))
 
@@ -132,9 +132,9 @@ class Auto(LocalStepSettings):
         if state.is_local:
             state.count(worker, self.period)
             if state.is_due(worker, self.period):
-                begin = worker.now()
+                begin = worker.step_seconds
                 self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
-                state.measures.waited.append(worker.now() - begin)
+                state.measures.waited.append(worker.step_seconds - begin)
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
@@ -197,4 +197,4 @@ class Auto(LocalStepSettings):
 
 
 def _square(x: Flat) -> float:
-    return sum(values_of([part.double().square().sum() for part in x.bare().parts]))
+    return sum(norm**2 for norm in values_of([torch.linalg.vector_norm(part) for part in x.bare().parts]))

@@ -246,6 +246,10 @@ class StrategyWorker:
         return self.wire.clock.now()
 
     @property
+    def step_seconds(self) -> float:
+        return self.timer.clock.now() - self.timer.begin
+
+    @property
     def step_began(self) -> float:
         return self.timer.begin
 
