@@ -16,10 +16,6 @@ from quorate.core.vectors import Flat
 class Means(Protocol):
     """Means of all workers. Every worker begins equally many; those that have ended take part with weight 0."""
 
-    some_ended: bool
-    """Whether any worker has ended, as far as the newest mean has shown."""
-    all_ended: bool
-
     share: float
     """The share of all workers whose vectors are in the newest mean of vectors, as their weights are above 0."""
 
@@ -38,8 +34,8 @@ class Means(Protocol):
         parameters were used, and which gradients are not finite. The result is valid until the next backward pass.
         """
 
-    def of_number(self, value: Tensor) -> Tensor:
-        """Return the mean of the `value` of every worker, at once; all that train call it at the same place."""
+    def gather(self, numbers: Sequence[float]) -> list[list[float]] | None:
+        """Return the `numbers` of every worker, at a pause of all; None where some have ended, and others not."""
 
     def code(self, chosen: Mapping[str, Tensor] | None) -> None:
         """Let the codec encode sums from the next one on, or with None leave them dense, as they are at first.

@@ -175,8 +175,11 @@ class Worker(Protocol):
             reach: The length of the step along its gradient, in multiples of that gradient.
         """
 
-    def note_strategy(self, strategy: str, why: str, *, acts: bool) -> None:
-        """Record and report a strategy that is proposed, or with `acts` followed from here on, and the reason."""
+    def propose(self, strategy: str, why: str, *, acts: bool) -> bool:
+        """Record and report another strategy, and the reason; return whether it is to be followed from here on.
+
+        It is if `acts`, and the training has not ended.
+        """
 
     def updater(
         self, vector: Flat, memory: dict[str, Any], *, kind: str = "sgd", **options: Any

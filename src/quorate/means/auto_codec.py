@@ -1,12 +1,12 @@
 """`compress="auto"`: codecs are measured on the run's own gradients, and each part has the one that saves most time.
 
 Idea: The first sums are dense. Then each codec forms the sum of the newest gradient once more, part by part, and each
-worker measures the seconds of encoding, the wire and decoding. From the slowest worker's, and from the times at which
-parts become ready, all workers compute the same choice: for each part the codec, or none, with which the exchange ends
+worker measures the seconds of encoding, the wire and decoding. From those of the slowest worker, and the times at which
+parts become ready, all compute the same choice. It is for each part the codec, or none, with which the exchange ends
 first after overlap (`means.codec_choice`). This choice, the best of one codec alone and dense sums take turns on
 consecutive sums. The choice stays if the time from sum to sum is shorter beyond chance (a paired interval of 95 %), and
 is taken back if not. From then on samples guard it. Over `window` sums the results are compared with the dense sum of
-the same gradients, formed once at the end of the window: a part below the `agreement` (the cosine) gives its codec up.
+the same gradients, formed once at the end of the window. A part whose cosine is below `agreement` gives its codec up.
 Every `every` sums the wire is measured again, and all is chosen again where it is twice as fast or slow.
 
 All codecs share one error memory: what one left out, the next one sends, and dense sums send it whole.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,8 +35,18 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, shapes_in
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, bare_layout, carried, coded_segments
+from quorate.means.auto_codec_state import (
+    MEASURES,
+    RUNS,
+    TRIES,
+    AutoCodecState,
+    Trial,
+    Window,
+    by_name,
+    cosine_of,
+    scratch,
+)
 from quorate.means.codec_choice import PAIRS, Cost, Gain, choices, gain
 from quorate.means.coded import Coded, CodedState
 from quorate.means.power_sgd import PowerSGD
@@ -53,8 +63,6 @@ _WARM = 3
 """Dense sums before codecs are measured: in the first ones memory is taken and connections are made."""
 _BAND = 2.0
 """The factor by which the wire may become faster or slower before codecs are chosen again."""
-_TRIES, _RUNS = "tries", "runs"
-_MEASURES = "measures"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,44 +112,6 @@ def _check(candidate: str) -> None:
         )
 
 
-@dataclass(kw_only=True)
-class AutoCodecState:
-    """The memory of one worker, and the choice of all."""
-
-    errors: Flat = kept("sum")
-    """The part of this worker's gradients that codecs have left out."""
-    owned: Flat = kept("sum")
-    """The part of sums in two phases that the second encoding has left out, in the pieces that this worker owns."""
-    codecs: list[str] = kept("same")
-    """The codec of each coded part."""
-    barred: list[str] = kept("same", default_factory=list)
-    """Parts and codecs that have not agreed with dense sums, as `part:codec`."""
-    stage: str = kept("same", default=_MEASURES)
-    sums: int = kept("same", default=0)
-    """Sums in this stage."""
-    draws: dict[str, int] = kept("same", default_factory=dict)
-    """Sums of codecs, for their random numbers."""
-    size: int = kept("same", default=0)
-    """The number of workers among whom pieces were cut."""
-
-
-@dataclass
-class _Trial:
-    """Choices that take turns, the first one dense, and the seconds of their sums."""
-
-    plans: list[list[str]]
-    seconds: list[float] = field(default_factory=list)
-
-
-@dataclass
-class _Window:
-    """Sums over a window: of this worker's gradients, and of the results, by part."""
-
-    own: dict[int, Tensor] = field(default_factory=dict)
-    result: dict[int, Tensor] = field(default_factory=dict)
-    count: int = 0
-
-
 class AutoCodec(Remembering):
     """Sums whose parts have the codecs that make steps shortest; parts that are not coded are summed unchanged."""
 
@@ -169,8 +139,8 @@ class AutoCodec(Remembering):
         self._step_seconds = 0.0
         self._wire_seconds = 0.0
         """Seconds that the wire took for the largest part when codecs were measured; 0: unknown."""
-        self._trial: _Trial | None = None
-        self._window: _Window | None = None
+        self._trial: Trial | None = None
+        self._window: Window | None = None
         self._own: dict[int, Tensor] = {}
         self._ended_at = math.nan
         """When the sum before this one was complete."""
@@ -237,11 +207,11 @@ class AutoCodec(Remembering):
             way = reduction.way(shapes_in(self.layout).values(), self.wire.size)
             feeds_back = isinstance(codec, ErrorFeedback)
             names = {segment.name for segments in coded_segments(layout).values() for segment in segments}
-            memory = {ERROR: _by_name(state.errors, names)} if feeds_back else {}
+            memory = {ERROR: by_name(state.errors, names)} if feeds_back else {}
             kind: type[Coded] = TwoPhase if way == "two-phase" else Coded
             of_codec: CodedState = CodedState(memory=memory, sums=state.draws)
             if kind is TwoPhase:
-                owned = _by_name(state.owned, names) if feeds_back else {}
+                owned = by_name(state.owned, names) if feeds_back else {}
                 of_codec = TwoPhaseState(memory=memory, sums=state.draws, owned=owned, size=self.wire.size)
             group = kind(layout, self.wire, codec.rescaled(1 / self.wire.size), self._seed, of_codec)
         group.measure(self.spending)
@@ -253,7 +223,7 @@ class AutoCodec(Remembering):
         super()._begin()
         if self._state.size != self.wire.size:  # it was restored from another world
             self._release_pieces()
-            self._state.size, self._state.stage, self._state.sums = self.wire.size, _MEASURES, 0
+            self._state.size, self._state.stage, self._state.sums = self.wire.size, MEASURES, 0
             self._state.codecs = [DENSE] * len(self._coded)
         wanted = self._state.codecs
         if self._trial is not None:
@@ -341,16 +311,16 @@ class AutoCodec(Remembering):
         state, now = self._state, self.wire.clock.now()
         seconds, ready, self._ready = now - self._ended_at, self._ready, {}
         state.sums += 1
-        if state.stage == _MEASURES:
+        if state.stage == MEASURES:
             self._ready_times.append({part: at - min(ready.values()) for part, at in ready.items()})
             self._step_seconds = seconds
             if state.sums >= _WARM:
                 self._choose(self._measured(x))
-        elif state.stage == _TRIES and self._trial is not None:
+        elif state.stage == TRIES and self._trial is not None:
             self._trial.seconds.append(seconds)
             if state.sums >= (PAIRS + 1) * len(self._trial.plans):
                 self._decide(self._trial)
-        elif state.stage == _TRIES:
+        elif state.stage == TRIES:
             self._begin_again("the run was resumed")
         else:
             self._guard(x)
@@ -359,7 +329,7 @@ class AutoCodec(Remembering):
 
     def _begin_again(self, why: str) -> None:
         state = self._state
-        state.stage, state.sums, state.codecs = _MEASURES, 0, [DENSE] * len(self._coded)
+        state.stage, state.sums, state.codecs = MEASURES, 0, [DENSE] * len(self._coded)
         self._trial, self._window, self._ready_times = None, None, []
         self._note(dict.fromkeys(map(str, self._coded), DENSE), f"codecs are measured again: {why}")
 
@@ -394,7 +364,7 @@ class AutoCodec(Remembering):
         """Return the seconds of a sum of one part, twice, and of these the second: to encode, to carry, to decode."""
         clock, numbers = self.wire.clock, x.parts[part]
         numbers = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)
-        group = None if codec == DENSE else self._group(codec, [part], self._scratch(part))
+        group = None if codec == DENSE else self._group(codec, [part], scratch(self.layout, part))
         times = (0.0, 0.0, 0.0)
         for _ in range(2):
             own = numbers / self.wire.size
@@ -408,15 +378,6 @@ class AutoCodec(Remembering):
                 group._finish({part: own}, {part: result})
             times = encoded - begin, arrived - encoded, clock.now() - arrived
         return times
-
-    def _scratch(self, part: int) -> AutoCodecState:
-        """Return a memory of one part, for sums that count nowhere."""
-        numels = [p.numel if number == part else 0 for number, p in enumerate(bare_layout(self.layout).parts)]
-        segments = tuple(segment for segment in self.layout.segments if segment.part == part)
-        bare = bare_layout(self.layout)
-        parts = tuple(replace(p, numel=numel) for p, numel in zip(bare.parts, numels, strict=True))
-        layout = replace(bare, segments=segments, parts=parts)
-        return AutoCodecState(errors=Flat.zeros(layout), owned=Flat.zeros(layout), codecs=[])
 
     def _choose(self, costs: list[dict[str, Cost]]) -> None:
         """Begin to try the choices that are expected to pay, or stay with dense sums."""
@@ -436,9 +397,9 @@ class AutoCodec(Remembering):
         if not plans:
             self._run([DENSE] * len(self._coded), "no codec is expected to shorten a step")
             return
-        state.stage, self._trial = _TRIES, _Trial([[DENSE] * len(self._coded), *plans])
+        state.stage, self._trial = TRIES, Trial([[DENSE] * len(self._coded), *plans])
 
-    def _decide(self, trial: _Trial) -> None:
+    def _decide(self, trial: Trial) -> None:
         """Keep the fastest choice that is faster than dense sums beyond chance, on the workers' mean seconds."""
         of_all = self._at_all(trial.seconds)
         means = [sum(column) / len(column) for column in zip(*of_all, strict=True)]
@@ -455,7 +416,7 @@ class AutoCodec(Remembering):
 
     def _run(self, plan: list[str], why: str) -> None:
         state = self._state
-        state.stage, state.sums, state.codecs = _RUNS, 0, list(plan)
+        state.stage, state.sums, state.codecs = RUNS, 0, list(plan)
         self._window = None
         self._note(dict(zip(map(str, self._coded), plan, strict=True)), why)
 
@@ -465,9 +426,11 @@ class AutoCodec(Remembering):
         """Sample the agreement in the first window, and in one every `every` sums; then measure the wire."""
         at, is_coded = self._state.sums % self.settings.every, set(self._plan) != {DENSE}
         if at == 1 and is_coded:
-            self._window = _Window()  # from the next sum on
+            self._window = Window()  # from the next sum on
         elif self._window is not None:
-            self._add_to(self._window, x)
+            self._window.add(
+                {part: (own, x.parts[part]) for part, own in self._own.items() if self._of(part) is not None}
+            )
             if self._window.count == self.settings.window:
                 window, self._window = self._window, None
                 if self._all_agree(window):
@@ -475,19 +438,12 @@ class AutoCodec(Remembering):
         elif at == 1 and self._state.sums > 1:
             self._look_at_wire(x)
 
-    def _add_to(self, window: _Window, x: Flat) -> None:
-        window.count += 1
-        for part in self._coded:
-            if self._codec_of(part) != DENSE and part in self._own:
-                for sums, numbers in ((window.own, self._own[part]), (window.result, x.parts[part])):
-                    sums[part] = numbers.clone() if part not in sums else sums[part].add_(numbers)
-
-    def _all_agree(self, window: _Window) -> bool:
+    def _all_agree(self, window: Window) -> bool:
         """Return whether the results agree with dense sums; where they do not, choose without their codecs."""
         worst, missing = 1.0, list[str]()
         works = {part: self.wire.all_reduce(own) for part, own in window.own.items()}
         for part, work in works.items():
-            cosine = _cosine(work.wait(), window.result[part])
+            cosine = cosine_of(work.wait(), window.result[part])
             worst = min(worst, cosine)
             if cosine < self.settings.agreement:
                 missing.append(f"{part}:{self._codec_of(part)}")
@@ -518,17 +474,6 @@ class AutoCodec(Remembering):
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
         raise AssertionError('compress="auto" cannot outlive a death, and is refused where workers are to')
-
-
-def _by_name(x: Flat, names: set[str]) -> dict[str, Tensor]:
-    segments = enumerate(x.layout.segments)
-    return {segment.name: x.segment(index).view(-1) for index, segment in segments if segment.name in names}
-
-
-def _cosine(x: Tensor, y: Tensor) -> float:
-    """Return the cosine of two vectors; 1 where it has no meaning, as one of them is 0 or not finite."""
-    cosine = float(torch.dot(x.double(), y.double()) / (x.double().norm() * y.double().norm()))
-    return cosine if math.isfinite(cosine) else 1.0
 
 
 def _in_words(gain: Gain) -> str:

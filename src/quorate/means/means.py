@@ -216,6 +216,14 @@ class MeansOfAll:
             return sum_in_order(values) / len(values)
         return self.wire.all_reduce(value / self.size).wait()
 
+    def gather(self, numbers: Sequence[float]) -> list[list[float]] | None:
+        if self.some_ended and not self.all_ended:
+            return None
+        rows = torch.zeros(self.wire.max_size, len(numbers) + 1, dtype=torch.float64)
+        rows[self.wire.rank] = torch.tensor([1.0, *numbers])
+        means = self.of_number(rows)
+        return [(row[1:] / row[0]).tolist() for row in means if row[0] > 0]
+
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         headers, numbers = self.headers, list[float]()
         if self._stays:

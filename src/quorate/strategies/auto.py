@@ -2,7 +2,7 @@
 
 Idea: It begins as `all-reduce`. Every worker measures how long its steps compute and how long it waits for the others,
 and the squared norms of its gradient and of the mean, every eighth step. At each pause (an evaluation, the end of an
-epoch, the end) all workers gather these measures: unequal steps are the skew, the shortest wait is the network, and the
+epoch, the end) all workers gather these measures. Unequal steps are the skew, the shortest wait is the network, and the
 norms give the noise of gradients. From these all compute the seconds for the progress of one gradient under
 `all-reduce`, under `local-sgd` and under a quorum of each size. If one of these needs at least `margin` less than the
 present one, it is proposed, with the numbers. With `act=True` the training changes between `all-reduce` and local steps
@@ -32,37 +32,18 @@ optimization", NIPS 2011.
 
 from __future__ import annotations
 
-import math
-import statistics
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-import torch
-
-from quorate.core.device_copies import values_of
 from quorate.core.errors import ConfigurationError
-from quorate.core.gradient_noise import Squares, scale_of
 from quorate.core.means import Mean
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.local_steps import LocalStepSettings, SynchronousPhase, mean_of_all, take_mean
-from quorate.strategies.parts.proposal import ALL_REDUCE, LOCAL, Proposal, Seen, propose
-
-_NEWEST, _LEAST, _EVERY = 24, 4, 8
-"""The newest steps of a worker whose seconds are gathered, their least number, and steps between two of norms."""
-
-
-@dataclass
-class Measures:
-    """What this worker has measured since the last pause."""
-
-    work: list[float] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    """Seconds of waits in exchanges with all."""
-    squares: list[tuple[float, float]] = field(default_factory=list)
-    """The squared norms of this worker's gradient, and of the mean."""
+from quorate.strategies.parts.proposal import ALL_REDUCE, LOCAL, Seen, propose
+from quorate.strategies.parts.step_measures import Measures, exchange_in, noise_in, square_of, step_in, work_in
 
 
 @dataclass(kw_only=True)
@@ -73,8 +54,6 @@ class State(SynchronousPhase):
     synchronous_step: float = kept("same", default=0.0)
     """Seconds of a synchronous step, when they were measured last."""
     noise: float = kept("same", default=0.0)
-    ranks: int = kept("drop", default=0)
-    """The number of workers at the start."""
 
 
 @register("auto")
@@ -103,28 +82,24 @@ class Auto(LocalStepSettings):
     def acts_on_pieces(self) -> bool:
         return False
 
-    @property
-    def lets_join(self) -> bool:
-        return False
-
     def start(self, worker: Worker) -> State:
         worker.means.step_alone(False)
-        return State(ranks=worker.size)
+        return State()
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.means.step_alone(worker.state.is_local)
 
     def backward(self, worker: Worker) -> None:
         state: State = worker.state
-        measures = state.measures
-        measures.work.append(worker.step_seconds)
+        measures, begin = state.measures, worker.step_seconds
+        measures.work.append(begin)
         if not state.is_local:
-            own = _square(worker.gradient) if len(measures.work) % _EVERY == 1 else None
+            own = square_of(worker.gradient) if measures.is_sample else None
             begin = worker.step_seconds
             worker.gradient = mean = worker.means.of_gradient().wait()
             measures.waited.append(worker.step_seconds - begin)
             if own is not None:
-                measures.squares.append((own, _square(mean)))
+                measures.squares.append((own, square_of(mean)))
 
     def step(self, worker: Worker) -> None:
         state: State = worker.state
@@ -147,22 +122,21 @@ class Auto(LocalStepSettings):
         """Propose, and change, while all replicas are equal."""
         state: State = worker.state
         measures, state.measures = state.measures, Measures()
-        if worker.size < 2 or worker.means.some_ended != worker.means.all_ended:
-            return  # whoever has ended before gathers nothing
-        seen = self._gathered(worker, measures)
-        if seen is None:
+        rows = worker.means.gather(measures.row)
+        if rows is None or not all(row[0] for row in rows):  # a worker has made too few steps
             return
-        now = LOCAL if state.is_local else ALL_REDUCE
-        rule: Any = {"local_steps": int(self.period.count), "lateness": self.lateness, "margin": self.margin}
-        proposal = propose(seen, now, **rule)
+        if not state.is_local:
+            state.noise, state.synchronous_step = noise_in(rows), step_in(rows)
+        seen = Seen(work=work_in(rows), exchange=exchange_in(rows), step=state.synchronous_step, noise=state.noise)
+        now, steps = LOCAL if state.is_local else ALL_REDUCE, int(self.period.count)
+        proposal = propose(seen, now, local_steps=steps, lateness=self.lateness, margin=self.margin)
         if proposal.strategy.partition(":")[0] == now:
             return
-        acts = self.act and not worker.means.all_ended and not proposal.strategy.startswith("quorum")
-        worker.note_strategy(proposal.strategy, proposal.why, acts=acts)
-        if acts:
-            self._change(worker, proposal)
+        acts = self.act and not proposal.strategy.startswith("quorum")
+        if worker.propose(proposal.strategy, proposal.why, acts=acts):
+            self._change(worker)
 
-    def _change(self, worker: Worker, proposal: Proposal) -> None:
+    def _change(self, worker: Worker) -> None:
         state: State = worker.state
         if state.is_local:  # each has momenta of its own
             x = worker.replica.read(moments=True)
@@ -170,31 +144,3 @@ class Auto(LocalStepSettings):
         state.restart()
         state.is_local = not state.is_local
         worker.means.step_alone(state.is_local)
-
-    def _gathered(self, worker: Worker, measures: Measures) -> Seen | None:
-        """Return the measures of all workers; None where one of them has too few."""
-        state: State = worker.state
-        own = torch.zeros(state.ranks, 4 + _NEWEST, dtype=torch.float64)
-        if len(measures.work) >= _LEAST and measures.waited:
-            squares = [sum(column) / len(measures.squares) for column in zip(*measures.squares, strict=True)] or [
-                0.0
-            ] * 2
-            work = [measures.work[place % len(measures.work)] for place in range(-_NEWEST, 0)]
-            own[worker.rank] = torch.tensor([1.0, statistics.fmean(measures.waited), *squares, *work])
-        rows = worker.means.of_number(own).mul_(worker.size).tolist()
-        rows = [row for row in rows if row[0] > 0]
-        if len(rows) < worker.size:
-            return None
-        waited, own_square, mean_square = (statistics.fmean(row[place] for row in rows) for place in (1, 2, 3))
-        of_workers = [row[4:] for row in rows]
-        if not state.is_local:
-            squares_of_all = Squares(gradients=len(rows), own=own_square, mean=mean_square)
-            scale = scale_of(squares_of_all.signal, squares_of_all.noise)
-            state.noise = math.inf if scale is None else scale
-            state.synchronous_step = statistics.fmean(statistics.fmean(own) for own in of_workers) + waited
-        exchange = min(row[1] for row in rows)
-        return Seen(work=of_workers, exchange=exchange, step=state.synchronous_step, noise=state.noise)
-
-
-def _square(x: Flat) -> float:
-    return sum(norm**2 for norm in values_of([torch.linalg.vector_norm(part) for part in x.bare().parts]))

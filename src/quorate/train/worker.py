@@ -294,8 +294,10 @@ class StrategyWorker:
         if reach is not None and self._outer_losses is not None:
             self._outer_losses.outer_step(reach)
 
-    def note_strategy(self, strategy: str, why: str, *, acts: bool) -> None:
+    def propose(self, strategy: str, why: str, *, acts: bool) -> bool:
+        acts &= not self.means.all_ended
         ChoiceWatch(self.timer, self.losses).strategy(strategy, why, acts=acts)
+        return acts
 
     @cached_property
     def _outer_losses(self) -> OuterLosses | None:

@@ -1,6 +1,6 @@
 """Which strategy brings a training on fastest, by what its workers have measured: a pure function.
 
-The unit is the seconds for the progress of one fresh gradient, as in `rounds.choice.choosing`: noise B is in gradients
+The unit is the seconds for the progress of one fresh gradient, as in `rounds.choice.choosing`. Noise B is in gradients
 of one worker, and one step of staleness costs a share a of progress where there is no noise. With mean work w_i of each
 worker, the seconds x that an exchange adds to a step, and the seconds s of a synchronous step,
 
