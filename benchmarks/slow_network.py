@@ -42,6 +42,7 @@ OURS: dict[str, dict[str, Any]] = {
     "half bf16": {"compress": "half"},
     "power-sgd": {"compress": "power-sgd", "rank": 4, "start": 2},
     "top-k": {"compress": "top-k", "density": 0.01},
+    "arc-top-k": {"compress": "arc-top-k", "start": 2},
     "qsgd": {"compress": "qsgd", "levels": 7},
 }
 HIERARCHICAL: dict[str, dict[str, Any]] = {
