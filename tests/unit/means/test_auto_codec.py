@@ -146,6 +146,22 @@ def test_a_codec_that_does_not_agree_with_dense_sums_is_taken_back_and_the_next_
         assert any("chosen again: the cosine of sums and dense sums over 4 steps is 0." in why for _, why in notes)
 
 
+def test_a_choice_that_does_not_pay_in_steps_is_taken_back() -> None:
+    """Something that measurements of single sums have not shown makes sums with the codec slow."""
+
+    def task(wire: Wire) -> tuple[AutoCodec, list[tuple[dict[str, str], str]]]:
+        def slower(step: int, reducer: AutoCodec) -> None:
+            if "half" in reducer._plan:
+                wire.clock.sleep(0.05)
+
+        reducer, _, notes = sums(wire, 40, between=slower, candidates=("half",))
+        return reducer, notes
+
+    for reducer, notes in VirtualWorld(2, network=SLOW, timeout=30.0).run(task):
+        assert set(reducer.state.codecs) == {"none"}
+        assert "a step with codecs is only 0." in notes[-1][1]
+
+
 def test_a_codec_that_agrees_is_kept() -> None:
     for reducer, _, notes in together(2, SLOW, 60, candidates=("top-k:density=0.3",), window=16, agreement=0.8):
         assert set(reducer.state.codecs) == {"top-k:density=0.3"} and len(notes) == 1
