@@ -53,7 +53,12 @@ TWO_PHASE = Way(name="qsgd, 4 bits, two-phase", settings={"compress": "qsgd", "l
 TERNGRAD = Way(name="terngrad", settings={"compress": "terngrad", "reduce": "gather"})
 ATOMO = {rank: Way(name=f"atomo, rank {rank}", settings={"compress": "atomo", "rank": rank}) for rank in (1, 2, 4, 8)}
 POWER_SGD = Way(name="power-sgd, rank 2", settings={"compress": "power-sgd", "rank": 2, "start": 0})
-WAYS = (QSGD4, TWO_PHASE, QSGD2, TERNGRAD, *ATOMO.values(), POWER_SGD)
+ARC = Way(name="arc-top-k", settings={"compress": "arc-top-k"})
+ARC_ALONE = Way(name="arc-top-k, momentum 0", settings={"compress": "arc-top-k", "momentum": 0.0})
+TOP_K = Way(name="top-k, as many bytes", settings={"compress": "top-k", "density": 0.058, "reduce": "gather"})
+"""Among four workers, for matrices of 128 by 128."""
+SKETCHED = (ARC, ARC_ALONE, TOP_K)
+WAYS = (QSGD4, TWO_PHASE, QSGD2, TERNGRAD, *ATOMO.values(), POWER_SGD, *SKETCHED)
 PAIRS = (
     *((ATOMO[rank], other, None) for rank in (1, 2) for other in (QSGD2, TERNGRAD)),
     *((ATOMO[4], QSGD2, 2.0), (ATOMO[4], TERNGRAD, 3.0), (ATOMO[8], QSGD4, 2.0)),
@@ -193,10 +198,14 @@ def main() -> int:
     parser = record.arguments(__doc__ or "")
     parser.add_argument("--seeds", type=int, default=3, help="of every training (3)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="both, unless told")
+    names = [way.name for way in WAYS]
+    parser.add_argument("--ways", nargs="+", choices=names, help="those whose steps are counted; all, unless told")
     options = parser.parse_args()
     torch.set_num_threads(1)
     tasks, seeds, rates = (TASKS[:1], 1, (0.4,)) if options.quick else (options.tasks, options.seeds, RATES)
     ways = (QSGD4, TERNGRAD, ATOMO[4]) if options.quick else WAYS
+    if options.ways is not None:
+        ways = tuple(way for way in WAYS if way.name in options.ways)
     about = {"workers": WORKERS, "steps": STEPS, "rates": rates, "seeds": seeds, "tasks": list(tasks)}
     report = record.Report("published_codecs", about)
     for rank, published in TIMES_FEWER.items():

@@ -6,7 +6,8 @@ each of two (`hierarchical`). Ways take turns (A B C ..., B C ... A). In seconds
 
 - `ddp`, and with torch's own hooks `ddp fp16`, `ddp power-sgd` (rank 4, from the third step on; the hook for bfloat16
   needs a GPU);
-- `all-reduce`, and with `compress`: `half` in both types, `power-sgd` (rank 4), `top-k` of 1 %, `qsgd` of 4 bits.
+- `all-reduce`, and with `compress`: `half` in both types, `power-sgd` (rank 4), `top-k` of 1 %, `arc-top-k`, `qsgd` of 4
+  bits.
 
 The figures are seconds a step, turn by turn; bytes that the busiest host sends or receives in a step, over those of the
 gradient; and ratios: of each of ours to torch's way of the same method, and of each to `ddp`. How much is learnt in a
@@ -42,6 +43,7 @@ OURS: dict[str, dict[str, Any]] = {
     "half bf16": {"compress": "half"},
     "power-sgd": {"compress": "power-sgd", "rank": 4, "start": 2},
     "top-k": {"compress": "top-k", "density": 0.01},
+    "arc-top-k": {"compress": "arc-top-k", "start": 2},
     "qsgd": {"compress": "qsgd", "levels": 7},
 }
 HIERARCHICAL: dict[str, dict[str, Any]] = {

@@ -39,6 +39,7 @@ OURS: dict[str, dict[str, Any]] = {
     "qsgd": {"compress": "qsgd", "levels": 7},
     "power-sgd": {"compress": "power-sgd", "rank": 4, "start": 2},
     "top-k": {"compress": "top-k", "density": 0.01},
+    "arc-top-k": {"compress": "arc-top-k", "start": 2},
     "diloco": {"strategy": "diloco", **LOCAL, "outer_momentum": 0.5},
     "diloco, 4 bits": {"strategy": "diloco", **LOCAL, "outer_momentum": 0.5, "compress": "blocks", "bits": 4},
     "diloco, top-k": {"strategy": "diloco", **LOCAL, "outer_momentum": 0.5, "compress": "top-k", "density": 0.03},

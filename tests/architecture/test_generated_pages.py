@@ -46,7 +46,7 @@ def pages(generated: ModuleType) -> dict[str, str]:
 @pytest.mark.parametrize("name", sorted(set(registry("strategies")) - set(OWN)))
 def test_every_strategy_has_a_page_with_all_of_its_card(name: str, pages: dict[str, str]) -> None:
     page = pages[f"strategies/{name}.md"]
-    (card,) = cards_of(name)
+    (card,) = [card for card in cards_of(name) if card.kind == "strategy"]
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles == ["Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with", "Settings"]
     for row in card.honesty:

@@ -18,8 +18,7 @@ from quorate.aggregation import rules
 from quorate.codecs import codecs
 from quorate.core.registry import Registry
 from quorate.gossip.topology import topologies
-from quorate.means import WITHOUT_CODEC
-from quorate.means.power_sgd import PowerSGDSettings
+from quorate.means import OF_GRADIENTS, WITHOUT_CODEC, reducers
 from quorate.means.reduction import GATHER, HIERARCHICAL, TWO_PHASE, ReductionSettings
 from quorate.sharding.stages.orders import SCHEDULES, ScheduleName
 from quorate.strategies import strategies
@@ -143,7 +142,7 @@ def test_mypy_finds_what_is_wrong_with_a_call_or_an_optimizer_and_nothing_else(t
 
 def test_types_of_names_are_the_registries() -> None:
     assert set(get_args(StrategyName)) == with_quorate(strategies)
-    assert set(get_args(CodecName)) == {"none", "power-sgd"} | with_quorate(codecs)
+    assert set(get_args(CodecName)) == {"none", *OF_GRADIENTS} | with_quorate(codecs)
     assert set(get_args(ReduceName)) == {"auto", GATHER, TWO_PHASE, HIERARCHICAL, *WITHOUT_CODEC} | with_quorate(rules)
     assert set(get_args(ScheduleName)) == set(SCHEDULES)
 
@@ -165,7 +164,8 @@ def test_pages_count_what_there_is() -> None:
 
 
 def test_types_of_settings_are_the_fields_of_the_registered_classes() -> None:
-    others = {field.name for kind in (PowerSGDSettings, ReductionSettings) for field in dataclasses.fields(kind)}
+    kinds = (*map(reducers.get, OF_GRADIENTS), ReductionSettings)
+    others = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     assert set(get_type_hints(Settings)) == others.union(*map(fields_in, (codecs, rules, strategies)))
 
 

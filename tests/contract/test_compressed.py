@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from quorate.codecs.error_feedback import ERROR
+from quorate.means import OF_GRADIENTS
 from quorate.means.reduction import NONE, compressing
 from quorate.means.two_phase import TwoPhaseState
 from quorate.wire.virtual.network import Network
@@ -34,6 +35,7 @@ FOR_SMALL: dict[str, dict[str, Any]] = {
         "density": 0.2,
     },  # these loops have momentum
     "power-sgd": {"rank": 2, "start": 2, "min_rate": 1.0},
+    "arc-top-k": {"compress": "arc-top-k:momentum=0.0", "density": 0.2, "start": 2},  # these loops have momentum
 }
 """Settings for tensors of some hundred numbers and some hundred steps, where defaults are for larger ones."""
 CODED: dict[str, dict[str, Any]] = {
@@ -56,6 +58,7 @@ IN_EVERY_WAY = (
     "random-k",
     "dgc",
     "power-sgd",
+    "arc-top-k",
     "top-k, two-phase",
     "top-k, hierarchical",
     "adasum",
@@ -285,7 +288,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole": {"strategy": "diloco", "sync_every": 6, "outer_momentum": 0.5},
     "fragments": {"strategy": "diloco", "sync_every": 6, "fragments": 3, "overlap": 1, "outer_momentum": 0.5},
 }
-OF_WAYS = [name for name in IN_EVERY_WAY if name not in ("power-sgd", "adasum", "centered-clipping", *OF_DECODED)]
+OF_WAYS = [name for name in IN_EVERY_WAY if name not in (*OF_GRADIENTS, "adasum", "centered-clipping", *OF_DECODED)]
 
 
 @cache

@@ -88,7 +88,7 @@ def test_an_evaluation_of_all_workers_has_the_agreed_model(name: str) -> None:
 
 
 DIFFERING = [name for name in NAMES if strategies.get(name).replicas in ("meet", "differ")]
-ALIKE = ["parameter-server", "post-local-sgd", "sync-backup", "zero-one-adam"]
+ALIKE = ["auto", "parameter-server", "post-local-sgd", "sync-backup", "zero-one-adam"]
 """Those of them whose replicas do not differ yet after so few steps of workers that are equally fast."""
 
 
@@ -124,7 +124,7 @@ def test_a_state_outside_of_evaluations_is_the_newest_agreed_one(name: str) -> N
     replicas = [torch.cat([x.flatten() for x in own[-2]]) for _, own in workers]
     assert all(torch.equal(replica, replicas[0]) for replica in replicas) == (name in ALIKE)
     is_newest = all(torch.equal(x, y) for x, y in zip(workers[0][0][-2], workers[0][1][-2], strict=True))
-    assert is_newest == (name in ("parameter-server", "post-local-sgd", "zero-one-adam"))
+    assert is_newest == (name in ("auto", "parameter-server", "post-local-sgd", "zero-one-adam"))
 
 
 @pytest.mark.parametrize("name", OF_THE_SAME_BATCHES)

@@ -28,7 +28,7 @@ FAMILIES = {
 """The families of names, in the order they are shown, and where their registries lie."""
 
 GROUPS = {
-    "synchronous": ("all-reduce", "backup-workers", "sync-backup", "one-bit-adam", "one-bit-lamb"),
+    "synchronous": ("all-reduce", "backup-workers", "sync-backup", "one-bit-adam", "one-bit-lamb", "auto"),
     "quorums: late gradients count in a later step": (
         "eager-solo", "eager-majority", "quorum", "adaptive", "bounded-staleness",
     ),

@@ -34,6 +34,9 @@ class Means(Protocol):
         parameters were used, and which gradients are not finite. The result is valid until the next backward pass.
         """
 
+    def gather(self, numbers: Sequence[float]) -> list[list[float]] | None:
+        """Return the `numbers` of every worker, at a pause of all; None where some have ended, and others not."""
+
     def code(self, chosen: Mapping[str, Tensor] | None) -> None:
         """Let the codec encode sums from the next one on, or with None leave them dense, as they are at first.
 

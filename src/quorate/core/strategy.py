@@ -57,6 +57,10 @@ class Worker(Protocol):
         """
 
     @property
+    def step_seconds(self) -> float:
+        """Seconds since the current step began, to measure by; workers differ in them, and may not act on them."""
+
+    @property
     def step_began(self) -> float:
         """The time at which the current step began, in the seconds of `now`."""
 
@@ -169,6 +173,12 @@ class Worker(Protocol):
             fragment: The number of the fragment.
             measured: Fields of `records.rows.Outer`; None: nothing is recorded.
             reach: The length of the step along its gradient, in multiples of that gradient.
+        """
+
+    def propose(self, strategy: str, why: str, *, acts: bool) -> bool:
+        """Record and report another strategy, and the reason; return whether it is to be followed from here on.
+
+        It is if `acts`, and the training has not ended.
         """
 
     def updater(

@@ -13,6 +13,8 @@ reducers: Registry[type[Any]] = Registry(
     "reducer",
     {
         "adasum": "quorate.means.adasum:Adasum",
+        "arc-top-k": "quorate.means.arc_top_k:ArcTopKSettings",
+        "auto": "quorate.means.auto_codec:AutoCodecSettings",
         "dense": "quorate.means.dense:Dense",
         "gather": "quorate.means.coded:Coded",
         "halving-doubling": "quorate.means.algorithms.halving_doubling:HalvingDoubling",
@@ -26,6 +28,8 @@ reducers: Registry[type[Any]] = Registry(
 )
 OF_VECTORS = ("dense", "halving-doubling", "recursive-doubling", "ring", "tree")
 """Reducers that sum vectors unchanged, made as `cls(layout, wire)`; the others sum codes."""
+OF_GRADIENTS = ("arc-top-k", "auto", "power-sgd")
+"""Values of `compress` that are no codec: the settings of reducers that sum gradients by a protocol of their own."""
 WITHOUT_CODEC = (*OF_VECTORS, "adasum")
 """Values of `reduce` that need no codec: reducers made as `cls(layout, wire)`."""
 register = reducers.register

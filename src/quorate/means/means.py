@@ -33,7 +33,7 @@ from quorate.means.headers import (
     edits_in,
 )
 from quorate.means.on_host import OnHost
-from quorate.means.reducer import InParts, Reducer
+from quorate.means.reducer import InParts, Note, Reducer
 from quorate.means.shadow import Shadow
 from quorate.means.table_means import means_of_tables
 from quorate.observe.exclusions import ExclusionWatch
@@ -59,6 +59,8 @@ class Watches:
     away_changed: Callable[[bool], None]
     """Called before the update of a step in which more workers have paused or ended than in the last mean (True), or
     fewer (False)."""
+    choices: Note = lambda codecs, why: None
+    """Called where a reducer has chosen codecs."""
     within: Wire | None = None
     """The workers that hold the other pieces of this replica; None where this worker holds all of it."""
 
@@ -87,6 +89,7 @@ class MeansOfAll:
         others = None if before is None else before.headers
         self.headers: Headers = Headers(replica, wire, watches.announced, others, watches.within)
         reducer.measure(timer.spending)
+        reducer.note_choices(watches.choices)
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)
@@ -212,6 +215,14 @@ class MeansOfAll:
             values = self.reducer.survivors.all_gather(value).wait()
             return sum_in_order(values) / len(values)
         return self.wire.all_reduce(value / self.size).wait()
+
+    def gather(self, numbers: Sequence[float]) -> list[list[float]] | None:
+        if self.some_ended and not self.all_ended:
+            return None
+        rows = torch.zeros(self.wire.max_size, len(numbers) + 1, dtype=torch.float64)
+        rows[self.wire.rank] = torch.tensor([1.0, *numbers])
+        means = self.of_number(rows)
+        return [(row[1:] / row[0]).tolist() for row in means if row[0] > 0]
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         headers, numbers = self.headers, list[float]()

@@ -35,13 +35,13 @@ from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carried, coded_segments
-from quorate.means.reducer import Reducer
+from quorate.means.reducer import Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
 from quorate.wire.cost import all_reduce_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerSGDSettings:
+class PowerSGDSettings(ReducerSettings):
     """Each gradient matrix as a product of two thin matrices."""
 
     rank: int = 4
@@ -61,6 +61,9 @@ class PowerSGDSettings:
             raise ConfigurationError(f"start is {self.start}; it must be a number of steps (at least 0)")
         if not self.min_rate >= 1:
             raise ConfigurationError(f"min_rate is {self.min_rate}; it must be a factor (at least 1)")
+
+    def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
+        return PowerSGD(layout, wire, self, seed)
 
 
 @dataclass(kw_only=True)
@@ -141,6 +144,10 @@ class PowerSGD(Remembering):
         self.commit()
         return self._state
 
+    def share_errors(self, errors: Flat) -> None:
+        """Keep the errors in `errors`, with those that another codec has left there."""
+        self._state.error = errors
+
     def commit(self) -> None:
         if self._is_over:
             for part, (error, q) in self._next.items():
@@ -148,6 +155,9 @@ class PowerSGD(Remembering):
                 self._state.q.update(q)
             self._state.sums += 1
             self._next, self._parts_under_way, self._is_over = {}, {}, False
+
+    def retract(self) -> None:
+        self._next, self._parts_under_way, self._is_over = {}, {}, False
 
     def follows(self, before: Reducer) -> None:
         assert isinstance(before, PowerSGD)
@@ -173,7 +183,7 @@ class PowerSGD(Remembering):
             qs = [self._q_of(matrix, m) for matrix in cut.matrices]
             self._parts_under_way[part] = _PartUnderWay(m, qs)
             thin = [matrix.of(m) @ q for matrix, q in zip(cut.matrices, qs, strict=True)]
-            sent = torch.cat([y.reshape(-1) for y in (*thin, *cut.others_of(x))])
+            sent = torch.cat([y.reshape(-1) for y in (*thin, *cut.others_of(m))])
         return self.wire.all_reduce(sent)
 
     def _q_of(self, matrix: _Matrix, like: Tensor) -> Tensor:

@@ -21,6 +21,10 @@ Measured = Callable[[Literal["encode", "decode"]], AbstractContextManager[Any]]
 """Returns a context that measures the time of what is inside."""
 
 
+Note = Callable[[Mapping[str, str], str], None]
+"""Takes the codec of each part, by its number, and the reason why it was chosen."""
+
+
 class Reducer(ABC):
     """The sum of the vectors of all workers, formed in place, part by part.
 
@@ -50,6 +54,9 @@ class Reducer(ABC):
     def measure(self, spending: Measured) -> None:
         """Measure the time of encoding and decoding by `spending`."""
         self.spending = spending
+
+    def note_choices(self, note: Note) -> None:  # noqa: B027  (most choose nothing)
+        """Report by `note` what is chosen between two sums."""
 
     def weighs(self, weight: float) -> None:  # noqa: B027  (most do not need it)
         """Set the weight, above 0, by which this worker multiplies its next vectors."""
@@ -141,6 +148,14 @@ class Reducer(ABC):
 
     def follows(self, before: Reducer) -> None:  # noqa: B027  (most remember nothing)
         """Take over the memory of `before`, which is closed, as other parameters are trained from here on."""
+
+
+class ReducerSettings(ABC):
+    """The settings of a reducer that sums gradients by a protocol of its own, where another one has a codec."""
+
+    @abstractmethod
+    def reducer(self, layout: Layout, wire: Wire, seed: int) -> Reducer:
+        """Return the reducer of vectors with this layout; `seed` is the run's."""
 
 
 class InParts(Reducer):

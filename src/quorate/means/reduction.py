@@ -21,17 +21,16 @@ from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout, layout_on_cpu
-from quorate.means import WITHOUT_CODEC, reducers
+from quorate.means import OF_GRADIENTS, WITHOUT_CODEC, reducers
 from quorate.means.coded import Coded
 from quorate.means.hierarchical import Hierarchical
-from quorate.means.power_sgd import PowerSGD, PowerSGDSettings
-from quorate.means.reducer import Reducer
+from quorate.means.reducer import Reducer, ReducerSettings
 from quorate.means.two_phase import TwoPhase
 
 if TYPE_CHECKING:
     from quorate.aggregation.rule import Rule
 
-NONE, POWER_SGD = "none", "power-sgd"
+NONE = "none"
 AUTO, GATHER, TWO_PHASE, HIERARCHICAL = "auto", "gather", "two-phase", "hierarchical"
 ADASUM = "adasum"
 
@@ -83,7 +82,7 @@ class Reduction:
     """How the means of one optimizer's gradients are formed."""
 
     settings: ReductionSettings = field(default_factory=ReductionSettings)
-    codec: Codec | PowerSGDSettings | None = None
+    codec: Codec | ReducerSettings | None = None
     rule: Rule | None = None
     """The aggregation rule that takes the place of means."""
     is_bound: bool = True
@@ -96,7 +95,7 @@ class Reduction:
     @property
     def is_of_gradients(self) -> bool:
         """Whether it is for gradients only."""
-        return isinstance(self.codec, PowerSGDSettings)
+        return isinstance(self.codec, ReducerSettings)
 
     @property
     def is_adaptive(self) -> bool:
@@ -122,7 +121,7 @@ class Reduction:
     @property
     def feeds_back(self) -> bool:
         """Whether what a codec leaves out is added to the next gradient."""
-        return isinstance(self.codec, ErrorFeedback | PowerSGDSettings)
+        return isinstance(self.codec, ErrorFeedback | ReducerSettings)
 
     @property
     def keeps_few(self) -> bool:
@@ -161,7 +160,7 @@ class Reduction:
         if self.rule is not None or self.settings.on_anomaly != "ignore" or self.is_on_demand:
             return False
         if not isinstance(self.codec, Codec):
-            return self.codec is not None or self.settings.reduce == AUTO
+            return self.settings.compress == "power-sgd" or (self.codec is None and self.settings.reduce == AUTO)
         shapes = shapes_in(layout).values()
         has_length = None not in [self.codec.wire_bytes(shape) for shape in shapes]
         return has_length and self.way(shapes, wire.size) in ("sum", GATHER)
@@ -198,8 +197,8 @@ class Reduction:
             kind = reducers.get("dense" if self.settings.reduce == AUTO else self.settings.reduce)
             made: Reducer = kind(layout, wire)
             return made
-        if isinstance(self.codec, PowerSGDSettings):
-            return PowerSGD(layout, wire, self.codec, seed)
+        if isinstance(self.codec, ReducerSettings):
+            return self.codec.reducer(layout, wire, seed)
         of_shares = self.codec.rescaled(1 / wire.size)
         if self.is_on_demand:
             from quorate.means.on_demand import OnDemand
@@ -291,9 +290,10 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         if settings.reduce not in (AUTO, *WITHOUT_CODEC) and rule is None:
             raise unknown("way to reduce", settings.reduce, (AUTO, *WITHOUT_CODEC, *rules))
         return Reduction(settings=settings, rule=rule, is_bound=is_bound)
-    if compress == POWER_SGD:
-        power_sgd = PowerSGDSettings(**settings_for(PowerSGDSettings, of_codec, POWER_SGD))
-        return Reduction(settings=settings, codec=power_sgd, rule=rule, is_bound=is_bound)
+    if compress in OF_GRADIENTS:
+        of_reducer: Any = reducers.get(compress)
+        own = of_reducer(**settings_for(of_reducer, of_codec, compress))
+        return Reduction(settings=settings, codec=own, rule=rule, is_bound=is_bound)
     if compress not in codecs:
         raise unknown("codec", compress, compressing())
     made: Any = codecs.get(compress)
@@ -315,4 +315,4 @@ def _how() -> str:
 
 def compressing() -> list[str]:
     """Return the values of `compress`."""
-    return sorted((*codecs.names(), POWER_SGD, NONE))
+    return sorted((*codecs.names(), *OF_GRADIENTS, NONE))

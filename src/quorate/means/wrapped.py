@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.contracts import Work
-from quorate.means.reducer import Measured, Reducer
+from quorate.means.reducer import Measured, Note, Reducer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,9 @@ class Wrapped(Reducer):
 
     def measure(self, spending: Measured) -> None:
         self._inner.measure(spending)
+
+    def note_choices(self, note: Note) -> None:
+        self._inner.note_choices(note)
 
     @property
     def state(self) -> Any:

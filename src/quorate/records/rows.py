@@ -418,6 +418,21 @@ class Excluded(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Choice(Row):
+    """A setting that the training has chosen for itself, or proposes; the lowest living rank writes it."""
+
+    kind = "choice"
+    step: int
+    """The first step with it."""
+    time: float
+    optimizer: str
+    setting: str
+    """`compress`, `strategy`, or `proposed strategy`, which is not used."""
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Noise(Row):
     """The noise of the gradients in one mean; written by the lowest living rank.
 

@@ -103,14 +103,14 @@ def reduction_in(strategy: str, settings: Mapping[str, object]) -> tuple[dict[st
     `ConfigurationError` for settings that exclude each other, and for those that need more than times."""
     if settings.get("compress", "none") == "none" or strategy not in strategies:
         return dict(settings), None
-    from quorate.means.reduction import POWER_SGD
     from quorate.train.reduced import with_reduction
 
     kind = strategies.get(strategy)
     _, reduction = with_reduction(kind, settings, strategy)
-    if reduction.settings.compress == POWER_SGD:
+    if reduction.is_of_gradients:
         raise ConfigurationError(
-            f"recorded times are not enough for {POWER_SGD}, which multiplies matrices between two exchanges; "
+            f"recorded times are not enough for {reduction.settings.compress}, whose sums take more than one exchange "
+            "of codes; "
             "simulate it with "
             "--real WORKLOAD, or choose a codec"
         )

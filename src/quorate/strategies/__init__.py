@@ -20,6 +20,7 @@ strategies: Registry[type[Strategy]] = Registry(
         "adaptive-local-sgd": "quorate.strategies.adaptive_local_sgd:AdaptiveLocalSGD",
         "all-reduce": "quorate.strategies.all_reduce:AllReduce",
         "async-local-sgd": "quorate.strategies.async_local_sgd:AsyncLocalSGD",
+        "auto": "quorate.strategies.auto:Auto",
         "backup-workers": "quorate.strategies.presets.backup_workers:BackupWorkers",
         "bounded-staleness": "quorate.strategies.presets.bounded_staleness:BoundedStaleness",
         "choco-sgd": "quorate.strategies.choco_sgd:ChocoSGD",

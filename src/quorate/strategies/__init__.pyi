@@ -10,6 +10,7 @@ from quorate.strategies.adaptive import Adaptive as Adaptive
 from quorate.strategies.adaptive_local_sgd import AdaptiveLocalSGD as AdaptiveLocalSGD
 from quorate.strategies.all_reduce import AllReduce as AllReduce
 from quorate.strategies.async_local_sgd import AsyncLocalSGD as AsyncLocalSGD
+from quorate.strategies.auto import Auto as Auto
 from quorate.strategies.choco_sgd import ChocoSGD as ChocoSGD
 from quorate.strategies.d2 import D2 as D2
 from quorate.strategies.d_psgd import DPSGD as DPSGD

@@ -99,13 +99,14 @@ RULES = (
     Rule("reduce", lambda c, s, r: r.settings.reduce == "adasum" and r.codec,
          "{reduce} needs gradients as they are, for their scalar products; leave out {compress}"),
     Rule("reduce", lambda c, s, r: r.rule and r.is_of_gradients,
-         "{reduce} needs the vector of each worker, and power-sgd forms only their sum; leave one of them out"),
+         "{reduce} needs the vector of each worker, and {settings.compress} forms only their sum; leave one of them "
+         "out"),
     Rule("reduce", lambda c, s, r: r.rule and r.keeps_few and not r.rule.is_linear,
          "{reduce} works on each coordinate by itself, and {compress} leaves most coordinates of each worker 0, "
          "different ones for each: the result would be 0 nearly everywhere. Choose a rule on full vectors (krum, "
          "multi-krum, geometric-median, centered-clipping), or another codec"),
     Rule("reduce", lambda c, s, r: r.is_of_gradients and r.settings.reduce != "auto",
-         "power-sgd forms its sums in its own way; leave out {reduce}"),
+         "{settings.compress} forms its sums in its own way; leave out {reduce}"),
     Rule("reduce", lambda c, s, r: r.codec and s.compresses == "momenta"
          and r.settings.reduce not in ("auto", "two-phase"),
          "{reduce} cannot be combined with {label}, whose codes are summed in two phases; leave reduce out"),
@@ -145,18 +146,22 @@ RULES = (
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
     Rule("compress", lambda c, s, r: s.compresses in ("ways", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
+    Rule("compress", lambda c, s, r: s is not UNCONCERNED
+         and r.settings.compress == "auto" and s.on_death == "continue",
+         'compress="auto" compares the sums of all workers, and none is formed again after a death; name a codec, or '
+         'set on_death="stop"'),
     Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),
          "{compress} cannot be combined with synchronous steps before the local ones; leave after=0"),
     Rule("compress", lambda c, s, r: r.codec and s.compresses == "differences" and (r.is_of_gradients or r.keeps_more),
          "{compress} cannot be combined with {label}: it is for gradients, and {label} writes differences small; "
          "choose a codec that remembers nothing"),
     Rule("compress", lambda c, s, r: r.is_of_gradients and r.settings.error_feedback is False,
-         "power-sgd does not work without error feedback; leave error_feedback out"),
+         "{settings.compress} does not work without error feedback; leave error_feedback out"),
     Rule("compress", lambda c, s, r: s.compresses == "differences" and r.settings.error_feedback is not None,
          "error_feedback={settings.error_feedback} cannot be combined with {label}: the next difference has what is "
          "left out; leave it out"),
     Rule("compress", lambda c, s, r: r.is_of_gradients and r.settings.error_decay != 1,
-         "power-sgd keeps its errors undiminished; leave error_decay out"),
+         "{settings.compress} keeps its errors undiminished; leave error_decay out"),
     Rule("compress", lambda c, s, r: r.settings.error_decay != 1 and not r.feeds_back,
          "{settings.compress} keeps no errors that could decay; leave error_decay out"),
     Rule("compress", lambda c, s, r: r.settings.error_decay != 1 and r.settings.reduce in ("two-phase", "hierarchical"),

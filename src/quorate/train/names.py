@@ -13,6 +13,7 @@ StrategyName = Literal[
     "adaptive-local-sgd",
     "all-reduce",
     "async-local-sgd",
+    "auto",
     "backup-workers",
     "bounded-staleness",
     "choco-sgd",
@@ -63,7 +64,9 @@ StrategyName = Literal[
 ]
 
 CodecName = Literal[
+    "arc-top-k",
     "atomo",
+    "auto",
     "blocks",
     "chunked-top-k",
     "demo",
@@ -113,6 +116,7 @@ ReduceName = Literal[
 _OfAll = TypedDict(  # noqa: UP013
     "_OfAll",
     {
+<<<<<<< HEAD
         "across_every": Any, "after": Any, "alpha": Any, "at": Any, "averaging": Any, "backup": Any, "batch": Any,
         "beta": Any, "beta1": Any, "beta2": Any, "bits": Any, "block": Any, "bound": Any, "bucket": Any, "buffers": Any,
         "by": Any, "chunk": Any, "clip": Any, "clip_norm": Any, "code": Any, "compensation": Any,
@@ -134,6 +138,30 @@ _OfAll = TypedDict(  # noqa: UP013
         "softsync": Any, "staleness_scaling": Any, "start": Any, "step_size": Any, "stragglers": Any,
         "sum_threads": Any, "sync_every": Any, "tau": Any, "tile": Any, "topology": Any, "total_steps": Any,
         "wait_for": Any, "warm_start": Any, "warmup_rounds": Any, "warmup_stages": Any, "weigh": Any, "window": Any,
+=======
+        "across_every": Any, "act": Any, "after": Any, "agreement": Any, "alpha": Any, "at": Any, "averaging": Any,
+        "backup": Any, "batch": Any, "beta": Any, "beta1": Any, "beta2": Any, "bits": Any, "block": Any, "bound": Any,
+        "bucket": Any, "buffers": Any, "by": Any, "candidates": Any, "chunk": Any, "clip": Any, "clip_norm": Any,
+        "code": Any, "compensation": Any, "compensation_decay": Any, "consensus_rate": Any, "consistent": Any,
+        "correct": Any, "decay": Any, "delay_compensation": Any, "density": Any, "divide_by": Any, "double_every": Any,
+        "doubles_after": Any, "drift": Any, "dropouts": Any, "dtype": Any, "dynamic": Any, "every": Any, "f": Any,
+        "factor": Any, "format": Any, "fragments": Any, "fragments_by": Any, "freeze": Any, "grace": Any,
+        "group_size": Any, "in_order": Any, "iterations": Any, "keep": Any, "late": Any, "late_aligned": Any,
+        "late_alpha": Any, "late_cutoff": Any, "late_kappa": Any, "late_most": Any, "late_opposed": Any,
+        "late_turned": Any, "late_weight": Any, "lateness": Any, "learners": Any, "least": Any, "levels": Any,
+        "local_epochs": Any, "local_steps": Any, "longest": Any, "m": Any, "margin": Any, "masking": Any,
+        "max_staleness": Any, "merge": Any, "micro_batches": Any, "min_rate": Any, "mixing": Any, "mode": Any,
+        "momentum": Any, "momentum_every": Any, "most": Any, "mu": Any, "nesterov": Any, "noise": Any,
+        "noise_seed": Any, "norm": Any, "of": Any, "on_death": Any, "on_error": Any, "outer": Any, "outer_device": Any,
+        "outer_gain": Any, "outer_momentum": Any, "outer_rate": Any, "outer_reach": Any, "overlap": Any,
+        "patience": Any, "pull_every": Any, "pulls": Any, "push_every": Any, "rank": Any, "replication": Any,
+        "rounding": Any, "rule": Any, "s": Any, "sampled": Any, "scale": Any, "scaled": Any, "secure": Any,
+        "secure_bits": Any, "secure_dropouts": Any, "server": Any, "server_rate": Any, "servers": Any, "size": Any,
+        "slow_every": Any, "smallest": Any, "softsync": Any, "staleness_scaling": Any, "start": Any, "step_size": Any,
+        "stragglers": Any, "sum_threads": Any, "sync_every": Any, "tau": Any, "tile": Any, "topology": Any,
+        "total_steps": Any, "wait_for": Any, "warm_start": Any, "warmup_rounds": Any, "warmup_stages": Any,
+        "weigh": Any, "window": Any,
+>>>>>>> part-auto
     },
     total=False,
 )

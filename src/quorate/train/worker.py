@@ -28,6 +28,7 @@ from quorate.means.means import MeansOfAll, Watches
 from quorate.means.shadow import Shadow
 from quorate.means.table_changes import TableChanges
 from quorate.observe.backward import observe_backward
+from quorate.observe.choices import ChoiceWatch
 from quorate.observe.digests import Digests
 from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.exclusions import ExclusionWatch
@@ -158,6 +159,7 @@ class StrategyWorker:
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
             away_changed=self._away_changed,
+            choices=ChoiceWatch(self.timer, self.losses).codecs,
             within=self._row,
         )
         self._table_changes = None
@@ -252,6 +254,10 @@ class StrategyWorker:
         return self.wire.clock.now()
 
     @property
+    def step_seconds(self) -> float:
+        return self.timer.clock.now() - self.timer.begin
+
+    @property
     def step_began(self) -> float:
         return self.timer.begin
 
@@ -295,6 +301,11 @@ class StrategyWorker:
             note_outer_step(self.timer, fragment, measured)
         if reach is not None and self._outer_losses is not None:
             self._outer_losses.outer_step(reach)
+
+    def propose(self, strategy: str, why: str, *, acts: bool) -> bool:
+        acts &= not self.means.all_ended
+        ChoiceWatch(self.timer, self.losses).strategy(strategy, why, acts=acts)
+        return acts
 
     @cached_property
     def _outer_losses(self) -> OuterLosses | None:

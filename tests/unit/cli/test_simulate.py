@@ -68,7 +68,7 @@ def recorded(folder: Path) -> Path:
         (["--coding", "fast"], '--coding "fast": write ENCODE:DECODE in numbers a second, such as 200M:1B, or none'),
         (
             ["--strategy", "all-reduce:compress=power-sgd"],
-            "recorded times are not enough for power-sgd, which multiplies",
+            "recorded times are not enough for power-sgd, whose sums take more",
         ),
         (["--strategy", "all-reduce:compress=threshold"], "how long codes of threshold are depends on the numbers"),
         (["--strategy", "local-sgd:compress=half"], 'compress="half" cannot be combined with local-sgd'),

@@ -150,6 +150,21 @@ def test_zeros_stay_zeros() -> None:
     assert not any(part.any() for total in together(2, task) for part in total.parts)
 
 
+def test_a_sum_that_is_retracted_leaves_the_error() -> None:
+    """At a pause all contribute zeros, and the result is discarded: the error must not be in it."""
+
+    def task(wire: Wire) -> tuple[Flat, Flat]:
+        reducer = PowerSGD(LAYOUT, wire, PowerSGDSettings(start=0, min_rate=1.3), seed=5)
+        reducer.start(drawn(wire.rank, 0)).wait()
+        before = reducer.state.error.clone()
+        reducer.start(Flat.zeros(LAYOUT)).wait()
+        reducer.retract()
+        return before, reducer.state.error
+
+    for before, after in together(2, task):
+        assert all(map(torch.equal, before.parts, after.parts)) and any(part.any() for part in after.parts)
+
+
 @pytest.mark.parametrize("part", range(len(LAYOUT.parts)))
 def test_a_part_that_is_summed_again_counts_once(part: int) -> None:
     def task(wire: Wire, *, again: bool) -> tuple[list[Flat], Flat]:

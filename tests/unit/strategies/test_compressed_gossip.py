@@ -15,7 +15,8 @@ from quorate.core.codec import Codec, Draw
 from quorate.core.vectors import Flat, bare_layout
 from quorate.gossip.topology import topology_of
 from quorate.gossip.topology.mixing import matrix
-from quorate.means.reduction import NONE, POWER_SGD, compressing
+from quorate.means import OF_GRADIENTS
+from quorate.means.reduction import NONE, compressing
 from quorate.strategies.dcd_psgd import most_noise
 from tests.support.compressed_gossip import NAMES, RATE, SHAPE, scene, target, told
 from tests.support.gossip import assert_nothing_is_lost, run, speeds, train
@@ -23,7 +24,7 @@ from tests.support.scene import Scene
 
 SIZES = [1, 2, 3, 5, 8]
 FULL = torch.float64
-REMEMBERS_NOTHING = [name for name in compressing() if name not in (NONE, POWER_SGD, "dgc", "demo")]
+REMEMBERS_NOTHING = [name for name in compressing() if name not in (NONE, *OF_GRADIENTS, "dgc", "demo")]
 SETTINGS: dict[str, dict[str, Any]] = {
     "sign": {},
     "threshold": {"of": "rms", "at": 1.0},

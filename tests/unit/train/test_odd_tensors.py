@@ -23,7 +23,7 @@ EXCHANGES_GRADIENTS = [
     for name in NAMES
     if strategies.get(name).replicas == "equal"
     or (strategies.get(name).meets, strategies.get(name).replicas) == ("servers", "meet")
-    or name in ("post-local-sgd", "fed-prox", "scaffold", "zero-one-adam")
+    or name in ("auto", "post-local-sgd", "fed-prox", "scaffold", "zero-one-adam")
 ]  # one begins with synchronous steps, the others add something dense to each gradient
 
 

@@ -1,0 +1,193 @@
+"""Does `compress="auto"` find the codec that a person would choose after trying all, and is it never slower than none?
+
+Two workers train a transformer on the bytes of the standard library, with dense sums, with each candidate of
+`compress="auto"` chosen by hand, and with `compress="auto"`. In each of several worlds some of these are trained beside
+dense sums, by optimizers of their own, and take turns (A B C ..., B C ... A), `--steps` steps each, once the choice is
+made. Seconds of different worlds are compared by their ratios to the dense sums of the same turn. Cells:
+
+- `balanced`: two processes of one host;
+- `1gbit`, `100mbit`: two hosts (network namespaces, for root on Linux) with links of that speed;
+- `2000 tensors`: 2,000 small matrices in place of the transformer, two processes of one host;
+- `late worker`: as balanced, where rank 1 sleeps 50 ms in each step.
+
+Figures, turn by turn: seconds a step over those of dense sums; and ratios of those of the best codec chosen by hand
+(with the lowest median) to those of auto: of all candidates, and of those whose sums agree with dense ones as auto asks
+for. `arc-top-k` is beside them, and no candidate. Auto's choice is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+
+import record  # noqa: E402
+import slow_network  # noqa: E402
+from hosts import LIMIT, RATES, run_slowed, until_slow  # noqa: E402
+
+from tests.support.hosts import are_possible, hosts  # noqa: E402
+from tests.support.processes import run_real_world  # noqa: E402
+
+COUNT = 2
+DENSE, AUTO, ARC = "none", "auto", "arc-top-k:start=2"
+BY_HAND = ("half", "blocks", "blocks:bits=4", "power-sgd:rank=4,start=0", "top-k:density=0.01")
+WORLDS = (tuple(arm for arm in BY_HAND if not arm.startswith("power-sgd")), (BY_HAND[3],), (ARC,), (AUTO,))
+"""The arms of each world beside dense sums: one at most that exchanges twice in a sum."""
+SETTLING = 90
+"""Steps within which auto has chosen, twice if what it chose first does not agree with dense sums."""
+LATE = 0.05
+CELLS = ("balanced", *RATES, "2000 tensors", "late worker")
+AGREEMENT = 0.9
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One of what is measured."""
+
+    name: str
+    turns: int
+    steps: int
+    agreement: float
+    arms: tuple[str, ...] = ()
+    folder: str = ""
+
+
+def model_of(cell: Cell) -> Any:
+    """The model of a cell, and a function that draws its loss."""
+    import torch
+    from torch import nn
+
+    if cell.name == "2000 tensors":
+        return nn.ParameterList([nn.Parameter(torch.randn(32, 32) / 32) for _ in range(2000)])
+    return slow_network.network()
+
+
+def loss_of(model: Any, draws: Any) -> Any:
+    """The loss of the next batch."""
+    import torch
+    from torch import nn
+
+    x = next(draws)
+    if isinstance(model, nn.ParameterList):
+        scale = x.float().mean() / 256
+        return torch.stack([(p * scale).square().sum() for p in model]).mean()
+    return torch.nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+
+
+def train(cell: Cell, world: Any) -> dict[str, Any]:
+    """One worker's part: seconds a step by arm, turn by turn."""
+    import torch
+
+    import quorate
+
+    torch.set_num_threads(1)
+    slow_network.WIDTH, slow_network.HEADS, slow_network.LAYERS = 192, 4, 4
+    trainings: dict[str, tuple[Any, Any]] = {}
+    for arm in (DENSE, *cell.arms):
+        torch.manual_seed(0)
+        model = model_of(cell)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        chosen: dict[str, Any] = {"compress": arm} if arm != DENSE else {}
+        if arm == AUTO:
+            chosen |= {"candidates": BY_HAND, "agreement": cell.agreement}
+        if cell.name == "2000 tensors" and arm != DENSE:
+            chosen["dense_below"] = 0
+        trainings[arm] = quorate.distribute(optimizer, model, "all-reduce", name=arm, **chosen), model
+    draws = slow_network.batches(world.rank)
+    if cell.folder:
+        until_slow(cell.folder, world)
+
+    def steps(arm: str, count: int) -> float:
+        optimizer, model = trainings[arm]
+        world.barrier()
+        begin = time.monotonic()
+        for _ in range(count):
+            if cell.name == "late worker" and world.rank == 1:
+                time.sleep(LATE)
+            loss_of(model, draws).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        world.barrier()
+        return (time.monotonic() - begin) / count
+
+    settled = {arm: steps(arm, SETTLING if arm == AUTO else 4) for arm in trainings}
+    seconds: dict[str, list[float]] = {arm: [] for arm in trainings}
+    order = list(trainings)
+    for turn in range(cell.turns):
+        first = turn % len(order)
+        for arm in (*order[first:], *order[:first]):
+            seconds[arm].append(steps(arm, cell.steps))
+    choice, barred = list[str](), list[str]()
+    if AUTO in trainings:
+        state = trainings[AUTO][0].__dict__["_quorate_worker"].means.reducer.state
+        choice, barred = state.codecs, sorted({name.partition(":")[2] for name in state.barred})
+    return {"seconds": seconds, "settling": settled.get(AUTO), "choice": choice, "barred": barred}
+
+
+def measured(cell: Cell) -> dict[str, Any]:
+    """What the first worker says."""
+    if cell.name in RATES:
+        with hosts(COUNT) as on:
+            said: Any = run_slowed(on, cell.name, lambda folder: partial(train, replace(cell, folder=folder)))
+            return said[0]
+    with tempfile.TemporaryDirectory():
+        said = run_real_world(COUNT, partial(train, cell), LIMIT, environment={"OMP_NUM_THREADS": "1"})
+        return said[0]
+
+
+def report_on(report: record.Report, name: str, said: Sequence[dict[str, Any]]) -> None:
+    """The figures and bars of one cell."""
+    shares: dict[str, list[float]] = {DENSE: [1.0] * len(said[0]["seconds"][DENSE])}
+    for of_world in said:
+        seconds = of_world["seconds"]
+        for arm in seconds.keys() - {DENSE}:
+            shares[arm] = [a / b for a, b in zip(seconds[arm], seconds[DENSE], strict=True)]
+    every = [x for of_world in said for x in of_world["seconds"][DENSE]]
+    report.rows.append(record.figure(f"{name}: s a step, dense", every))
+    for arm, turns in shares.items():
+        if arm != DENSE:
+            report.rows.append(record.figure(f"{name}: {arm} / dense, seconds", turns))
+    choice, barred = said[-1]["choice"], said[-1]["barred"]
+    print(f"{name}: auto chose {choice}; not in agreement with dense sums: {barred}", flush=True)
+    for words, arms in (("by hand", BY_HAND), ("by hand that agrees", [arm for arm in BY_HAND if arm not in barred])):
+        by_hand = min((DENSE, *arms), key=lambda arm: record.median_of(shares[arm]) or 0.0)
+        ratios = [a / b for a, b in zip(shares[by_hand], shares[AUTO], strict=True)]
+        report.rows.append(record.figure(f"{name}: the best {words} ({by_hand}) / auto", ratios))
+    report.bar(f"{name}: the best that agrees / auto, median", report.rows[-1].median, at_least=0.95)
+    report.bar(f"{name}: the best that agrees / auto, lower end", report.rows[-1].low, at_least=0.9)
+    dense = record.figure(f"{name}: dense / auto", [1 / b for b in shares[AUTO]])
+    report.rows.append(dense)
+    report.bar(f"{dense.name}, upper end", dense.high, at_least=1.0)
+
+
+def main() -> int:
+    parser = record.arguments(str(__doc__))
+    parser.add_argument("--turns", type=int, default=9, help="of all arms (9)")
+    parser.add_argument("--steps", type=int, default=4, help="each turn (4)")
+    parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=CELLS)
+    parser.add_argument("--agreement", type=float, default=AGREEMENT, help=f"as of compress=auto ({AGREEMENT})")
+    told = parser.parse_args()
+    if told.quick:
+        told.turns, told.steps, told.cells = 5, 2, ["100mbit"]
+    if not are_possible():
+        print("network namespaces need root on Linux: left out are", *RATES, file=sys.stderr)
+        told.cells = [name for name in told.cells if name not in RATES]
+    settings = {"turns": told.turns, "steps": told.steps, "workers": COUNT, "agreement": told.agreement}
+    report = record.Report("auto_codec", settings)
+    for name in told.cells:
+        cells = [Cell(name, told.turns, told.steps, told.agreement, arms) for arms in WORLDS]
+        report_on(report, name, list(map(measured, cells)))
+    return report.show(told)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
