@@ -39,6 +39,8 @@ SOON: dict[str, dict[str, Any]] = {
     "hierarchical-local-sgd": {"across_every": 2},
     "streaming-diloco": {"overlap": 0},
     "slowmo": {"slow_every": 1},
+    "easgd": {"sync_every": 1},
+    "eamsgd": {"sync_every": 1},
     "post-local-sgd": {"after": 1},
     "fed-avg": {"sampled": 1.0},
     "fed-prox": {"sampled": 1.0},

@@ -65,6 +65,8 @@ def training_of(chosen: Sequence[Choice], under: str = BASE) -> Training:
     for choice in chosen:
         parts |= choice.parts
         settings |= choice.settings
+    if parts.get("loop") == "frozen layers" and "freeze" in settings:
+        settings["freeze"] = 4  # layers change during the warm-up
     if parts.get("ends") and hasattr(strategies.get(parts["strategy"]), "servers"):
         settings["servers"] = 1  # the worker that ends is none
     return Training(settings=settings, **parts)
@@ -190,7 +192,7 @@ def broken_laws_of_resume(training: Training, whole: Sequence[End], again: Seque
         far = furthest(before.last, after.last)
         if training.ends == "joins" or (training.ends and not is_exact):  # at another moment
             continue
-        if far > (0.0 if is_exact else furthest(before.paused, before.last)):
+        if far > (0.0 if is_exact else furthest(before.start, before.last)):
             yield f"resume: the end differs by {far:.2g}"
     yield from (f"resumed {law}" for law in broken_laws(training, again))
 
