@@ -73,8 +73,8 @@ def page() -> str:
         "`quorate explain A B` prints one cell, with its reason: `quorate explain quorum top-k`.",
         "",
         f"- yes: {LAWS};",
-        "- a number: refused, with the reason of that number below. The refusal comes from `quorate.distribute`, or from",
-        "  the first step before any update where nothing earlier can know of the choice (a GradScaler);",
+        "- a number: refused, with the reason of that number below. The refusal comes from `quorate.distribute`, or",
+        "  from the first step, before any update, where nothing earlier can know of the choice (a GradScaler);",
         "- ?: untested, with a reason below; **fails**: a known fault.",
         "",
         f"{counts.total():,} pairs: {counts['works']:,} work, {counts['refused']:,} are refused, "
@@ -98,8 +98,8 @@ def page() -> str:
     lines += [
         "## Pairs without a strategy",
         "",
-        "Each pair is played under the first strategy that takes both choices. A row has the choices with which one does",
-        "not go; it goes with all others.",
+        "Each pair is played under the first strategy that takes both choices. A choice goes with all others that its",
+        "row does not name.",
         "",
         *_exceptions(reasons),
         "",

@@ -80,7 +80,10 @@ def choices() -> tuple[Choice, ...]:
     sums = [name for name in reducers.places if name not in ("dense", "power-sgd")]
     return (
         *map(_strategy, sorted(own, key=lambda name: (name != BASE, name))),
-        *(Choice("codec", name, {"compress": name, "dense_below": 0, **OF_CODECS.get(name, {})}) for name in compressors),
+        *(
+            Choice("codec", name, {"compress": name, "dense_below": 0, **OF_CODECS.get(name, {})})
+            for name in compressors
+        ),
         *(Choice("reduce", name, {"reduce": name}) for name in sums),
         *(Choice("reduce", name, {"reduce": name}, {"is_alike": name == "majority"}) for name in rules.places),
         Choice("death", "a worker dies", {"on_death": "continue"}, {"ends": "dies"}),

@@ -53,7 +53,11 @@ def verdicts_in(table: Compatibility) -> Verdicts:
         for place, late in enumerate(table.names)
         for early in table.names[:place]
     }
-    return {names: Verdict(answer.state, answer.reason, answer.under, answer.when) for names, answer in answers.items() if answer}  # type: ignore[arg-type]
+    return {
+        names: Verdict(answer.state, answer.reason, answer.under, answer.when)
+        for names, answer in answers.items()
+        if answer
+    }  # type: ignore[arg-type]
 
 
 def kept_verdicts() -> Verdicts:
