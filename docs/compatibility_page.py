@@ -53,10 +53,11 @@ class Reasons:
         return f"[{number}](#r{number})"
 
     def lines(self) -> Iterator[str]:
-        """Yield the list of reasons."""
+        """Yield the table of reasons."""
+        yield "| number | reason |"
+        yield "|---|---|"
         for template, number in self._numbers.items():
-            yield f'<a id="r{number}"></a>{number}. {_prose(template.format("A", "B"))}'
-            yield ""
+            yield f'| <a id="r{number}"></a>{number} | {_prose(template.format("A", "B"))} |'
 
 
 def page() -> str:
@@ -72,9 +73,9 @@ def page() -> str:
         "Made by `make compatibility`, which plays all pairs of choices; a test fails if this page is out of date.",
         "`quorate explain A B` prints one cell, with its reason: `quorate explain quorum top-k`.",
         "",
-        f"- yes: {LAWS};",
+        f"- yes: {LAWS}.",
         "- a number: refused, with the reason of that number below. The refusal comes from `quorate.distribute`, or",
-        "  from the first step, before any update, where nothing earlier can know of the choice (a GradScaler);",
+        "  from the first step, before any update, where nothing earlier can know of the choice (a GradScaler).",
         "- ?: untested, with a reason below; **fails**: a known fault.",
         "",
         f"{counts.total():,} pairs: {counts['works']:,} work, {counts['refused']:,} are refused, "
@@ -148,15 +149,14 @@ def _listed(answers: Iterable[tuple[tuple[str, str], Answer | None]], state: str
     for pair, answer in answers:
         if answer is not None and answer.state == state:
             by_reason.setdefault(answer.reason, []).append(" with ".join(pair))
+    yield from ("| reason | pairs |", "|---|---|") if by_reason else ("None.",)
     for reason, named in by_reason.items():
-        yield f"- {_prose(reason)}: {', '.join(named)}"
-    if not by_reason:
-        yield "None."
+        yield f"| {_prose(reason)} | {', '.join(named)} |"
 
 
 def _prose(text: str) -> str:
     """Return a sentence of an error as Markdown shows it."""
-    return re.sub(r"([*_<\\])", r"\\\1", text)
+    return re.sub(r"([*_<|\\])", r"\\\1", text)
 
 
 if __name__ == "__main__":

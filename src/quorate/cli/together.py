@@ -21,7 +21,7 @@ from quorate.core.errors import ConfigurationError, unknown
 FILE = Path(__file__).with_name("compatibility.json")
 STATES = {"w": "works", "r": "refused", "s": "refused", "u": "untested", "f": "fails"}
 LAWS = (
-    "a short training of a few workers kept all laws: the replicas were equal at a pause and at the end, rounds "
+    "a short training of a few workers kept all laws. The replicas were equal at a pause and at the end, rounds "
     "accounted for every gradient, and a training from the checkpoint went on as the other did"
 )
 
