@@ -41,6 +41,7 @@ SOON: dict[str, dict[str, Any]] = {
     "slowmo": {"slow_every": 1},
     "easgd": {"sync_every": 1},
     "eamsgd": {"sync_every": 1},
+    "symmetric-easgd": {"sync_every": 1},
     "post-local-sgd": {"after": 1},
     "fed-avg": {"sampled": 1.0},
     "fed-prox": {"sampled": 1.0},

@@ -26,6 +26,9 @@ MOST_HOSTS = 3
 """The most strategies under which a pair of other choices is tried."""
 UNTESTED: Mapping[frozenset[str], str] = {
     frozenset(("GradScaler", "LBFGS")): "torch's GradScaler takes no closure, and LBFGS needs one",
+    frozenset(
+        ("LBFGS", "a worker joins")
+    ): "LBFGS needs workers that make as many steps, and one that joins makes fewer",
     **{
         frozenset(("a worker joins", name)): "workers that join a training in processes are started by its launcher"
         for name in (*MESHES, "processes", "hosts")
