@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.strategies import strategies
 from quorate.wire.virtual.world import VirtualWorld
 from tests.compatibility.choices import BASE, Choice
-from tests.compatibility.training import PACE, STEPS, End, Training
+from tests.compatibility.training import PACE, STEPS, BegunError, End, Training
 from tests.support.every_strategy import OF_THE_SAME_BATCHES
 from tests.support.hosts import hosts
 from tests.support.joined import joined
@@ -96,6 +96,13 @@ def verdict(training: Training) -> Verdict:
                 return Verdict("fails", f"resume: {_words(again.error)}", training.strategy)
             broken = next(broken_laws_of_resume(training, whole.ends, again.ends), "")
     return Verdict("fails" if broken else "works", broken, training.strategy)
+
+
+def refusal(training: Training) -> Verdict | None:
+    """Return the verdict of a training that is refused before its first step; None where it begins."""
+    with _quiet():
+        whole = played(replace(training, only_begins=True), None, loads=False)
+    return None if isinstance(whole.error, BegunError) else of_error(whole, training)
 
 
 def resumes(training: Training) -> bool:

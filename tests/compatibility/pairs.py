@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from tests.compatibility.choices import HOSTS, MESHES, Choice, choices
-from tests.compatibility.laws import Verdict, training_of, verdict
+from tests.compatibility.laws import Verdict, refusal, training_of, verdict
 
 Pair = tuple[Choice, Choice]
 Triple = tuple[Choice, Choice, Choice]
@@ -22,6 +22,8 @@ Verdicts = dict[frozenset[str], Verdict]
 """By the names of two choices, or of one, which is under its strategies alone."""
 T = TypeVar("T")
 R = TypeVar("R")
+MOST_IN_ROW = 6
+"""The most choices without a strategy that are played at a time."""
 MOST_HOSTS = 3
 """The most strategies under which a pair of other choices is tried."""
 UNTESTED: Mapping[frozenset[str], str] = {
@@ -84,8 +86,47 @@ def verdict_under(hosts: Sequence[str], pair: Pair, play: Callable[..., Verdict]
     return refusal
 
 
-def _verdict_of_hosts(case: tuple[Sequence[str], Pair]) -> Verdict:
-    return verdict_under(*case)
+def begins_under(case: tuple[Sequence[str], Pair]) -> str | Verdict:
+    """Return the first of these strategies under which a pair begins, or the verdict that refuses it."""
+    hosts, pair = case
+    if names_of(pair) in UNTESTED:
+        return UNTESTED_VERDICTS[names_of(pair)]
+    refused = Verdict("refused", "no strategy takes both", "")
+    for host in hosts:
+        answer = refusal(training_of(pair, host))
+        if answer is None:
+            return host
+        refused = refused if refused.under else answer
+    return refused
+
+
+def rows_of(pending: Sequence[Pair]) -> list[list[Choice]]:
+    """Return few rows of choices of different axes, of which all begin in pairs, so that each pair is in one."""
+    begin, missing = set(map(names_of, pending)), dict.fromkeys(map(names_of, pending))
+    members = list(dict.fromkeys(choice for pair in pending for choice in pair))
+    by_names, rows = {names_of(pair): pair for pair in pending}, []
+    while missing:
+        row = list(by_names[next(iter(missing))])
+        while len(row) < MOST_IN_ROW:
+            axes = {choice.axis for choice in row}
+            gains = {
+                choice: sum(names_of((choice, other)) in missing for other in row)
+                for choice in members
+                if choice.axis not in axes and all(names_of((choice, other)) in begin for other in row)
+            }
+            best = max(gains, key=lambda choice: gains[choice], default=None)
+            if best is None or not gains[best]:
+                break
+            row.append(best)
+        for pair in itertools.combinations(row, 2):
+            missing.pop(names_of(pair), None)
+        rows.append(row)
+    return rows
+
+
+def _verdict_of_row(case: tuple[str, Sequence[Choice]]) -> Verdict:
+    host, row = case
+    return verdict(training_of(row, host))
 
 
 def mapped(function: Callable[[T], R], cases: Sequence[T], workers: int, tell: Tell) -> list[R]:
@@ -103,9 +144,30 @@ def play_pairs(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tell)
     of_strategies = [pair for pair in cases if pair[0].axis == "strategy"]
     answers = mapped(verdict_of, of_strategies, workers, tell)
     found = dict(zip(map(names_of, of_strategies), answers, strict=True))
-    others = [(hosts_of(pair, known | found), pair) for pair in cases if pair[0].axis != "strategy"]
-    answers = mapped(_verdict_of_hosts, others, workers, tell)
-    return found | dict(zip((names_of(pair) for _, pair in others), answers, strict=True))
+    others = [pair for pair in cases if pair[0].axis != "strategy"]
+    return found | _play_others(others, known | found, workers, tell)
+
+
+def _play_others(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tell) -> Verdicts:
+    """Return the verdicts on pairs without a strategy, several of which are played at a time, alone if that fails."""
+    begun = mapped(begins_under, [(hosts_of(pair, known), pair) for pair in cases], workers, tell)
+    answers = {names_of(pair): answer for pair, answer in zip(cases, begun, strict=True) if isinstance(answer, Verdict)}
+    rows: list[tuple[str, Sequence[Choice]]] = []
+    for host in dict.fromkeys(answer for answer in begun if isinstance(answer, str)):
+        pending = [pair for pair, answer in zip(cases, begun, strict=True) if answer == host]
+        rows += [(host, row) for row in rows_of(pending)]
+    for (host, row), answer in zip(rows, mapped(_verdict_of_row, rows, workers, tell), strict=True):
+        if answer.state == "works":
+            answers |= {names_of(pair): Verdict("works", under=host) for pair in itertools.combinations(row, 2)}
+    alone = [((host,), pair) for pair, host in zip(cases, begun, strict=True) if names_of(pair) not in answers]
+    played = mapped(_verdict_of_hosts, alone, workers, tell)
+    wanted = set(map(names_of, cases))
+    answers |= {names_of(pair): answer for (_, pair), answer in zip(alone, played, strict=True)}
+    return {names: answer for names, answer in answers.items() if names in wanted}
+
+
+def _verdict_of_hosts(case: tuple[Sequence[str], Pair]) -> Verdict:
+    return verdict_under(*case)
 
 
 def play_triples(cases: Sequence[Triple], workers: int, tell: Tell) -> dict[str, Any]:

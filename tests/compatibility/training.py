@@ -58,6 +58,10 @@ class End:
     """The phase in which the error was raised: "distribute", "first step", "later"."""
 
 
+class BegunError(Exception):
+    """Ends a worker of a training that only begins."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """One combination; each field is a part that a `Choice` may change."""
@@ -77,6 +81,8 @@ class Training:
     """Whether all workers compute the same batches."""
     mesh: str = ""
     world: str = "virtual"
+    only_begins: bool = False
+    """Whether it ends before the first step."""
 
     @property
     def is_virtual(self) -> bool:
@@ -118,6 +124,8 @@ class Worker:
         loader = self._loader()
         if not training.is_of_ddp:  # which distributes in the first forward pass
             end.phase = "first step"
+        if training.only_begins:
+            raise BegunError
         end.start = self._numbers()
         if loads:
             quorate.load()

@@ -224,8 +224,8 @@ def clients_from(
         )
     if data_context(place).redundancy.is_there:
         raise ConfigurationError(
-            "clients have examples of their own, and under draco, detox and gradient-coding several workers compute the "
-            "same batches; leave out partition= and clients="
+            "clients have examples of their own, and under draco, detox and gradient-coding several workers compute "
+            "the same batches; leave out partition= and clients="
         )
     if clients is not None:
         check_count("clients", clients)
