@@ -211,9 +211,9 @@ def page() -> str:
             *lines,
             "## More combinations",
             "",
-            "[What goes with what](compatibility.md) has all pairs of strategies, codecs, rules, optimizers and others,",
-            "each played in a short training, with the reason for each refusal. `quorate explain A B` prints one of them,",
-            "and `quorate explain NAME` the features that a strategy takes.",
+            "[What goes with what](compatibility.md) has all pairs of strategies, codecs, rules, optimizers and more,",
+            "each played in a short training, with the reason for each refusal. `quorate explain A B` prints one of",
+            "them, and `quorate explain NAME` the features that a strategy takes.",
             "",
         ]
     )

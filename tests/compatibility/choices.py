@@ -36,7 +36,7 @@ class Choice:
 
 SOON: dict[str, dict[str, Any]] = {
     **OF_FEW_STEPS,
-    "hierarchical-local-sgd": {"across_every": 2},
+    "hierarchical-local-sgd": {"sync_every": 1, "across_every": 2},
     "streaming-diloco": {"overlap": 0},
     "slowmo": {"slow_every": 1},
     "easgd": {"sync_every": 1},

@@ -33,8 +33,8 @@ OF_THREE = ("neighbours", "asks")
 """Whom the strategies meet for which two workers are a special case."""
 LIMIT = 60.0
 """Seconds after which processes have hung."""
-ROUNDING = 1e-7
-"""The scalar products of LBFGS are rounded by where vectors lie in memory."""
+ROUNDING = 1e-5
+"""The scalar products of LBFGS, and products of pieces of layers, are rounded by where vectors lie in memory."""
 NEAR = ("relay", "d-psgd")
 """The strategies among neighbours that begin again from a checkpoint without the sums that were under way."""
 
@@ -191,8 +191,8 @@ def broken_laws_of_resume(training: Training, whole: Sequence[End], again: Seque
     if any(end.began != 1 for end in again):
         yield f"resume: it began in the epochs {[end.began for end in again]}"
         return
-    is_exact = has_exact_resume(training.strategy)
-    rounding = ROUNDING if training.optimizer == "LBFGS" else 0.0
+    is_exact = has_exact_resume(training)
+    rounding = ROUNDING if training.optimizer == "LBFGS" or training.mesh else 0.0
     for before, after in zip(whole, again, strict=False):
         if not (before.paused and after.paused):
             continue
@@ -207,10 +207,10 @@ def broken_laws_of_resume(training: Training, whole: Sequence[End], again: Seque
     yield from (f"resumed {law}" for law in broken_laws(training, again))
 
 
-def has_exact_resume(strategy: str) -> bool:
+def has_exact_resume(training: Training) -> bool:
     """Return whether a training from a checkpoint has the bits of one in one piece: nothing goes by the clock."""
-    meets = strategies.get(strategy).meets
-    return meets == "all" or (meets == "neighbours" and strategy not in NEAR)
+    meets = strategies.get(training.strategy).meets
+    return meets == "all" or (meets == "neighbours" and training.is_virtual and training.strategy not in NEAR)
 
 
 def alike(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

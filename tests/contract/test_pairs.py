@@ -38,8 +38,19 @@ OF_THE_TABLE = {
 }
 """Features of the table of refused combinations, and the choices that stand for them."""
 MOST_UNTESTED = 0.02
-KNOWN = {("async-local-sgd", "prune"), ("fed-buff", "prune")}
-"""The pairs that fail: a pruning is due at an update, which workers of different speed reach at different steps."""
+KNOWN = {
+    **dict.fromkeys(
+        [("async-local-sgd", "prune"), ("fed-buff", "prune")],
+        "a pruning is due at an update, which workers of different speed reach at different steps, before a pause",
+    ),
+    ("a worker joins", "adaptive"): "the rule counts the worker that joins before rounds do",
+    **dict.fromkeys(
+        [("a worker joins", "eamsgd"), ("a worker joins", "easgd")],
+        "a worker that joins as the others end gets a message that it cannot read",
+    ),
+    ("a worker joins", "zero-one-adam"): "the worker that joins differs at the next pause",
+}
+"""The pairs that fail, and why: faults that are to be mended."""
 
 
 def state_of(first: str, second: str) -> str:
@@ -95,7 +106,7 @@ def test_every_pair_has_an_answer_and_none_fails() -> None:
     assert [name for names in table.axes.values() for name in names] == [choice.name for choice in choices()]
     verdicts = verdicts_in(table)
     assert not [names_of(pair) for pair in pairs() if names_of(pair) not in verdicts], "make compatibility PART=changed"
-    assert {tuple(sorted(names)) for names, verdict in verdicts.items() if verdict.state == "fails"} == KNOWN
+    assert {tuple(sorted(names)) for names, verdict in verdicts.items() if verdict.state == "fails"} == {*KNOWN}
     untested = [names for pair in pairs() if verdicts[names := names_of(pair)].state == "untested"]
     assert len(untested) <= MOST_UNTESTED * len(pairs())
     assert all(verdicts[names].words for names in untested)
