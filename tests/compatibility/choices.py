@@ -18,7 +18,7 @@ HOSTS = (BASE, "quorum", "local-sgd", "diloco", "parameter-server", "fed-avg", "
 """The strategies under which pairs of other choices are tried first."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """One choice on an axis: settings of `distribute`, and the parts of a `Training` that it changes."""
 

@@ -33,7 +33,7 @@ OF_THREE = ("neighbours", "asks")
 """Whom the strategies meet for which two workers are a special case."""
 LIMIT = 60.0
 """Seconds after which processes have hung."""
-ROUNDING = 1e-5
+ROUNDING = 1e-4
 """The scalar products of LBFGS, and products of pieces of layers, are rounded by where vectors lie in memory."""
 NEAR = ("relay", "d-psgd")
 """The strategies among neighbours that begin again from a checkpoint without the sums that were under way."""

@@ -49,6 +49,10 @@ KNOWN = {
         "a worker that joins as the others end gets a message that it cannot read",
     ),
     ("a worker joins", "zero-one-adam"): "the worker that joins differs at the next pause",
+    **dict.fromkeys(
+        [("diloco", "tensor"), ("muloco", "tensor"), ("streaming-diloco", "tensor")],
+        "a training from the checkpoint ends elsewhere by up to 0.002",
+    ),
 }
 """The pairs that fail, and why: faults that are to be mended."""
 
@@ -110,7 +114,7 @@ def test_every_pair_has_an_answer_and_none_fails() -> None:
     untested = [names for pair in pairs() if verdicts[names := names_of(pair)].state == "untested"]
     assert len(untested) <= MOST_UNTESTED * len(pairs())
     assert all(verdicts[names].words for names in untested)
-    assert not {words for words in table.triples["others"].values() if not words.startswith("refused")}
+    assert not {words for words in table.triples.get("others", {}).values() if not words.startswith("refused")}
 
 
 @pytest.mark.parametrize("name", compatibility().axes["strategy"])
