@@ -19,6 +19,10 @@
 #   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
 #                     HEAD~1 by the fewest steps. A minute, before every commit; `make test` runs the rest
 #   make coverage     which lines of each file `make test` runs, in all its processes: a table, and pages in build/coverage
+#   make compatibility  play all pairs of choices (strategies, codecs, rules, optimizers, loops, meshes) in short trainings, and
+#                     write what goes with what: compatibility.json and the page. `make compatibility PART=virtual` plays those
+#                     that need no processes (four minutes), PART=triples, PART=processes (a quarter of an hour; hosts as root),
+#                     PART=changed those that failed or are new
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
 #   make wheel        the wheel of this version in dist
 #   make newcomer     what a newcomer does, in an empty home: installs in each documented way, types the commands of README and
@@ -41,7 +45,7 @@ STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo coverage test test-hosts test-gpu test-second-device test-launchers test-interop notebooks check size docs soak searches wheel \
+.PHONY: venv demo coverage compatibility test test-hosts test-gpu test-second-device test-launchers test-interop notebooks check size docs soak searches wheel \
   newcomer release clean
 .DEFAULT_GOAL := venv
 
@@ -145,6 +149,9 @@ check: venv
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -q $(TWO) -m 'not slow and not on_hosts and not launchers and not gpu' --seconds $(CHECK_SECONDS) tests/architecture tests/contract tests/unit
+
+compatibility: venv
+	@$(BIN)/python -m tests.compatibility $(PART)
 
 size: venv
 	@$(BIN)/python -m tests.architecture.size

@@ -211,8 +211,9 @@ def page() -> str:
             *lines,
             "## More combinations",
             "",
-            "The page *What goes with what* of the site has more combinations, with the reason for each refusal;",
-            "`quorate explain NAME` prints a strategy's row of it.",
+            "[What goes with what](compatibility.md) has all pairs of strategies, codecs, rules, optimizers and more,",
+            "each played in a short training, with the reason for each refusal. `quorate explain A B` prints one of",
+            "them, and `quorate explain NAME` the features that a strategy takes.",
             "",
         ]
     )

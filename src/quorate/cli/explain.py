@@ -34,6 +34,7 @@ from quorate.cli.names import folded, known_as, unknown_name
 from quorate.cli.pictures import Picture, picture
 from quorate.cli.scripts import check_script, is_file
 from quorate.cli.tables import text_table, text_width, wrapped
+from quorate.cli.together import explain_pair
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.source import Setting, Source
 
@@ -89,6 +90,10 @@ _ROW = re.compile(r"^- (?P<fault>[^:]+): (?P<verdict>[^;]+)(?:; (?P<remark>.+))?
 
 def explain(
     name: Annotated[str, typer.Argument(help="A name from `quorate list`, or the file of a strategy.", metavar="NAME")],
+    other: Annotated[
+        str | None,
+        typer.Argument(help="A second name: say whether the two go together.", metavar="[OTHER]", show_default=False),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -102,10 +107,16 @@ def explain(
 ) -> None:
     """Explain one name: its idea, its cost, when it loses, what happens under faults, its settings, the paper.
 
+    With two names, say whether they go together, and why not: strategies, codecs, reducers, rules, and features of a
+    training such as AdamW, accumulation, prune, zero=3 or processes. An unknown name is answered with the list.
+
     For a topology (such as random:degree=3), -n draws the graph and says how fast it mixes. For an all-reduce
     algorithm, -n shows who sends what to whom in each step, and the cost. A name that is both shows both. For a pattern
     of sparse attention (such as window:width=5), -n draws its blocks.
     """
+    if other is not None:
+        typer.echo(explain_pair(name, other, as_json=as_json))
+        return
     head, colon, settings = name.partition(":")
     if folded(head) == folded(_SPARSE_ATTENTION):
         head = "longformer"

@@ -222,6 +222,11 @@ def clients_from(
         raise ConfigurationError(
             "clients need whole replicas, but this model is divided along a mesh; use one worker per replica"
         )
+    if data_context(place).redundancy.is_there:
+        raise ConfigurationError(
+            "clients have examples of their own, and under draco, detox and gradient-coding several workers compute "
+            "the same batches; leave out partition= and clients="
+        )
     if clients is not None:
         check_count("clients", clients)
     text = "iid" if partition is None else partition

@@ -242,7 +242,8 @@ class Loop(StepObserver):
             self._trained.check_entered()
         self._observers.step_begins(worker.name, worker.step + 1)
         worker.step, worker.begun, self.came_with, of_closure = worker.step + 1, worker.begun + 1, None, None
-        if closure is not None and (worker.has_rounds or worker.differs or self.strategy.compresses == "momenta"):
+        exchanges_later = not worker.agrees_in_backward or worker.has_rounds or self.strategy.compresses == "momenta"
+        if closure is not None and (exchanges_later or worker.differs):
             with torch.enable_grad():
                 of_closure = closure()
         elif closure is not None:

@@ -16,7 +16,9 @@ from quorate.data.clients import ClientShare, drawn
 from quorate.data.context import data_context
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.every_strategy import OF_THE_SAME_BATCHES
 from tests.support.joined import joined
+from tests.support.scene import Scene, sums
 
 
 def terms(**settings: Any) -> ClientTerms:
@@ -158,3 +160,9 @@ def test_without_a_number_there_is_a_client_for_each_worker_or_group() -> None:
         return [len(client_share.examples_of) for client_share in shares]
 
     assert in_world(2, counts) == [[2, 3], [2, 3]]
+
+
+@pytest.mark.parametrize("strategy", OF_THE_SAME_BATCHES)
+def test_strategies_of_equal_batches_have_no_clients(strategy: str) -> None:
+    scene = Scene(strategy, 3, data=sums(24), shard={"partition": "iid", "clients": 6})
+    assert scene.refusal().startswith("clients have examples of their own, and under draco, detox and gradient-coding")

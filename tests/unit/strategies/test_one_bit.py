@@ -275,6 +275,15 @@ def test_other_optimizers_are_refused_before_an_update(name: str) -> None:
         scene(name, make=partial(torch.optim.SGD, lr=0.1)).run()
 
 
+@pytest.mark.parametrize("name", ["one-bit-adam", "one-bit-lamb"])
+def test_layers_that_thaw_after_the_warm_up_are_refused(name: str) -> None:
+    def thaw(trainer: Trainer) -> None:
+        trainer.model[0].requires_grad_(trainer.step >= 3)
+
+    with pytest.raises(ConfigurationError, match="other layers train than in the warm-up"):
+        Scene(name, 2, model=(4, 3, 1), freeze=2, before=thaw).run()
+
+
 def test_a_variance_that_cannot_freeze_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="amsgrad keeps the largest variance"):
         scene("one-bit-adam", make=partial(adam, amsgrad=True)).run()

@@ -1,4 +1,4 @@
-"""Closures under `all-reduce`: their losses are means of those who train, also when others have ended."""
+"""Closures: under `all-reduce` their losses are means of those who train, also when others have ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
-from tests.support.scene import Scene, Trainer, regression
+from tests.support.scene import Scene, Trainer, apart, regression
 
 STEPS = (5, 2)
 
@@ -58,6 +58,11 @@ def test_those_that_train_on_when_others_have_ended_do_as_without_closures(setti
         assert own == losses
         means = [sum(each) / 2 for each in zip(results[0][2], results[1][2], strict=False)]
         assert returned == pytest.approx([*means, *own[len(means) :]])
+
+
+def test_a_strategy_that_agrees_in_the_step_does_as_without_closures() -> None:
+    scene = Scene("robust", model=(3, 1), loss=apart)
+    assert torch.equal(scene.but(closure=True).end(), scene.end())
 
 
 def test_an_optimizer_that_decides_by_the_loss_does_not_go_on_without_them() -> None:

@@ -146,7 +146,15 @@ class Momenta(WarmUp):
         return self.scale_(worker.replica.parameters_of(mean), to_units=False)
 
     def scale_(self, x: Flat, *, to_units: bool = True) -> Flat:
-        """Divide or multiply `x` by the units, in place; untouched numbers become 0."""
+        """Divide or multiply `x` by the units, in place; untouched numbers become 0.
+
+        Raises `ConfigurationError` if other layers train than in the warm-up.
+        """
+        if len(x.layout.segments) != len(self.units):
+            raise ConfigurationError(
+                "other layers train than in the warm-up, whose variances are frozen; freeze, thaw and add layers "
+                "during the warm-up (freeze=), or train under all-reduce"
+            )
         for numbers, unit, places in zip(x.segments(), self.units, self.touched, strict=True):
             flat = numbers.view(-1)
             if not unit:

@@ -1,0 +1,85 @@
+"""`make compatibility`: play all pairs of choices, write `compatibility.json` and the pages, and name what fails.
+
+`make compatibility PART=virtual` plays the pairs of the virtual world, `PART=processes` those that need processes, hosts or a mesh,
+`PART=triples` half of the triples, `PART=changed` the pairs that failed, or that the file does not have. Results of
+other parts are kept. The exit status is 1 if a cell fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.compatibility.pairs import Pair, Verdicts, half_of, names_of, pairs, play_pairs, play_triples, triples
+from tests.compatibility.table import kept_triples, kept_verdicts, table_of, write
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("virtual", "triples", "processes", "changed")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play the parts that were asked for, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="make compatibility", description="Play all pairs of choices.")
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=["virtual", "triples", "processes"])
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trainings at a time")
+    given = parser.parse_args(arguments)
+    verdicts, of_triples = kept_verdicts(), kept_triples()
+    for part in given.parts:
+        begin, spent = time.monotonic(), _cpu_seconds()
+        if part == "triples":
+            of_triples = play_triples(half_of(triples(verdicts)), given.workers, _tell)
+        else:
+            verdicts |= play_pairs(_pairs_of(part, verdicts), verdicts, given.workers, _tell)
+        seconds, cpu = time.monotonic() - begin, _cpu_seconds() - spent
+        print(f"{part}: {seconds:.0f} s, {cpu:.0f} s of CPU", flush=True)
+        write(table_of(verdicts, of_triples))
+    for script in ("compatibility_page.py", "support_table.py"):
+        subprocess.run([sys.executable, ROOT / "docs" / script], check=True, stdout=subprocess.DEVNULL)
+    return report(verdicts, of_triples)
+
+
+def _pairs_of(part: str, verdicts: Verdicts) -> list[Pair]:
+    return [
+        pair
+        for in_processes in (False, True)
+        for pair in pairs(in_processes=in_processes)
+        if part == ("processes" if in_processes else "virtual")
+        or (part == "changed" and (names_of(pair) not in verdicts or verdicts[names_of(pair)].state == "fails"))
+    ]
+
+
+def report(verdicts: Verdicts, of_triples: Mapping[str, Any]) -> int:
+    """Print how many pairs are in which state, and all that fail; return the exit status."""
+    counts = Counter(verdict.state for verdict in verdicts.values())
+    late = sum(verdict.when == "first step" for verdict in verdicts.values())
+    missing = [pair for of in (False, True) for pair in pairs(in_processes=of) if names_of(pair) not in verdicts]
+    print(f"pairs: {dict(counts)}; {late} refused in the first step, before any update; {len(missing)} not played")
+    print(f"triples: {of_triples.get('works', 0)} of {of_triples.get('played', 0)} work")
+    for names, verdict in verdicts.items():
+        if verdict.state == "fails":
+            print(f"fails: {' + '.join(sorted(names))} under {verdict.under}: {verdict.words}")
+    failed = [f"{names}: {words}" for names, words in of_triples.get("others", {}).items() if words.startswith("fails")]
+    print(*(f"fails: {line}" for line in failed), sep="\n", end="\n" if failed else "")
+    return int(bool(counts["fails"] or failed))
+
+
+def _tell(count: int, total: int) -> None:
+    if count % 200 == 0 or count == total:
+        print(f"  {count} of {total}", flush=True)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""All pairs of choices, and triples of a strategy, a codec or rule and a feature of the loop, each with its verdict."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import torch
+
+from tests.compatibility.choices import HOSTS, MESHES, Choice, choices
+from tests.compatibility.laws import Verdict, refusal, training_of, verdict
+
+Pair = tuple[Choice, Choice]
+Triple = tuple[Choice, Choice, Choice]
+Tell = Callable[[int, int], None]
+"""Is called with the number of cases that have been played, and that of all."""
+Verdicts = dict[frozenset[str], Verdict]
+"""By the names of two choices, or of one, which is under its strategies alone."""
+T = TypeVar("T")
+R = TypeVar("R")
+MOST_IN_ROW = 6
+"""The most choices without a strategy that are played at a time."""
+MOST_HOSTS = 3
+"""The most strategies under which a pair of other choices is tried."""
+UNTESTED: Mapping[frozenset[str], str] = {
+    frozenset(("GradScaler", "LBFGS")): "torch's GradScaler takes no closure, and LBFGS needs one",
+    frozenset(
+        ("LBFGS", "a worker joins")
+    ): "LBFGS needs workers that make as many steps, and one that joins makes fewer",
+    **{
+        frozenset(("a worker joins", name)): "workers that join a training in processes are started by its launcher"
+        for name in (*MESHES, "processes", "hosts")
+    },
+    frozenset(("script of DDP", "clients")): "a script for torch DDP assigns its batches itself, and has no clients",
+}
+"""Pairs that no script can have, with the reason."""
+
+
+def pairs(*, in_processes: bool = False) -> list[Pair]:
+    """Return the pairs of choices on two axes that the virtual world plays, or that need processes."""
+    return [
+        (first, second)
+        for first, second in itertools.combinations(choices(), 2)
+        if first.axis != second.axis and (first.in_processes or second.in_processes) == in_processes
+    ]
+
+
+def names_of(chosen: Iterable[Choice]) -> frozenset[str]:
+    """Return the key of these choices in `Verdicts`."""
+    return frozenset(choice.name for choice in chosen)
+
+
+def verdict_of(chosen: Sequence[Choice]) -> Verdict:
+    """Return the verdict on choices with a strategy among them."""
+    return UNTESTED_VERDICTS.get(names_of(chosen)) or verdict(training_of(chosen))
+
+
+UNTESTED_VERDICTS = {names: Verdict("untested", reason) for names, reason in UNTESTED.items()}
+
+
+def hosts_of(pair: Pair, known: Verdicts) -> list[str]:
+    """Return the strategies that take both choices by themselves, the usual ones first."""
+    strategies = [choice.name for choice in choices() if choice.axis == "strategy"]
+    takes = [
+        name
+        for name in (*HOSTS, *(name for name in strategies if name not in HOSTS))
+        if all(known[frozenset((name, choice.name))].state == "works" for choice in pair)
+    ]
+    return takes[:MOST_HOSTS]
+
+
+def verdict_under(hosts: Sequence[str], pair: Pair, play: Callable[..., Verdict] = verdict) -> Verdict:
+    """Return the verdict on a pair without a strategy: the first that is no refusal, under these strategies."""
+    if names_of(pair) in UNTESTED:
+        return UNTESTED_VERDICTS[names_of(pair)]
+    refusal = Verdict("refused", "no strategy takes both", "")
+    for host in hosts:
+        answer = play(training_of(pair, host))
+        if answer.state != "refused":
+            return answer
+        refusal = answer if not refusal.under else refusal
+    return refusal
+
+
+def begins_under(case: tuple[Sequence[str], Pair]) -> str | Verdict:
+    """Return the first of these strategies under which a pair begins, or the verdict that refuses it."""
+    hosts, pair = case
+    if names_of(pair) in UNTESTED:
+        return UNTESTED_VERDICTS[names_of(pair)]
+    refused = Verdict("refused", "no strategy takes both", "")
+    for host in hosts:
+        answer = refusal(training_of(pair, host))
+        if answer is None:
+            return host
+        refused = refused if refused.under else answer
+    return refused
+
+
+def rows_of(pending: Sequence[Pair]) -> list[list[Choice]]:
+    """Return few rows of choices of different axes, of which all begin in pairs, so that each pair is in one."""
+    begin, missing = set(map(names_of, pending)), dict.fromkeys(map(names_of, pending))
+    members = list(dict.fromkeys(choice for pair in pending for choice in pair))
+    by_names, rows = {names_of(pair): pair for pair in pending}, []
+    while missing:
+        row = list(by_names[next(iter(missing))])
+        while len(row) < MOST_IN_ROW:
+            axes = {choice.axis for choice in row}
+            gains = {
+                choice: sum(names_of((choice, other)) in missing for other in row)
+                for choice in members
+                if choice.axis not in axes and all(names_of((choice, other)) in begin for other in row)
+            }
+            best = max(gains, key=lambda choice: gains[choice], default=None)
+            if best is None or not gains[best]:
+                break
+            row.append(best)
+        for pair in itertools.combinations(row, 2):
+            missing.pop(names_of(pair), None)
+        rows.append(row)
+    return rows
+
+
+def _verdict_of_row(case: tuple[str, Sequence[Choice]]) -> Verdict:
+    host, row = case
+    return verdict(training_of(row, host))
+
+
+def mapped(function: Callable[[T], R], cases: Sequence[T], workers: int, tell: Tell) -> list[R]:
+    """Return what a function makes of each case, in processes that are forked from this one."""
+    with ProcessPoolExecutor(workers, get_context("fork"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        results = list[R]()
+        for result in pool.map(function, cases, chunksize=8):
+            results.append(result)
+            tell(len(results), len(cases))
+    return results
+
+
+def play_pairs(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tell) -> Verdicts:
+    """Return the verdicts on these pairs; `known` are those on other pairs. Pairs with a strategy are played first."""
+    of_strategies = [pair for pair in cases if pair[0].axis == "strategy"]
+    answers = mapped(verdict_of, of_strategies, workers, tell)
+    found = dict(zip(map(names_of, of_strategies), answers, strict=True))
+    others = [pair for pair in cases if pair[0].axis != "strategy"]
+    return found | _play_others(others, known | found, workers, tell)
+
+
+def _play_others(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tell) -> Verdicts:
+    """Return the verdicts on pairs without a strategy, several of which are played at a time, alone if that fails."""
+    begun = mapped(begins_under, [(hosts_of(pair, known), pair) for pair in cases], workers, tell)
+    answers = {names_of(pair): answer for pair, answer in zip(cases, begun, strict=True) if isinstance(answer, Verdict)}
+    rows: list[tuple[str, Sequence[Choice]]] = []
+    for host in dict.fromkeys(answer for answer in begun if isinstance(answer, str)):
+        pending = [pair for pair, answer in zip(cases, begun, strict=True) if answer == host]
+        rows += [(host, row) for row in rows_of(pending)]
+    for (host, row), answer in zip(rows, mapped(_verdict_of_row, rows, workers, tell), strict=True):
+        if answer.state == "works":
+            answers |= {names_of(pair): Verdict("works", under=host) for pair in itertools.combinations(row, 2)}
+    alone = [((host,), pair) for pair, host in zip(cases, begun, strict=True) if names_of(pair) not in answers]
+    played = mapped(_verdict_of_hosts, alone, workers, tell)
+    wanted = set(map(names_of, cases))
+    answers |= {names_of(pair): answer for (_, pair), answer in zip(alone, played, strict=True)}
+    return {names: answer for names, answer in answers.items() if names in wanted}
+
+
+def _verdict_of_hosts(case: tuple[Sequence[str], Pair]) -> Verdict:
+    return verdict_under(*case)
+
+
+def play_triples(cases: Sequence[Triple], workers: int, tell: Tell) -> dict[str, Any]:
+    """Return how many of these triples work, and the sentences of the others."""
+    answers = mapped(verdict_of, cases, workers, tell)
+    others = {
+        " + ".join(choice.name for choice in triple): f"{answer.state}: {answer.words}"
+        for triple, answer in zip(cases, answers, strict=True)
+        if answer.state != "works"
+    }
+    return {"played": len(cases), "works": len(cases) - len(others), "others": others}
+
+
+def triples(known: Verdicts) -> Iterator[Triple]:
+    """Yield the triples of a strategy, a codec or rule, and a feature of the loop of which no pair is refused."""
+    by_axis: dict[str, list[Choice]] = {}
+    for choice in choices():
+        by_axis.setdefault(choice.axis, []).append(choice)
+    for triple in itertools.product(by_axis["strategy"], by_axis["codec"] + by_axis["reduce"], by_axis["loop"]):
+        if all(known[names_of(pair)].state == "works" for pair in itertools.combinations(triple, 2)):
+            yield triple
+
+
+def half_of(cases: Iterable[Triple]) -> list[Triple]:
+    """Return the half of these triples in which each pair of a strategy and a codec has every second feature."""
+    chosen = []
+    for (strategy, code), group in itertools.groupby(cases, key=lambda triple: triple[:2]):
+        offset = zlib.crc32(f"{strategy.name} {code.name}".encode()) % 2
+        chosen += [triple for place, triple in enumerate(group) if place % 2 == offset or place == 0]
+    return chosen
