@@ -17,6 +17,7 @@ from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.buckets.flat import layout_of, words_of_tables
+from quorate.buckets.fusion import BY_SIZE, Fusion
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
@@ -72,6 +73,7 @@ class Replica:
         host: HostStep | None = None,
         narrow: torch.dtype | None = None,
         *,
+        fusion: Fusion = BY_SIZE,
         exchanges_rows: bool = False,
         exchanges_changes: bool = False,
     ) -> None:
@@ -93,6 +95,8 @@ class Replica:
         """The momentum of this worker's own gradients, where the shared optimizer has none."""
         self.corrects_delay = False
         """Whether steps are corrected as steps of gradients that are one step old."""
+        self.fusion = fusion
+        """How parameters share parts when they are laid out."""
         self._keys: list[str] | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self.lay_out()
@@ -113,19 +117,22 @@ class Replica:
         self.all_trained = [*self.trained, *self.sparse_tables] if sparse else self.trained
         """The parameters in vectors, and the sparse tables."""
         self.all_names = [*(name for name, _ in named), *sparse]
-        tensors: list[tuple[str, Tensor]] = list(named)
-        how: dict[str, Any] = {
-            "coded": self.is_coded,
-            "narrow": self._narrow,
-            "masks": masks_of(self.optimizer).by_tensor,
-        }
-        parts = len(layout_of(tensors, **how).parts)
-        layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
-        self.layout = with_tables(layout, words_of_tables(list(sparse.items()))) if sparse else layout
+        self._tables = words_of_tables(list(sparse.items()))
+        self._names = [name for name, _ in named]
+        self.layout = self.laid_out_by(self.fusion)
         self.row_gradients: list[Tensor | None] = [None] * len(sparse)
         """The gradients of `sparse_tables` in the newest round."""
         self.used = [False] * len(named)
         """For each of them, whether any worker had a gradient in the newest mean of gradients."""
+
+    def laid_out_by(self, fusion: Fusion) -> Layout:
+        """Return the layout of the parameters in vectors, with parts as `fusion` says."""
+        tensors: list[tuple[str, Tensor]] = list(zip(self._names, self.trained, strict=True))
+        how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
+        how |= {"masks": masks_of(self.optimizer).by_tensor, **fusion.arguments(self._names)}
+        parts = len(layout_of(tensors, **how).parts)
+        layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
+        return with_tables(layout, self._tables) if self._tables else layout
 
     @property
     def is_laid_out(self) -> bool:
@@ -143,7 +150,7 @@ class Replica:
     @property
     def names(self) -> list[str]:
         """The names of the trained parameters."""
-        return [segment.name for segment in self.layout.segments]
+        return self._names
 
     @property
     def names_now(self) -> list[str]:

@@ -6,7 +6,7 @@ None of them changes a bit of a mean on CPUs: each number is added over the work
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -18,7 +18,7 @@ REFUSED_ABOVE = 1.02
 """A choice is not tried if the model predicts an exchange that takes this many times as long as the default's."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Choice(Fields):
     """The settings of the parts of a gradient, as in `distribute`."""
 
@@ -110,13 +110,8 @@ class Profile:
         return [self.ready[index] for index in order], [self.sizes[index] for index in order]
 
 
-def profile_of(
-    ready: Sequence[Sequence[float]],
-    sizes: Sequence[int],
-    samples: Sequence[tuple[int, float]],
-    costs: Callable[..., LinkCosts],
-) -> Profile:
-    """Return the profile of the ready times of each worker, and of samples of sums: bytes and seconds."""
+def profile_of(ready: Sequence[Sequence[float]], sizes: Sequence[int], costs: LinkCosts) -> Profile:
+    """Return the profile of the ready times of each worker."""
     ends = [max(times) for times in ready]
     slowest = [max(times) for times in zip(*ready, strict=True)]
-    return Profile(slowest, sizes, costs(samples), max(ends) - statistics.median_low(ends))
+    return Profile(slowest, sizes, costs, max(ends) - statistics.median_low(ends))
