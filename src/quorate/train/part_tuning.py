@@ -218,7 +218,7 @@ class PartTuning(StepObserver):
 
 
 def sampled_sums(wire: Wire, device: torch.device) -> list[tuple[int, float]]:
-    """Return bytes and median seconds of sums of several sizes; all workers call this."""
+    """Return bytes and the least seconds of sums of several sizes; all workers call this."""
     channel, samples = wire.channel("samples of parts"), []
     for nbytes, count in SAMPLES:
         x, seconds = torch.zeros(nbytes // 4, device=device), list[float]()
@@ -229,7 +229,7 @@ def sampled_sums(wire: Wire, device: torch.device) -> list[tuple[int, float]]:
                 wire.on_host(x[:1]).wait()
             if number:
                 seconds.append(wire.clock.now() - begin)
-        samples.append((nbytes, max(statistics.median(seconds), 1e-9)))
+        samples.append((nbytes, max(min(seconds), 1e-9)))  # other programs only add to it
     return samples
 
 

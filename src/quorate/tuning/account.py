@@ -28,10 +28,11 @@ def sentences(profile: Profile, tuner: Tuner | None, outcome: Outcome, default: 
         return [
             network,
             f"The exchange is predicted to end after {ends[1]}, and after {ends[0]} with the default.",
-            f"So the gradient has {outcome.choice.in_words(default)}.",
+            f"So it has {outcome.choice.in_words(default)}.",
         ]
     trials = f"{len(tuner.tried)} choices were tried in pairs of steps with the default"
-    tried = f"{trials}, and {tuner.refused} were not, as the model predicts that they are slower."
+    refusals = f"the model refuses {tuner.refused} more as slower" if tuner.refused else "the model refuses no other"
+    tried = f"{trials}, and {refusals}."
     if outcome.interval is None:
         return [network, tried, "No choice has its whole 95% interval above the default, so the default stays."]
     low, high = outcome.interval.low or 0.0, outcome.interval.high or 0.0
