@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quorate.core.intervals import Interval
+from quorate.core.intervals import LEAST_VALUES, Interval
 from quorate.tuning.choices import REFUSED_ABOVE, Choice, Profile
 from quorate.tuning.decision import Pair, fastest, median_speed_up, speed_up
 from quorate.tuning.proposals import Proposer
@@ -69,7 +69,8 @@ class Tuner:
     def trial(self) -> Trial | None:
         """Return the next trial; None: the tuning has ended."""
         if self.finalists is None:
-            choice = None if len(self.tried) == SCREENED else self._proposed()
+            is_over = len(self.tried) == SCREENED or self._steps < 2 * (SCREENING_PAIRS + _SETTLES)
+            choice = None if is_over else self._proposed()
             if choice is not None:
                 self.tried.append(Tried(choice, self.profile.predicted(choice)))
                 return self._take(len(self.tried) - 1, SCREENING_PAIRS + _SETTLES)
@@ -85,7 +86,7 @@ class Tuner:
     def _choose_finalists(self) -> None:
         ratios = {number: median_speed_up(tried.first) for number, tried in enumerate(self.tried)}
         best = sorted((number for number in ratios if ratios[number] > 1), key=lambda number: -ratios[number])
-        self.finalists = best[:FINALISTS]
+        self.finalists = best[: min(FINALISTS, self._steps // (2 * (LEAST_VALUES + _SETTLES)))]
         self._waiting = list(self.finalists)
         if self.finalists:
             self._pairs = min(MOST_PAIRS, self._steps // (2 * len(self.finalists)))
