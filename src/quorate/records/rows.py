@@ -406,7 +406,8 @@ class Tuned(Row):
     steps: int
     """Number of steps that it took."""
     latency: float
-    """Seconds of a sum of few numbers."""
+    """Seconds of a sum of few numbers; `gap` those for which it keeps the wire from the next one."""
+    gap: float
     bandwidth: float | None
     """Bytes per second of large sums; null where size does not matter."""
     skew: float

@@ -12,7 +12,7 @@ from quorate.core.vectors import Layout
 from quorate.means.reduction import ReductionSettings
 from quorate.records.rows import Tuned
 from quorate.tuning.account import candidates, middle, sentences
-from quorate.tuning.best_parts import LinkCosts, costs_of
+from quorate.tuning.best_parts import LinkCosts
 from quorate.tuning.choices import Choice, Profile, profile_of
 from quorate.tuning.decision import Pair, left_band
 from quorate.tuning.proposals import proposer_of
@@ -22,7 +22,8 @@ BAND = 2.0
 """The factor by which latency, bandwidth or skew change before parts are tuned again."""
 LEAST_SKEW = 0.1
 """The share of the backward pass below which a skew is none."""
-_FREE = LinkCosts(0.0, math.inf)
+FREE = LinkCosts(0.0, math.inf)
+"""The costs of sums where they are not measured."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,13 @@ class PartLeader:
         self._running: Trial | None = None
         self._choice = default
 
-    def planned(
-        self, ready: Sequence[Sequence[float] | None], samples: Sequence[tuple[int, float]], layout: Layout
-    ) -> Decision:
-        """Return what follows from the ready times of each worker, and from sampled sums: bytes and seconds."""
+    def planned(self, ready: Sequence[Sequence[float] | None], costs: LinkCosts, layout: Layout) -> Decision:
+        """Return what follows from the ready times of each worker, and the costs of sums."""
         known = [times for times in ready if times is not None]
         if len(known) < len(ready):
             return Decision(choice={}, order=[], ends=[], again=True)
         sizes = [s.numel * layout.parts[s.part].dtype.itemsize for s in layout.segments]
-        before, now = self._profile, profile_of(known, sizes, costs_of(samples) if samples else _FREE)
+        before, now = self._profile, profile_of(known, sizes, costs)
         if before is not None and not _is_out_of_band(before, now):
             return self._decision(self._choice, before)
         self._profile, self._choice, self.ends = now, self._default, {}
@@ -106,6 +105,7 @@ class PartLeader:
         return Tuned(
             **about,
             latency=profile.costs.latency,
+            gap=profile.costs.occupied,
             bandwidth=None if math.isinf(rate) else rate,
             skew=profile.skew,
             ready=max(profile.ready),

@@ -26,8 +26,9 @@ from quorate.means.reduction import Reduction
 from quorate.observe.backward import observe_backward
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.stopping import RETRY, stop_of
-from quorate.train.part_leader import Decision, PartLeader
+from quorate.train.part_leader import FREE, Decision, PartLeader
 from quorate.train.worker import StrategyWorker
+from quorate.tuning.best_parts import LinkCosts, costs_of
 from quorate.tuning.choices import Choice
 from quorate.wire.current import Place
 
@@ -37,6 +38,8 @@ LOOKS_EVERY = 2000
 """Sums after which a tuned training measures again."""
 SAMPLES = ((1 << 10, 5), (1 << 16, 5), (1 << 19, 3), (1 << 22, 3))
 """Bytes of the sums that are measured, and their number."""
+TOGETHER = 8
+"""Sums at once by which the gap between them is measured."""
 
 
 class PartTuning(StepObserver):
@@ -144,13 +147,13 @@ class PartTuning(StepObserver):
         own = [max(known) if time is None else time for time in medians] if known else None
         wire.board.set(f"{prefix}{wire.rank}", json.dumps(own).encode())
         needs_costs = self._settings.autotune or self._settings.part_layout == "measured"
-        samples = sampled_sums(wire, layout.parts[-1].device) if needs_costs else []
+        costs = sampled_costs(wire, layout.parts[-1].device) if needs_costs else FREE
         if wire.rank == 0:
             keys = [f"{prefix}{rank}" for rank in range(wire.size)]
             wire.board.wait(keys)
             ready = [json.loads(text or b"null") for text in wire.board.get_all(keys)]
             wire.board.delete(prefix)
-            self._write(self._leader.planned(ready, samples, layout))
+            self._write(self._leader.planned(ready, costs, layout))
         self._due_at, self._stage = self._sums, self._follow
 
     def _write(self, decision: Decision) -> None:
@@ -217,20 +220,28 @@ class PartTuning(StepObserver):
         self._means.arrange(self._layouts[choice], keeps=keeps, **how)
 
 
-def sampled_sums(wire: Wire, device: torch.device) -> list[tuple[int, float]]:
-    """Return bytes and the least seconds of sums of several sizes; all workers call this."""
-    channel, samples = wire.channel("samples of parts"), []
-    for nbytes, count in SAMPLES:
-        x, seconds = torch.zeros(nbytes // 4, device=device), list[float]()
-        for number in range(count + 1):
+def sampled_costs(wire: Wire, device: torch.device) -> LinkCosts:
+    """Return the costs of sums, from the least seconds of several sizes, as other programs only add to them.
+
+    All workers call this. The gap between sums is that of several small ones at once.
+    """
+    channel = wire.channel("samples of parts")
+
+    def seconds(nbytes: int, together: int, count: int) -> float:
+        vectors, times = [torch.zeros(nbytes // 4, device=device) for _ in range(together)], list[float]()
+        for _ in range(count + 1):  # the first one makes connections
             begin = wire.clock.now()
-            channel.all_reduce(x).wait()
-            if x.device.type != "cpu":
-                wire.on_host(x[:1]).wait()
-            if number:
-                seconds.append(wire.clock.now() - begin)
-        samples.append((nbytes, max(min(seconds), 1e-9)))  # other programs only add to it
-    return samples
+            works = [channel.all_reduce(x) for x in vectors]
+            for x, work in zip(vectors, works, strict=True):
+                work.wait()
+                if x.device.type != "cpu":
+                    wire.on_host(x[:1]).wait()
+            times.append(wire.clock.now() - begin)
+        return max(min(times[1:]), 1e-9)
+
+    samples = [(nbytes, seconds(nbytes, 1, count)) for nbytes, count in SAMPLES]
+    (smallest, least), (_, count) = samples[0], SAMPLES[0]
+    return costs_of(samples, max(0.0, seconds(smallest, TOGETHER, count) - least) / (TOGETHER - 1))
 
 
 def begin_part_tuning(worker: StrategyWorker, place: Place, reduction: Reduction) -> None:

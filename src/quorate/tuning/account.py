@@ -20,8 +20,8 @@ def sentences(profile: Profile, tuner: Tuner | None, outcome: Outcome, default: 
     costs, ready = profile.costs, 1e3 * max(profile.ready)
     rate = "any size takes as long" if math.isinf(costs.bandwidth) else f"{costs.bandwidth / 1e6:,.0f} MB/s"
     network = (
-        f"A sum among the workers takes {1e3 * costs.latency:.2f} ms and {rate}, and the last gradient is ready after "
-        f"{ready:.1f} ms."
+        f"A sum among the workers takes {1e3 * costs.latency:.2f} ms and {rate}, the next one begins "
+        f"{1e3 * costs.occupied:.2f} ms later, and the last gradient is ready after {ready:.1f} ms."
     )
     if tuner is None:
         ends = [f"{1e3 * profile.predicted(choice):.1f} ms" for choice in (default, outcome.choice)]

@@ -1,13 +1,16 @@
 """The best cut of a gradient into parts, by dynamic programming over measured ready times; pure.
 
 Tensors 1 … L are ready at times r_1 ≤ … ≤ r_L and have s_i bytes. Parts (i, j] are sent one after the other, each once
-it is complete, in latency + bytes / bandwidth seconds. The earliest end of the exchange of the first j tensors is
+it is complete, and occupy the wire for gap + bytes / bandwidth seconds. The earliest time at which the wire has sent
+the first j tensors is
 
-    E_j = min over i < j of  max(r_j, E_i) + latency + (S_j - S_i) / bandwidth,    E_0 = 0,  S_j = s_1 + … + s_j
+    E_j = min over i < j of  max(r_j, E_i) + gap + (S_j - S_i) / bandwidth,    E_0 = 0,  S_j = s_1 + … + s_j
 
-An earlier E_i is never worse, so the program is exact for one channel (Shi, Chu and Li, "MG-WFBP", INFOCOM 2019, merge
-tensors by a criterion instead). E is monotone: where E_i ≤ r_j the largest such i is best, and among the others the one
-with the least E_i - S_i / bandwidth, which a queue of minima has. So it takes O(L) time.
+The sum is there latency - gap later. The gap is the latency itself where a sum begins when the one before has ended. It
+is less where latencies pass beside each other (LogGP: Alexandrov et al., SPAA 1995). An earlier E_i is never worse, so
+the program is exact for one channel (Shi, Chu and Li, "MG-WFBP", INFOCOM 2019, merge tensors by a criterion instead). E
+is monotone: where E_i ≤ r_j the largest such i is best, and among the others the one with the least E_i - S_i /
+bandwidth, which a queue of minima has. So it takes O(L) time.
 """
 
 from __future__ import annotations
@@ -19,19 +22,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """The seconds of a sum of n bytes: `latency` + n / `bandwidth`."""
+    """The seconds of a sum of n bytes by itself: `latency` + n / `bandwidth`."""
 
     latency: float
     bandwidth: float
     """Bytes per second; infinity where size does not matter."""
+    gap: float | None = None
+    """Seconds for which a sum keeps the wire from the next one, beside those of its bytes; None: the latency."""
 
-    def seconds(self, nbytes: float) -> float:
-        """Return the seconds of a sum of so many bytes."""
-        return self.latency + nbytes / self.bandwidth
+    @property
+    def occupied(self) -> float:
+        """The gap, which is at most the latency."""
+        return self.latency if self.gap is None else min(self.gap, self.latency)
 
 
-def costs_of(samples: Sequence[tuple[int, float]]) -> LinkCosts:
-    """Return the costs that fit pairs of bytes and seconds (above 0), of at least two sizes.
+def costs_of(samples: Sequence[tuple[int, float]], gap: float | None = None) -> LinkCosts:
+    """Return the costs that fit pairs of bytes and seconds (above 0), of at least two sizes, and a measured gap.
 
     Relative errors count: the squares of (latency + bytes / bandwidth) / seconds - 1 are least. A latency below 0
     becomes 0, and where larger sums take no longer, the bandwidth is infinite.
@@ -44,8 +50,8 @@ def costs_of(samples: Sequence[tuple[int, float]]) -> LinkCosts:
     if latency < 0:
         latency, per_byte = 0.0, b / bb
     if per_byte <= 0:
-        return LinkCosts(a / aa, float("inf"))
-    return LinkCosts(latency, 1 / per_byte)
+        return LinkCosts(a / aa, float("inf"), gap)
+    return LinkCosts(latency, 1 / per_byte, gap)
 
 
 def best_ends(ready: Sequence[float], sizes: Sequence[int], costs: LinkCosts) -> tuple[int, ...]:
@@ -78,7 +84,7 @@ def best_ends(ready: Sequence[float], sizes: Sequence[int], costs: LinkCosts) ->
         if waiting:
             choices.append((ends[waiting[0]] - total[waiting[0]], waiting[0]))
         least, before[j] = min(choices)
-        ends[j] = least + costs.latency + total[j]
+        ends[j] = least + costs.occupied + total[j]
     cuts = [count] if count else []
     while cuts and before[cuts[-1]]:
         cuts.append(before[cuts[-1]])
@@ -115,13 +121,13 @@ def end_of_exchange(
         ends: Where parts end: see `best_ends`.
         costs: The costs of the sum of a part.
         overlaps: Whether a part is sent once it is complete. Otherwise all parts are sent after the last tensor.
-        channels: Parts that are under way at once, in turn. Their latencies pass beside each other, their bytes do not.
+        channels: Parts that are under way at once, in turn. Their gaps pass beside each other, their bytes do not.
     """
     free, link, complete, begin = [0.0] * channels, 0.0, 0.0 if overlaps else max(ready, default=0.0), 0
     for number, end in enumerate(ends):
         complete = max(complete, *ready[begin:end])  # parts are sent in order
         channel = number % channels
-        sent = max(complete, free[channel]) + costs.latency
+        sent = max(complete, free[channel]) + costs.occupied
         link = free[channel] = max(sent, link) + sum(sizes[begin:end]) / costs.bandwidth
         begin = end
-    return link
+    return link + costs.latency - costs.occupied

@@ -13,10 +13,12 @@ from quorate.tuning.best_parts import LinkCosts, best_ends, costs_of, end_of_exc
 TENSORS = st.lists(st.tuples(st.floats(0, 1), st.integers(1, 1000)), min_size=1, max_size=8)
 
 
-@given(TENSORS, st.floats(0, 0.3), st.sampled_from([100.0, 3000.0, float("inf")]))
-def test_no_other_cut_ends_earlier(tensors: list[tuple[float, int]], latency: float, bandwidth: float) -> None:
+@given(TENSORS, st.floats(0, 0.3), st.sampled_from([100.0, 3000.0, float("inf")]), st.sampled_from([None, 0.0, 0.1]))
+def test_no_other_cut_ends_earlier(
+    tensors: list[tuple[float, int]], latency: float, bandwidth: float, gap: float | None
+) -> None:
     ready, sizes = sorted(time for time, _ in tensors), [nbytes for _, nbytes in tensors]
-    costs, count = LinkCosts(latency, bandwidth), len(tensors)
+    costs, count = LinkCosts(latency, bandwidth, gap), len(tensors)
     cuts = [(*inner, count) for length in range(count) for inner in combinations(range(1, count), length)]
     least = min(end_of_exchange(ready, sizes, cut, costs) for cut in cuts)
     assert end_of_exchange(ready, sizes, best_ends(ready, sizes, costs), costs) == pytest.approx(least)
@@ -54,4 +56,6 @@ def test_predicted_ends() -> None:
     assert end_of_exchange(ready, sizes, (1, 2, 3), costs, channels=2) == pytest.approx(1 + 0.5 + 3 * 1.0)
     assert end_of_exchange(ready, sizes, (1, 2, 3), costs, overlaps=False) == pytest.approx(3 + 3 * 1.5)
     assert end_of_exchange(ready, sizes, (3,), costs) == pytest.approx(3 + 0.5 + 3)
+    beside = LinkCosts(0.5, 10.0, gap=0.1)
+    assert end_of_exchange(ready, sizes, (1, 2, 3), beside) == pytest.approx(1 + 3 * 1.1 + 0.4)
     assert end_of_exchange(ready[::-1], sizes, (1, 3), costs) == pytest.approx(3 + 1.5 + 2.5)

@@ -52,6 +52,8 @@ class TuningSummary(Part):
     steps: int
     """Steps that it took."""
     latency: float
+    gap: float
+    """Seconds for which a sum keeps the wire from the next one, beside those of its bytes."""
     bandwidth: float | None
     """Bytes per second; null if size does not matter."""
     skew: float
@@ -76,6 +78,7 @@ def tuning_of(run: MeasuredRun) -> TuningSummary | None:
         step=row.step,
         steps=row.steps,
         latency=row.latency,
+        gap=row.gap,
         bandwidth=row.bandwidth,
         skew=row.skew,
         ready=row.ready,
