@@ -102,7 +102,7 @@ RULES = (
          "workers exchange in each step (all-reduce)"),
     Rule("parts", lambda c, s, r: r.parts and (r.codec or r.settings.reduce != "auto" or r.settings.attack
                                                or r.settings.on_anomaly != "ignore"),
-         "{parts} is for plain sums; leave out {compress}, {reduce}, attacks and on_anomaly"),
+         "{parts} needs sums of plain numbers; leave out {compress}, {reduce}, attacks and on_anomaly"),
     Rule("parts", lambda c, s, r: r.arranges and s is not UNCONCERNED and s.on_death == "continue",
          '{parts} changes the parts of sums while training, and with on_death="continue" a death may interrupt them; '
          "leave one of them out"),
