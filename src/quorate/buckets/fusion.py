@@ -21,7 +21,7 @@ class Fusion:
     order: tuple[str, ...] = ()
     """The names of all tensors in the order in which they are sent; empty: from the last one to the first."""
     ends: tuple[int, ...] = ()
-    """Where parts end: the number of tensors up to each end, in that order. Empty: where they are full."""
+    """The number of tensors up to the end of each part, in that order; empty: parts end where they are full."""
 
     def arguments(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of `buckets.flat.layout_of` for tensors of these names; of others no order is known."""

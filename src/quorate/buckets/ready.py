@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -264,3 +265,9 @@ class ReadyGradients:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+
+def shares_up_to(layout: Layout) -> list[float]:
+    """Return the share of all numbers that is in each part and those before it."""
+    counts = [part.numel for part in layout.parts]
+    return [count / max(1, sum(counts)) for count in accumulate(counts)]

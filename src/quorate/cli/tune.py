@@ -104,7 +104,7 @@ def _picture(row: Tuned, script: str) -> str:
     from quorate.simulation.picture import MARGIN, TOP, WIDTH, framed
 
     rows, label = chart_rows(choices_of(row)), " ".join(row.why)
-    title = "seconds from the beginning of the backward pass to the end of the exchange"
+    title = "seconds from the beginning of the step to the end of the exchange"
     chart = pair_chart(rows, title=title, width=WIDTH - 2 * MARGIN, label=label)
     body = element("g", chart, transform=f"translate({MARGIN:g} {TOP:g})")
     height = TOP + 52.0 * len(rows) + 48.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from quorate.buckets.ready import ReadyGradients
+from quorate.buckets.ready import ReadyGradients, shares_up_to
 from quorate.core.contracts import Done, Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError, WireTimeout
@@ -83,7 +82,7 @@ class MeansOfAll:
         # Strategies that exchange no gradients in backward passes may never need the vector.
         is_unwritten = self._stays or not overlaps
         flat = placeholder(self.layout) if is_unwritten else self._blank()
-        self._done_by = _done_by(self.layout)
+        self._done_by = shares_up_to(self.layout)
         self._timer, self._shadow, self._watches = timer, shadow, watches
         self.ready = ReadyGradients(
             self._parameters,
@@ -120,11 +119,8 @@ class MeansOfAll:
     def arrange(self, layout: Layout, *, overlaps: bool, channels: int, keeps: bool) -> None:
         """Form the next sums of gradients in parts of another `layout`, on all workers from the same sum on.
 
-        Args:
-            layout: A layout of the same parameters.
-            overlaps: Whether parts are sent during the backward pass.
-            channels: Parts that are under way at once.
-            keeps: Whether the layout before will come again.
+        Parts are sent during the backward pass if it `overlaps`, so many as `channels` at once. With `keeps` the layout
+        before will come again.
         """
         self._replica.layout = layout
         self.headers.arrange(layout)
@@ -132,7 +128,7 @@ class MeansOfAll:
         self.layout = layout if copies is None or not copies.room else with_longer_header(layout, copies.room)
         self.reducer = Dense(layout, self.wire) if channels == 1 else DenseOnChannels(layout, self.wire, channels)
         self.reducer.measure(self._timer.spending)
-        self._blank, self._done_by = partial(empty_vector, self.layout, self.wire.empty), _done_by(layout)
+        self._blank, self._done_by = partial(empty_vector, self.layout, self.wire.empty), shares_up_to(layout)
         self.ready.holds_parts = not overlaps
         self.ready.arrange(self._blank, self.layout, keeps=keeps)
 
@@ -497,12 +493,6 @@ class MeansOfAll:
     def close(self) -> None:
         self.ready.close()
         self._watches.exclusions.tell()
-
-
-def _done_by(layout: Layout) -> list[float]:
-    """Return the share of the numbers in each part and those before it."""
-    counts = [part.numel for part in layout.parts]
-    return [count / max(1, sum(counts)) for count in accumulate(counts)]
 
 
 _: type[Means] = MeansOfAll

@@ -75,7 +75,7 @@ class ReductionSettings:
     part_order: Literal["registration", "arrival"] = "registration"
     """The order in which parts are filled: from the last parameter to the first, or as gradients become ready."""
     part_layout: Literal["sizes", "measured"] = "sizes"
-    """Where parts end: where they are full, or where the exchange ends earliest by the times of the first steps."""
+    """The ends of parts: where they are full, or so that the exchange ends earliest by the times of the first steps."""
     part_overlap: bool = True
     """Whether parts are sent during the backward pass, or all of them after it."""
     part_channels: int = 1

@@ -413,7 +413,7 @@ class Tuned(Row):
     skew: float
     """Seconds between the middle and the slowest worker at the end of the backward pass."""
     ready: float
-    """Seconds from the beginning of the backward pass until the last gradient is ready on the slowest worker."""
+    """Seconds from the beginning of the step until the last gradient is ready on the slowest worker."""
     predicted: float
     """Predicted seconds from there to the end of the exchange, with the default."""
     measured: float | None
@@ -422,8 +422,7 @@ class Tuned(Row):
     refused: int
     """Number of proposals that were not tried, as the model predicts that they are slower."""
     tried: Sequence[Mapping[str, Any]]
-    """The candidates: `words`, `predicted`, `measured`, `parts`, the number of `pairs`, the `speed_up` of a step with
-    its interval (`low`, `high`; null for those that were no finalists), and whether it is `taken`."""
+    """The candidates, as in `tuning.account.candidates`."""
     settings: Mapping[str, Any]
     """The settings that were taken and differ from the default."""
     why: Sequence[str]

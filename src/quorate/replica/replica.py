@@ -5,8 +5,8 @@ Vectors have the parameters of an optimizer in an order that is the same on all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ from quorate.replica.plain_step import (
     with_rows,
 )
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
+from quorate.replica.weight_switch import WeightSwitch
 from quorate.replica.worker_momentum import (
     MomentumChoice,
     Sums,
@@ -453,55 +454,3 @@ def sparse_tables_in(model: Module, named: Sequence[tuple[str, Parameter]]) -> d
         ids = sparse if isinstance(module, Embedding | EmbeddingBag) and module.sparse else others
         ids.update(id(p) for p in module.parameters(recurse=False))
     return {name: p for name, p in named if id(p) in sparse - others}
-
-
-class WeightSwitch:
-    """The switch of one optimizer, such as a schedule-free one; rounds and means are of the trained weights.
-
-    `eval()` followed by `train()` rounds. Replicas that switched at different times, or only on one worker, would
-    diverge, so `train()` restores the exact bits. Cost: a copy of the parameters while the others are shown.
-    """
-
-    def __init__(self, optimizer: Optimizer, plain: type[Optimizer]) -> None:
-        self._optimizer = optimizer
-        self._plain: Any = plain
-        self._before: list[tuple[Tensor, Tensor, int]] = []
-        """Each parameter that `eval()` has written, its numbers before, and its version after it."""
-        self.is_eval = False
-        """Whether the script's last call was `eval()`."""
-
-    def eval(self) -> Any:
-        """Show the weights to be evaluated."""
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        if self._before:
-            parameters = []  # already shown
-        versions = [p._version for p in parameters]
-        numbers = [local(p).detach().clone() for p in parameters]
-        returned, self.is_eval = self._plain.eval(self._optimizer), True
-        self._before += [
-            (p, x, p._version) for p, x, was in zip(parameters, numbers, versions, strict=True) if p._version != was
-        ]
-        return returned
-
-    def train(self) -> Any:
-        """Restore the trained weights, to the bit unless the script has written into the others."""
-        before, self._before, self.is_eval = self._before, [], False
-        are_unwritten = all(p._version == version for p, _, version in before)
-        returned = self._plain.train(self._optimizer)
-        if are_unwritten:
-            with torch.no_grad():
-                for p, numbers, _ in before:
-                    local(p).copy_(numbers)
-        return returned
-
-    @contextmanager
-    def in_training(self) -> Iterator[None]:
-        """Show the trained weights inside, and restore the shown ones on exit."""
-        if not self.is_eval:
-            yield
-            return
-        self.train()
-        try:
-            yield
-        finally:
-            self.eval()

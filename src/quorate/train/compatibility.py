@@ -107,7 +107,7 @@ RULES = (
          '{parts} changes the parts of sums while training, and with on_death="continue" a death may interrupt them; '
          "leave one of them out"),
     Rule("parts", lambda c, s, r: r.arranges and c.optimizers_before,
-         "{parts} is for one distributed optimizer; put all parameters into one, in groups"),
+         "{parts} arranges the gradients of one optimizer; put all parameters into one, in groups"),
     Rule("reduce", lambda c, s, r: r.settings.reduce == "adasum" and r.codec,
          "{reduce} needs gradients as they are, for their scalar products; leave out {compress}"),
     Rule("reduce", lambda c, s, r: r.rule and r.is_of_gradients,

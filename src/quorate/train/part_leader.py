@@ -28,7 +28,7 @@ FREE = LinkCosts(0.0, math.inf)
 
 @dataclass(frozen=True)
 class Decision(Fields):
-    """What holds for the next sums."""
+    """The parts of the next sums."""
 
     choice: dict[str, Any]
     order: list[int]
@@ -49,7 +49,7 @@ class PartLeader:
         self.seconds: dict[int, float] = {}
         """By number of a sum, the seconds of its step, if it was a step like others."""
         self.ends: dict[Choice, list[float]] = {}
-        """By choice, seconds from the beginning of the backward pass to the end of the exchange."""
+        """By choice, seconds from the beginning of the step to the end of the exchange."""
         self._profile: Profile | None = None
         self._tuner: Tuner | None = None
         self._running: Trial | None = None

@@ -55,7 +55,12 @@ class PartTuning(StepObserver):
         self._sums, self._prepared, self._decisions, self._began = 0, -1, 0, 0
         """Sums that were launched, the sum that is prepared, decisions that were read, and the sum before which the
         present tuning began."""
-        self._step_began = self._forward_end = 0.0
+        self._step_began, self._ready_numbers = 0.0, 0
+        self._times: list[list[float]] = []
+        """For each parameter, while that is measured, the seconds from the beginning of a step to its gradient."""
+        self._newest: list[float | None] = []
+        """Those of the present step, of its last backward pass."""
+        self._hooks = list[RemovableHandle]()
         self._restart()
 
     # -- means.watches.PartSchedule
@@ -75,15 +80,19 @@ class PartTuning(StepObserver):
     def sum_begins(self) -> None:
         """Count a sum that is launched."""
         self._sums += 1
+        for times, seconds in zip(self._times, self._newest, strict=True):
+            if seconds is not None:
+                times.append(seconds)
+        self._newest = [None] * len(self._times)
 
     # -- observe.step_observer.StepObserver
 
     def forward_ended(self, losses: Any) -> None:
-        self._forward_end, self._ready_numbers = self._worker.wire.clock.now(), 0
+        self._ready_numbers = 0
 
     def backward_ended(self) -> None:
         if self._trial is not None and self._sums == self._prepared + 1:
-            seconds = self._worker.wire.clock.now() - self._forward_end
+            seconds = self._worker.wire.clock.now() - self._step_began
             self._leader.ends.setdefault(self._used, []).append(seconds)
 
     def step_ended(self) -> None:
@@ -110,14 +119,19 @@ class PartTuning(StepObserver):
         self._layouts: dict[Choice, Layout] = {self._default: layout}
         self._trial: Choice | None = None
         """The choice that is tried in every other sum."""
-        self._first, self._hooks = self._sums, list[RemovableHandle]()
+        for hook in self._hooks:
+            hook.remove()
+        self._first, self._hooks, self._times, self._newest = self._sums, [], [], []
         self._decisions += 1  # one that is written may hold for sums that are not formed
         self._arrange(keeps=False)
         self._due_at, self._stage = self._sums + WARM_UP if self._changes else -1, self._begin_measuring
         self.due = NEVER
 
     def _begin_measuring(self) -> None:
-        self._times: list[list[float]] = [[] for _ in self._worker.replica.trained]
+        self._times, self._newest = (
+            [[] for _ in self._worker.replica.trained],
+            [None] * len(self._worker.replica.trained),
+        )
         numbers = [p.numel() for p in self._worker.replica.trained]
         total, clock, self._ready_numbers = max(1, sum(numbers)), self._worker.wire.clock, 0
 
@@ -126,7 +140,7 @@ class PartTuning(StepObserver):
                 if self._spending.is_modelled:
                     self._ready_numbers += numbers[index]
                     self._spending.backward_has_done(self._ready_numbers / total)
-                self._times[index].append(clock.now() - self._forward_end)
+                self._newest[index] = clock.now() - self._step_began
 
             return note
 
@@ -143,6 +157,7 @@ class PartTuning(StepObserver):
         wire, layout = self._worker.wire, self._worker.replica.layout
         prefix = f"{wire.name}/parts/ready/{self._sums}/"
         medians = [statistics.median(times) if times else None for times in self._times]
+        self._times, self._newest = [], []
         known = [time for time in medians if time is not None]
         own = [max(known) if time is None else time for time in medians] if known else None
         wire.board.set(f"{prefix}{wire.rank}", json.dumps(own).encode())

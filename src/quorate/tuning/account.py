@@ -12,7 +12,7 @@ from quorate.tuning.decision import median_speed_up, speed_up
 from quorate.tuning.tuner import Outcome, Tuner
 
 Measured = Mapping[Choice, Sequence[float]]
-"""By choice, measured seconds from the beginning of the backward pass to the end of the exchange."""
+"""By choice, measured seconds from the beginning of the step to the end of the exchange."""
 
 
 def sentences(profile: Profile, tuner: Tuner | None, outcome: Outcome, default: Choice) -> list[str]:
@@ -45,7 +45,12 @@ def sentences(profile: Profile, tuner: Tuner | None, outcome: Outcome, default: 
 
 
 def candidates(tuner: Tuner, outcome: Outcome, measured: Measured) -> list[dict[str, Any]]:
-    """Return the figures of each candidate: see `records.rows.Tuned`."""
+    """Return the figures of each candidate, for `records.rows.Tuned`.
+
+    They are its `words`, its `parts`, the `predicted` and `measured` end of its exchange, and the number of `pairs`.
+    The `speed_up` of a step has an interval (`low`, `high`), which is null for those that were no finalists. One may be
+    `taken`.
+    """
     rows = []
     for number, tried in enumerate(tuner.tried):
         is_finalist = bool(tried.last)

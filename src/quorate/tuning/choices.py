@@ -61,8 +61,8 @@ class Profile:
     """The measured times of a gradient's exchange, the same on all workers."""
 
     ready: Sequence[float]
-    """Seconds from the beginning of the backward pass at which each tensor is ready on the slowest worker, in the order
-    of registration."""
+    """Seconds from the beginning of the step at which each tensor is ready on the slowest worker, in the order of
+    registration."""
     sizes: Sequence[int]
     """Bytes of each tensor."""
     costs: LinkCosts
@@ -91,7 +91,7 @@ class Profile:
         return ends_by_size(sizes, choice.part_bytes, choice.first_part_bytes)
 
     def predicted(self, choice: Choice) -> float:
-        """Return the predicted seconds from the beginning of the backward pass to the end of the exchange."""
+        """Return the predicted seconds from the beginning of the step to the end of the exchange."""
         ready, sizes = self._sorted(self.order_of(choice))
         how: dict[str, Any] = {"overlaps": choice.part_overlap, "channels": choice.part_channels}
         return end_of_exchange(ready, sizes, self.ends_of(choice), self.costs, **how)

@@ -1,9 +1,9 @@
 """The rule that decides a tuning: the default stays unless a paired interval is above it; pure.
 
-A tuner that takes the best of several noisy times mostly takes the luckiest one: with 7 % noise, four tunings in five
-end slower than a default that is the best. So times of the default and of a candidate are taken in pairs, on steps one
-after the other. A candidate counts as faster where the whole interval of its mean ratio says so. With k candidates each
-interval has the confidence 1 - 0.05 / k (Bonferroni), so that one in twenty tunings at most takes one by chance.
+A tuner that takes the best of several noisy times mostly takes the luckiest one. With 7 % noise, four tunings in five
+then end slower than a default that is the best. So times of the default and of a candidate are taken in pairs, on steps
+one after the other. A candidate counts as faster where the whole interval of its mean ratio says so. With k candidates
+each interval has the confidence 1 - 0.05 / k (Bonferroni), so that one in twenty tunings at most takes one by chance.
 """
 
 from __future__ import annotations

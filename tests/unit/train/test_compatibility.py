@@ -86,7 +86,7 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"part_bytes": 4096}},
     ),
     (
-        "{parts} is for one distributed optimizer",
+        "arranges the gradients of one optimizer",
         {"reduction": {"part_layout": "measured"}, "optimizers_before": 1},
         {"optimizers_before": 0},
     ),

@@ -16,7 +16,7 @@ from quorate.report.wording import numbers_alike, seconds_alike
 
 LEAD = "Gradients are sent in parts. Choices of parts change no bit of a mean on CPUs, only when its exchange ends."
 MEANINGS = (
-    "Times are from the beginning of the backward pass to the end of the exchange; the prediction is that of latency, "
+    "Times are from the beginning of the step to the end of the exchange; the prediction is that of latency, "
     "bandwidth and ready times. The speed-up is the mean ratio of steps with the default to the next steps with the "
     "choice; its 95% interval allows for the number of finalists. Others have a median of a few pairs, and no interval."
 )
@@ -126,7 +126,7 @@ def _body(view: View, arms: Arms[TuningSummary]) -> Iterator[Markup]:
             f"Predicted and measured ends of the exchange of {arm.name}",
             lambda width, summary=summary: pair_chart(  # type: ignore[misc]
                 chart_rows(summary.choices),
-                title="seconds from the beginning of the backward pass",
+                title="seconds from the beginning of the step",
                 width=width,
                 label=f"Bars: predicted and measured ends of the exchange. {' '.join(summary.why)}",
             ),
