@@ -10,8 +10,8 @@ import pytest
 from quorate.tuning.best_parts import LinkCosts
 from quorate.tuning.choices import Choice, Profile
 from quorate.tuning.decision import fastest, left_band, speed_up
-from quorate.tuning.proposals import Grid
-from quorate.tuning.tuner import FINALISTS, Outcome, Tuner
+from quorate.tuning.proposals import Grid, proposer_of
+from quorate.tuning.tuner import FINALISTS, SCREENED, Outcome, Tuner
 
 DEFAULT = Choice(part_bytes=8 << 20, first_part_bytes=1 << 20)
 TENSORS = 160
@@ -56,6 +56,18 @@ def test_what_the_model_refuses_is_not_tried_and_nothing_is_tried_twice() -> Non
     choices = [tuner.default, *(tried.choice for tried in tuner.tried)]
     of = profile(0.005)
     assert not any(of.is_alike(a, b) for i, a in enumerate(choices) for b in choices[:i])
+
+
+def test_optuna_proposes_and_our_rule_decides() -> None:
+    pytest.importorskip("optuna", reason="the extra `tune`")
+    of = profile()
+    proposer = proposer_of(DEFAULT, of)
+    assert proposer.name == "optuna"
+    tuner = Tuner(DEFAULT, of, proposer, BUDGET)
+    while (trial := tuner.trial()) is not None:
+        tuner.measured(trial, [(1.0, 1.05)] * trial.pairs)
+    assert tuner.outcome().choice == DEFAULT and len(tuner.tried) == SCREENED
+    assert any(tried.choice.part_bytes & (tried.choice.part_bytes - 1) for tried in tuner.tried)
 
 
 def test_steps_that_were_none_like_others_do_not_count() -> None:
