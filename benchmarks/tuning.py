@@ -36,6 +36,7 @@ from workers import json_lines  # noqa: E402
 import quorate  # noqa: E402
 from quorate.observe.step_times import timing  # noqa: E402
 from quorate.records.records import Recorder, records_of, rows  # noqa: E402
+from quorate.train import part_tuning  # noqa: E402
 from quorate.tuning.best_parts import LinkCosts  # noqa: E402
 from quorate.tuning.choices import Choice, Profile  # noqa: E402
 from quorate.tuning.decision import median_speed_up  # noqa: E402
@@ -245,6 +246,7 @@ def main() -> int:
     parser = record.arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--real", action="store_true", help="also in two processes, which takes minutes")
     arguments = parser.parse_args()
+    part_tuning.SAMPLES = tuple((max(64, nbytes // SCALE), count) for nbytes, count in part_tuning.SAMPLES)
     report = record.Report("tuning", {"quick": arguments.quick, "scale": SCALE, "noise": NOISE})
     worse, by_median = null_test(TUNINGS)
     report.bar("null test: share of tunings over 1 % slower", worse, at_most=0.02)

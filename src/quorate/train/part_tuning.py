@@ -59,7 +59,7 @@ class PartTuning(StepObserver):
         self._times: list[list[float]] = []
         """For each parameter, while that is measured, the seconds from the beginning of a step to its gradient."""
         self._newest: list[float | None] = []
-        """Those of the present step, of its last backward pass."""
+        """For each parameter, these seconds in the present step, in its last backward pass."""
         self._hooks = list[RemovableHandle]()
         self._restart()
 

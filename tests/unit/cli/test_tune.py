@@ -40,6 +40,7 @@ def status(*words: object) -> int:
 @pytest.fixture(autouse=True)
 def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORATE_SETTINGS", "")  # runs in this process leave theirs there
     monkeypatch.setattr(part_tuning, "STEPS", 80)
     monkeypatch.setattr(part_tuning, "SAMPLES", ((64, 1), (1 << 12, 1)))
 
