@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,14 @@ def status(*words: object) -> int:
 
 
 @pytest.fixture(autouse=True)
-def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUORATE_SETTINGS", "")  # runs in this process leave theirs there
     monkeypatch.setattr(part_tuning, "STEPS", 80)
     monkeypatch.setattr(part_tuning, "SAMPLES", ((64, 1), (1 << 12, 1)))
+    before = dict(os.environ)
+    yield
+    os.environ.clear()  # runs in this process leave their variables there
+    os.environ.update(before)
 
 
 SLOW = ("--virtual", 2, "--latency", "200us", "--bandwidth", "8Mbit")
