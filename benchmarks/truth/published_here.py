@@ -190,16 +190,6 @@ UNTRIED_CLAIMS = (
         needs="the text that BERT was trained on, and a thousand accelerators.",
     ),
     Untried(
-        name="scaling of Horovod",
-        claim=Claim(
-            claim="512 GPUs have 90 % of 512 times the throughput of one",
-            source="Sergeev and Del Balso, Horovod, 2018",
-            published="90 % (VGG-16: 68 %)",
-            on_what="Inception V3 and ResNet-101, 128 hosts of 4 Pascal GPUs, 25 Gbit/s",
-        ),
-        needs="128 hosts with GPUs and a network of their own.",
-    ),
-    Untried(
         name="a trillion parameters",
         claim=Claim(
             claim="tensor, pipeline and data parallelism together reach 52 % of the peak",

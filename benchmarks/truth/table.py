@@ -22,6 +22,7 @@ TOPICS = {
     "periods": "Local steps",
     "clients": "Federated learning",
     "codes": "Compressed gradients",
+    "fusion": "Parts of gradients",
     "wrong_workers": "Wrong workers",
     "pieces": "Models in pieces",
     "late_gradients_of_a_step": "Delayed and stale gradients",

@@ -58,6 +58,7 @@ BUDGETS = {
     "unit/simulation": 20,
     "unit/strategies": 190,
     "unit/train": 50,
+    "unit/tuning": 8,
     "unit/wire": 30,
     "unit/workloads": 18,
     "world": 525,

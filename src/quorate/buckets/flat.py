@@ -1,13 +1,13 @@
 """Laying many tensors out in few flat parts (tensor fusion); pure.
 
-Parts are filled from the last tensor to the first, because that is the order in which a backward pass finishes
-gradients. A tensor is never cut. A part is full with the tensor that reaches its limit: large weights end parts, so
-the part that can be sent only at the very end is small.
+Parts are filled from the last tensor to the first, because that is mostly the order in which a backward pass finishes
+gradients; `Fusion` can say another one. A tensor is never cut. A part is full with the tensor that reaches its limit:
+large weights end parts, so the part that can be sent only at the very end is small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -45,6 +45,8 @@ def layout_of(
     header: int = 0,
     part_bytes: int | None = None,
     first_part_bytes: int = FIRST_PART_BYTES,
+    order: Sequence[int] = (),
+    ends: Collection[int] = (),
     coded: Callable[[str, Tensor], bool] | None = None,
     narrow: torch.dtype | None = None,
     masks: Mapping[Tensor, Mask] | None = None,
@@ -53,8 +55,9 @@ def layout_of(
 
     Of a tensor that several processes hold together it contains the local piece. One part holds tensors of one device
     and one dtype of summation (`sum_dtype`, also for `narrow`). Tensors for which `coded` is true have separate parts
-    (`Part.coded`), and parts are then in the order in which a backward pass fills them. Of a tensor with one of `masks`
-    only the kept numbers have places. Raises `ConfigurationError` for
+    (`Part.coded`), and parts are then in the order in which a backward pass fills them. Parts are filled in `order`
+    (numbers of all tensors). Behind so many tensors as `ends` says parts end, in place of where they are full. Of a
+    tensor with one of `masks` only the kept numbers have places. Raises `ConfigurationError` for
     tensors that cannot be averaged (integers, booleans, numbers of 8 bits), and for those without numbers of their own.
     """
     whole, tensors = tensors, [(name, local(x)) for name, x in tensors]
@@ -63,7 +66,7 @@ def layout_of(
     parts: list[Part] = []
     sizes: list[int] = []
     open_parts: dict[tuple[torch.device, torch.dtype, bool], int] = {}
-    for index in reversed(range(len(tensors))):
+    for place, index in enumerate(order or reversed(range(len(tensors))), 1):
         name, x = tensors[index]
         _check(name, x)
         key = (x.device, sum_dtype(x.dtype, narrow), coded is not None and coded(*whole[index]))
@@ -77,7 +80,9 @@ def layout_of(
         sizes[number] += x.numel() if mask is None else mask.count
         is_first = number == 0 or parts[number].coded > any(part.coded for part in parts[:number])
         most = part_bytes or (PART_BYTES if x.device.type == "cpu" else PART_BYTES_ON_GPU)
-        if sizes[number] * key[1].itemsize >= (first_part_bytes if is_first else most):
+        if place in ends:
+            open_parts.clear()
+        elif not ends and sizes[number] * key[1].itemsize >= (first_part_bytes if is_first else most):
             del open_parts[key]  # full: later gradients must not delay it
     if coded is not None:
         places, order = _as_filled(places, parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,7 +16,17 @@ from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.vectors import Flat, count_holders, empty_vector, full_segments, header_in, pack, segments_by_part
+from quorate.core.vectors import (
+    Flat,
+    Layout,
+    count_holders,
+    digest_of,
+    empty_vector,
+    full_segments,
+    header_in,
+    pack,
+    segments_by_part,
+)
 
 
 class ReadyGradients:
@@ -55,11 +66,13 @@ class ReadyGradients:
         flat.segments()
         self._own = count_holders(flat)
         self.began_without = [False] * len(self._parameters)
-        self._parts = segments_by_part(flat.layout)
+        self._parts, self._part_of = segments_by_part(flat.layout), [segment.part for segment in flat.layout.segments]
+        self._others: dict[str, tuple[Flat, int, bool]] = {}
+        """Vectors of other layouts, which are used again."""
         self._reset()
         self._hooks: list[RemovableHandle] = [
-            p.register_post_accumulate_grad_hook(self._hook(index, segment.part))
-            for index, (p, segment) in enumerate(zip(self._parameters, flat.layout.segments, strict=True))
+            p.register_post_accumulate_grad_hook(self._hook(index))
+            for index, p in enumerate(self._parameters)
             if p.requires_grad
         ]
         self._hooks += [p.register_post_accumulate_grad_hook(self._hook_of_table(i)) for i, p in enumerate(tables)]
@@ -106,18 +119,37 @@ class ReadyGradients:
         """Pack into a vector that `blank` makes from the next backward pass on; only its header may be another."""
         self._blank, self._is_outgrown = blank, True
 
+    def arrange(self, blank: Callable[[], Flat], layout: Layout, *, keeps: bool) -> None:
+        """Pack into a vector of another `layout` from the next backward pass on; `blank` makes such vectors.
+
+        It is called before that pass begins. With `keeps` the present vector stays, for when its layout comes again.
+        """
+        if keeps:
+            self._others[digest_of(self.flat.layout)] = self.flat, self._own, self.is_lent
+        else:
+            self._others.clear()
+        self._blank = blank
+        kept = self._others.pop(digest_of(layout)) if digest_of(layout) in self._others else None
+        self.flat, self._own, self.is_lent = (blank(), 0, False) if kept is None else kept
+        self.flat.segments()
+        self._own = self._own or count_holders(self.flat)
+        self._is_outgrown = False
+        self._parts, self._part_of = segments_by_part(layout), [segment.part for segment in layout.segments]
+        self._reset()
+
     def _reset(self) -> None:
         self._missing = [len(indices) for indices in self._parts]
         self._seen = [False] * len(self._parameters)
         self._handed_on = 0
         self._dirty: set[int] = set()
 
-    def _hook(self, index: int, part: int) -> Callable[[Tensor], None]:
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:
             self.fired = True
             self.touched[index] = True
             if self.paused or self.is_alone or self.holds_parts or self._on_part is None:
                 return
+            part = self._part_of[index]
             if self._seen[index]:  # a second nested backward added to it (re-entrant checkpointing of tied weights)
                 if part < self._handed_on:
                     self._dirty.add(part)
@@ -233,3 +265,9 @@ class ReadyGradients:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+
+def shares_up_to(layout: Layout) -> list[float]:
+    """Return the share of all numbers that is in each part and those before it."""
+    counts = [part.numel for part in layout.parts]
+    return [count / max(1, sum(counts)) for count in accumulate(counts)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
     """
     if path is None:
         return None
-    keys = _keys(context)
+    keys = _keys(options_class(context))
     types = types_written(options_class(context))
     said = {}
     for written, value in _read(Path(path)).items():
@@ -89,9 +89,14 @@ def previewed(context: typer.Context, options: Any, plan: Callable[[], str]) -> 
 
 def config_text(context: typer.Context) -> str:
     """Return the options of this call as TOML for `--config`."""
+    return toml_of(options_class(context), context.params)
+
+
+def toml_of(kind: type, written: Mapping[str, Any]) -> str:
+    """Return options of the dataclass `kind`, by name as they were written, as TOML for `--config`."""
     lines, tables = [], []
-    for key, name in _keys(context).items():
-        value = context.params.get(name)
+    for key, name in _keys(kind).items():
+        value = written.get(name)
         if value is None or (value is False and key != "higher") or value in ([], ()):
             continue
         if name in _TABLES:
@@ -102,10 +107,10 @@ def config_text(context: typer.Context) -> str:
     return "\n".join([*lines, *tables])
 
 
-def _keys(context: typer.Context) -> dict[str, str]:
+def _keys(kind: type) -> dict[str, str]:
     """Return field names by key: the long flag without its dashes, or the field's own name."""
     names_by_key = {}
-    for option in fields(options_class(context)):
+    for option in fields(kind):
         if option.name not in _NOT_IN_FILES:
             longest = max(flags_of(option), key=len, default="").partition("/")[0]
             names_by_key[longest.removeprefix("--") if longest.startswith("--") else option.name] = option.name

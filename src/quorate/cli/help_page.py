@@ -88,6 +88,11 @@ EXAMPLES = {
         "quorate bench --hosts first:2,second:2 all-reduce round",
         "quorate bench -n 2 --from 1MiB --to 256MiB --picture rates.svg",
     ),
+    "tune": (
+        "quorate tune -n 2 train.py",
+        "quorate tune -n 4 --to fast.toml --picture parts.svg train.py",
+        "quorate tune --virtual 8 --latency 2ms --bandwidth 10Gbit train.py",
+    ),
     "pack": (
         "quorate pack model.safetensors",
         "quorate pack model.safetensors --output small.safetensors",

@@ -170,15 +170,16 @@ def run(context: typer.Context, options: RunOptions) -> int:
 
     Options come before SCRIPT; what follows SCRIPT is passed to the script.
     """
-    plan = _planned(options)
+    plan = planned_run(options)
     if plan.request.virtual is None and plan.request.hosts is None:
         tell_lack_of_memory(plan.request.size)
     if previewed(context, options, lambda: _shown(plan, as_json=options.as_json)):
         return 0
-    return _start(plan, is_resumed=options.resume is not None, runs_as=options.runs_as)
+    return start_run(plan, is_resumed=options.resume is not None, runs_as=options.runs_as)
 
 
-def _planned(options: RunOptions) -> RunPlan:
+def planned_run(options: RunOptions) -> RunPlan:
+    """Return the run that these options ask for. Raises `ConfigurationError` for wrong ones."""
     is_virtual = options.virtual is not None
     if options.workers is not None and is_virtual:
         raise ConfigurationError("give -n (processes) or --virtual (virtual workers), not both")
@@ -253,7 +254,8 @@ def _find_first(folder: Path) -> None:
     os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{rest}" if rest else str(folder)
 
 
-def _start(plan: RunPlan, *, is_resumed: bool, runs_as: str | None) -> int:
+def start_run(plan: RunPlan, *, is_resumed: bool, runs_as: str | None) -> int:
+    """Write the run's folder, carry the plan out, and return the exit status."""
     request = plan.request
     if runs_as is not None:
         _find_first(Path(__file__).parents[1] / "horovod" / "alias")

@@ -108,6 +108,7 @@ VERBS = {
     "watch": Verb("quorate.cli.watch:watch", _PLAIN, "Watch a run in the browser or on the terminal."),
     "migrate": Verb("quorate.cli.migrate:migrate", _PLAIN, "Say what a DeepSpeed configuration is here."),
     "bench": Verb("quorate.cli.bench:bench", _PLAIN, "Measure collectives and rounds beside those of torch."),
+    "tune": Verb("quorate.cli.tune:tune", _PLAIN, "Find the fastest way to send gradients, while training.", True),
     "pack": Verb("quorate.cli.packing:pack", _PLAIN, "Write a pruned or clustered model in a small file."),
     "unpack": Verb("quorate.cli.packing:unpack", _PLAIN, "Write the tensors of a packed model as they were."),
     "doctor": Verb("quorate.cli.doctor.verb:doctor", _PLAIN, "Check this machine, and say how to fix problems.", True),

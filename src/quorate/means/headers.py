@@ -134,11 +134,8 @@ class Headers:
         self._within, self.is_alone = within, within is not None and wire.size == 1
         """Whether there are no other replicas."""
         self._replica, self._announced, self._rank, self._max_size = replica, announced, wire.rank, wire.max_size
-        self.length = replica.layout.header
-        """The length of a header without the room for buffers behind it."""
-        self._count, self._bad_from = len(replica.trained), replica.layout.header - wire.max_size
-        self.changed = slice(COUNTS + self._count, self._bad_from)
-        """For each part, how many workers changed it after it was sent."""
+        self._count = len(replica.trained)
+        self.arrange(replica.layout)
         self.admission = Admission(wire, self._bad_from)
         self.bad: list[int] = []
         """The ranks whose gradient in the newest mean was not finite; or in the mean before, with `is_bad_late`."""
@@ -157,6 +154,14 @@ class Headers:
         if before is not None:
             self.has_vectors, self.votes, self.has_voted = before.has_vectors, before.votes, before.has_voted
             self.admission.members = before.admission.members
+
+    def arrange(self, layout: Layout) -> None:
+        """Read and write the headers of vectors of this layout, which may have more or fewer parts than before."""
+        self.length = layout.header
+        """The length of a header without the room for buffers behind it."""
+        self._bad_from = layout.header - self._max_size
+        self.changed = slice(COUNTS + self._count, self._bad_from)
+        """For each part, how many workers changed it after it was sent."""
 
     def look(self, *parts: Tensor) -> None:
         """Check that the numbers of this worker are finite, and measure their squares; never waits for a GPU."""

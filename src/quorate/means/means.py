@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from quorate.buckets.ready import ReadyGradients
+from quorate.buckets.ready import ReadyGradients, shares_up_to
 from quorate.core.contracts import Done, Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.local_tensor import local
 from quorate.core.means import Mean, Means
-from quorate.core.vectors import Flat, empty_vector, header_in, placeholder, scale_into, with_longer_header
-from quorate.means.dense import Dense
+from quorate.core.vectors import Flat, Layout, empty_vector, header_in, placeholder, scale_into, with_longer_header
+from quorate.means.dense import Dense, DenseOnChannels
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.forward_buffers import BufferCopies
 from quorate.means.headers import (
@@ -28,16 +27,14 @@ from quorate.means.headers import (
     PAUSED,
     VECTORS,
     WEIGHT,
-    Announced,
     Headers,
     edits_in,
 )
 from quorate.means.on_host import OnHost
-from quorate.means.reducer import InParts, Note, Reducer
+from quorate.means.reducer import InParts, Reducer
 from quorate.means.shadow import Shadow
 from quorate.means.table_means import means_of_tables
-from quorate.observe.exclusions import ExclusionWatch
-from quorate.observe.step_observer import Spending
+from quorate.means.watches import PartSchedule, Watches
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.exchange import sum_in_order
@@ -45,24 +42,6 @@ from quorate.wire.survivors import Survivors
 from quorate.wire.work import Followed, Together
 
 _POLL = 0.02
-
-
-@dataclass(frozen=True)
-class Watches:
-    """The observers of the means of an optimizer."""
-
-    announced: Announced
-    spending: Spending
-    beside: list[FaultTolerantSum] | None
-    """The sums of all optimizers of this worker, where they continue after a death; None where they do not."""
-    exclusions: ExclusionWatch
-    away_changed: Callable[[bool], None]
-    """Called before the update of a step in which more workers have paused or ended than in the last mean (True), or
-    fewer (False)."""
-    choices: Note = lambda codecs, why: None
-    """Called where a reducer has chosen codecs."""
-    within: Wire | None = None
-    """The workers that hold the other pieces of this replica; None where this worker holds all of it."""
 
 
 class MeansOfAll:
@@ -104,8 +83,7 @@ class MeansOfAll:
         # Strategies that exchange no gradients in backward passes may never need the vector.
         is_unwritten = self._stays or not overlaps
         flat = placeholder(self.layout) if is_unwritten else self._blank()
-        total = max(1, sum(p.numel for p in self.layout.parts))
-        self._done_by = [sum(p.numel for p in self.layout.parts[: i + 1]) / total for i in range(len(flat.parts))]
+        self._done_by = shares_up_to(self.layout)
         self._timer, self._shadow, self._watches = timer, shadow, watches
         self.ready = ReadyGradients(
             self._parameters,
@@ -130,12 +108,35 @@ class MeansOfAll:
         self._under_way: Work[tuple[Flat, Tensor]] | None = None
         """The newest mean in which this worker takes part without stepping."""
         self._weight = self._weight_sent = 1.0
+        self.parts: PartSchedule | None = None if before is None else before.parts
+        """The schedule of layouts of the gradient, where they change while training."""
         if before is not None:
             self.ready.is_alone, self._weight = before.ready.is_alone, before._weight
             self.ready.holds_parts = before.ready.holds_parts
             self._follow(before.reducer)
         self._divisor = self.reducer.divisor(self.size)
         self.ready.scale = self._weight / self._divisor
+
+    def arrange(self, layout: Layout, *, overlaps: bool, channels: int, keeps: bool) -> None:
+        """Form the next sums of gradients in parts of another `layout`, on all workers from the same sum on.
+
+        Parts are sent during the backward pass if it `overlaps`, so many as `channels` at once. With `keeps` the layout
+        before will come again.
+        """
+        self._replica.layout = layout
+        self.headers.arrange(layout)
+        copies = self._watches.announced.buffers
+        self.layout = layout if copies is None or not copies.room else with_longer_header(layout, copies.room)
+        self.reducer = Dense(layout, self.wire) if channels == 1 else DenseOnChannels(layout, self.wire, channels)
+        self.reducer.measure(self._timer.spending)
+        self._blank, self._done_by = partial(empty_vector, self.layout, self.wire.empty), shares_up_to(layout)
+        self.ready.holds_parts = not overlaps
+        self.ready.arrange(self._blank, self.layout, keeps=keeps)
+
+    @property
+    def can_be_arranged(self) -> bool:
+        """Whether sums are of the numbers as they are, in whatever parts."""
+        return type(self.reducer) is Dense and not self._stays and self.ready.hands_on
 
     def take_in(self, newcomers: Iterable[int], sums: int | None = None) -> int:
         """Form the sums with `newcomers`, too, from the next one on; return the number of sums so far.
@@ -157,6 +158,8 @@ class MeansOfAll:
 
     def gradient_begins(self, weight: float, unit: float | None = None) -> None:
         """Begin a backward pass whose gradient counts `weight`; `.grad` is the mean times `weight`, over `unit`."""
+        if self.parts is not None:
+            self.parts.before_sum()
         self._weight, self.ready.scale = weight, (weight if unit is None else unit) / self._divisor
         self._weighs(weight)
         self.ready.begin()
@@ -251,6 +254,8 @@ class MeansOfAll:
         with self._timer.spending("encode"):
             message = None if self.tables is None else self.tables.message(self.ready.scale)
             self.ready.complete(write_header)
+            if self.parts is not None:
+                self.parts.sum_begins()
             works = self._launched(self.ready.flat, lambda: self.ready.again(write_again), message)
 
         def finish(sums: list[Any]) -> Flat:
@@ -456,6 +461,9 @@ class MeansOfAll:
             return
         self._finish_shadow()
         if not (self.all_ended or self.all_away):
+            if self.parts is not None:
+                self.parts.before_sum()
+                self.parts.sum_begins()
             contribution, edited = self._shadow.contribution()
             x, weight = contribution or (Flat.zeros(self.layout), 0.0)
             self._weighs(weight)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quorate.aggregation import rules
 from quorate.aggregation.attacks import attack_from
+from quorate.buckets.fusion import Fusion
 from quorate.codecs import codecs
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
@@ -66,8 +67,27 @@ class ReductionSettings:
     or in their own dtype where it is wider. "bfloat16" sends half, and rounds the mean (on a GPU each addition)."""
     dense_below: int = 1024
     """Parameters of fewer numbers than that are never compressed, nor are those of one dimension (biases, norms)."""
+    part_bytes: int | None = None
+    """Bytes at which a part of the gradient is full, and is sent; None: 8 MiB, on GPUs 25 MiB."""
+    first_part_bytes: int | None = None
+    """Bytes at which the first part is full; None: 1 MiB."""
+    part_order: Literal["registration", "arrival"] = "registration"
+    """The order in which parts are filled: from the last parameter to the first, or as gradients become ready."""
+    part_layout: Literal["sizes", "measured"] = "sizes"
+    """The ends of parts: where they are full, or so that the exchange ends earliest by the times of the first steps."""
+    part_overlap: bool = True
+    """Whether parts are sent during the backward pass, or all of them after it."""
+    part_channels: int = 1
+    """The number of parts that are under way at once."""
+    autotune: bool | Literal["only"] = False
+    """Whether parts are tuned while training; "only" ends the training with the tuning."""
 
     def __post_init__(self) -> None:
+        for name in ("part_bytes", "first_part_bytes", "part_channels"):
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise ConfigurationError(f"{name} is {count}; it must be at least 1")
+        if self.autotune and (self.part_order, self.part_layout) != ("registration", "sizes"):
+            raise ConfigurationError("autotune tries orders and layouts of parts; leave out part_order and part_layout")
         if not 0 < self.error_decay <= 1:
             raise ConfigurationError(f"error_decay is {self.error_decay}; it must be a factor above 0 and at most 1")
         if self.dense_below < 0:
@@ -75,6 +95,12 @@ class ReductionSettings:
 
 
 NAMES = tuple(setting.name for setting in dataclasses.fields(ReductionSettings))
+_OF_PARTS = (
+    *("part_bytes", "first_part_bytes", "part_order", "part_layout", "part_overlap", "part_channels"),
+    "autotune",
+)
+_USUAL = {name: getattr(ReductionSettings(), name) for name in ("attack", "on_anomaly", "reduce_dtype", *_OF_PARTS)}
+"""Settings that have an effect without a codec, with their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +117,21 @@ class Reduction:
     """Whether sums are dense until the strategy asks for codes."""
     redundancy: Callable[[int], Redundancy] | None = None
     """How so many workers compute the same batches; None: each has its own."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The settings of parts that are not as usual, by name."""
+        return {name: x for name in _OF_PARTS if (x := getattr(self.settings, name)) != _USUAL[name]}
+
+    @property
+    def fusion(self) -> Fusion:
+        """How parts are filled by size."""
+        return Fusion(self.settings.part_bytes, self.settings.first_part_bytes)
+
+    @property
+    def arranges(self) -> bool:
+        """Whether parts are arranged while training, and not by size alone."""
+        return bool(self.parts.keys() - {"part_bytes", "first_part_bytes"})
 
     @property
     def is_of_gradients(self) -> bool:
@@ -235,8 +276,7 @@ class Reduction:
     @property
     def said(self) -> dict[str, Any]:
         """The settings that have an effect, by name: for records, and to be compared among workers."""
-        unusual = {"attack": "", "on_anomaly": "ignore", "reduce_dtype": "float32"}
-        attack = {name: x for name, usual in unusual.items() if (x := getattr(self.settings, name)) != usual}
+        attack = {name: x for name, usual in _USUAL.items() if (x := getattr(self.settings, name)) != usual}
         if self.rule is not None:
             of_rule = {"reduce": self.settings.reduce, **dataclasses.asdict(self.rule), **attack}
             return of_rule if self.codec is None else dataclasses.replace(self, rule=None).said | of_rule
@@ -244,7 +284,8 @@ class Reduction:
             return attack if self.settings.reduce == AUTO else {"reduce": self.settings.reduce, **attack}
         inner: Any = self.codec.bare if isinstance(self.codec, Codec) else self.codec
         own = {setting.name: getattr(inner, setting.name) for setting in dataclasses.fields(inner)}
-        return dataclasses.asdict(self.settings) | {"error_feedback": self.feeds_back} | own
+        others = {name: x for name, x in dataclasses.asdict(self.settings).items() if name not in _OF_PARTS}
+        return others | {"error_feedback": self.feeds_back} | own
 
 
 def with_defaults(defaults: Mapping[str, object], raw: Mapping[str, object]) -> dict[str, object]:
@@ -274,13 +315,7 @@ def reduction_of(raw: Mapping[str, object]) -> Reduction:
         settings = dataclasses.replace(settings, reduce=reduce)
     ways = (AUTO, GATHER, TWO_PHASE, HIERARCHICAL)
     if compress == NONE:
-        others = (raw.keys() & set(NAMES) | of_codec.keys()) - {
-            "compress",
-            "reduce",
-            "attack",
-            "on_anomaly",
-            "reduce_dtype",
-        }
+        others = (raw.keys() & set(NAMES) | of_codec.keys()) - {"compress", "reduce", *_USUAL}
         if others:
             raise ConfigurationError(
                 f"{', '.join(sorted(others))}: these are settings of a codec, but there is none; {_how()}"

@@ -395,6 +395,40 @@ class Served(Row):
     """Triples of rank, number of its gradients in steps, and number of its gradients that were dropped."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned(Row):
+    """A choice of how the gradient is exchanged, from measured times; rank 0 writes it."""
+
+    kind = "tuned"
+    step: int
+    time: float
+    optimizer: str
+    steps: int
+    """Number of steps that it took."""
+    latency: float
+    """Seconds of a sum of few numbers; `gap` those for which it keeps the wire from the next one."""
+    gap: float
+    bandwidth: float | None
+    """Bytes per second of large sums; null where size does not matter."""
+    skew: float
+    """Seconds between the middle and the slowest worker at the end of the backward pass."""
+    ready: float
+    """Seconds from the beginning of the step until the last gradient is ready on the slowest worker."""
+    predicted: float
+    """Predicted seconds from there to the end of the exchange, with the default."""
+    measured: float | None
+    parts: int
+    """Number of parts of the default."""
+    refused: int
+    """Number of proposals that were not tried, as the model predicts that they are slower."""
+    tried: Sequence[Mapping[str, Any]]
+    """The candidates, as in `tuning.account.candidates`."""
+    settings: Mapping[str, Any]
+    """The settings that were taken and differ from the default."""
+    why: Sequence[str]
+    """Three sentences."""
+
+
 NOT_FINITE, OUTVOTED, NO_WEIGHT, FAR, ABSURD = "not finite", "outvoted", "no weight", "far", "absurd"
 """Reasons to exclude a gradient.
 `NOT_FINITE`: it has infinite numbers or NaN. `OUTVOTED`: it differs from that of most of its group, or is impossible in

@@ -5,8 +5,8 @@ Vectors have the parameters of an optimizer in an order that is the same on all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
 from quorate.buckets.flat import layout_of, words_of_tables
+from quorate.buckets.fusion import BY_SIZE, Fusion
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
@@ -38,6 +39,7 @@ from quorate.replica.plain_step import (
     with_rows,
 )
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
+from quorate.replica.weight_switch import WeightSwitch
 from quorate.replica.worker_momentum import (
     MomentumChoice,
     Sums,
@@ -72,6 +74,7 @@ class Replica:
         host: HostStep | None = None,
         narrow: torch.dtype | None = None,
         *,
+        fusion: Fusion = BY_SIZE,
         exchanges_rows: bool = False,
         exchanges_changes: bool = False,
     ) -> None:
@@ -93,6 +96,8 @@ class Replica:
         """The momentum of this worker's own gradients, where the shared optimizer has none."""
         self.corrects_delay = False
         """Whether steps are corrected as steps of gradients that are one step old."""
+        self.fusion = fusion
+        """How parameters share parts when they are laid out."""
         self._keys: list[str] | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self.lay_out()
@@ -113,19 +118,22 @@ class Replica:
         self.all_trained = [*self.trained, *self.sparse_tables] if sparse else self.trained
         """The parameters in vectors, and the sparse tables."""
         self.all_names = [*(name for name, _ in named), *sparse]
-        tensors: list[tuple[str, Tensor]] = list(named)
-        how: dict[str, Any] = {
-            "coded": self.is_coded,
-            "narrow": self._narrow,
-            "masks": masks_of(self.optimizer).by_tensor,
-        }
-        parts = len(layout_of(tensors, **how).parts)
-        layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
-        self.layout = with_tables(layout, words_of_tables(list(sparse.items()))) if sparse else layout
+        self._tables = words_of_tables(list(sparse.items()))
+        self._names = [name for name, _ in named]
+        self.layout = self.laid_out_by(self.fusion)
         self.row_gradients: list[Tensor | None] = [None] * len(sparse)
         """The gradients of `sparse_tables` in the newest round."""
         self.used = [False] * len(named)
         """For each of them, whether any worker had a gradient in the newest mean of gradients."""
+
+    def laid_out_by(self, fusion: Fusion) -> Layout:
+        """Return the layout of the parameters in vectors, with parts as `fusion` says."""
+        tensors: list[tuple[str, Tensor]] = list(zip(self._names, self.trained, strict=True))
+        how: dict[str, Any] = {"coded": self.is_coded, "narrow": self._narrow}
+        how |= {"masks": masks_of(self.optimizer).by_tensor, **fusion.arguments(self._names)}
+        parts = len(layout_of(tensors, **how).parts)
+        layout = layout_of(tensors, header=self._header(len(tensors), parts), **how)
+        return with_tables(layout, self._tables) if self._tables else layout
 
     @property
     def is_laid_out(self) -> bool:
@@ -143,7 +151,7 @@ class Replica:
     @property
     def names(self) -> list[str]:
         """The names of the trained parameters."""
-        return [segment.name for segment in self.layout.segments]
+        return self._names
 
     @property
     def names_now(self) -> list[str]:
@@ -446,55 +454,3 @@ def sparse_tables_in(model: Module, named: Sequence[tuple[str, Parameter]]) -> d
         ids = sparse if isinstance(module, Embedding | EmbeddingBag) and module.sparse else others
         ids.update(id(p) for p in module.parameters(recurse=False))
     return {name: p for name, p in named if id(p) in sparse - others}
-
-
-class WeightSwitch:
-    """The switch of one optimizer, such as a schedule-free one; rounds and means are of the trained weights.
-
-    `eval()` followed by `train()` rounds. Replicas that switched at different times, or only on one worker, would
-    diverge, so `train()` restores the exact bits. Cost: a copy of the parameters while the others are shown.
-    """
-
-    def __init__(self, optimizer: Optimizer, plain: type[Optimizer]) -> None:
-        self._optimizer = optimizer
-        self._plain: Any = plain
-        self._before: list[tuple[Tensor, Tensor, int]] = []
-        """Each parameter that `eval()` has written, its numbers before, and its version after it."""
-        self.is_eval = False
-        """Whether the script's last call was `eval()`."""
-
-    def eval(self) -> Any:
-        """Show the weights to be evaluated."""
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        if self._before:
-            parameters = []  # already shown
-        versions = [p._version for p in parameters]
-        numbers = [local(p).detach().clone() for p in parameters]
-        returned, self.is_eval = self._plain.eval(self._optimizer), True
-        self._before += [
-            (p, x, p._version) for p, x, was in zip(parameters, numbers, versions, strict=True) if p._version != was
-        ]
-        return returned
-
-    def train(self) -> Any:
-        """Restore the trained weights, to the bit unless the script has written into the others."""
-        before, self._before, self.is_eval = self._before, [], False
-        are_unwritten = all(p._version == version for p, _, version in before)
-        returned = self._plain.train(self._optimizer)
-        if are_unwritten:
-            with torch.no_grad():
-                for p, numbers, _ in before:
-                    local(p).copy_(numbers)
-        return returned
-
-    @contextmanager
-    def in_training(self) -> Iterator[None]:
-        """Show the trained weights inside, and restore the shown ones on exit."""
-        if not self.is_eval:
-            yield
-            return
-        self.train()
-        try:
-            yield
-        finally:
-            self.eval()

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Literal
 
+from quorate.core.intervals import ratio_interval
 from quorate.report.reading.planned import Planned, PlannedArm
 from quorate.report.runs import RunFigures
 from quorate.report.schema import Estimate
-from quorate.report.statistics import NONE, Difference, difference_verdict, ratio_interval, ratio_verdict
+from quorate.report.statistics import NONE, Difference, difference_verdict, ratio_verdict
 
 _Figure = Callable[[RunFigures], float | None]
 _Kind = Literal["ratio", "difference"]

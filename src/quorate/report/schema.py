@@ -13,7 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from quorate.report.statistics import RELEVANT, Difference, mean_interval
+from quorate.core.intervals import mean_interval
+from quorate.report.statistics import RELEVANT, Difference
 
 _OF_SHARES = {"accuracy", "acc", "top", "auc", "f", "precision", "recall", "iou", "map"}
 """Words in the names of metrics that are shares, so from 0 to 1."""

@@ -31,6 +31,8 @@ class _Unconcerned:
     compress, reduce, attack, on_anomaly, error_decay = "none", "auto", "", "ignore", 1.0
     clip_codes = False
     reduce_dtype = "float32"
+    parts: Any = {}  # noqa: RUF012
+    arranges = autotune = False
 
 
 UNCONCERNED: Any = _Unconcerned

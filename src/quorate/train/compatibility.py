@@ -51,6 +51,7 @@ class Rule:
             settings=settings,
             compress=f'compress="{settings.compress}"',
             reduce=f'reduce="{settings.reduce}"',
+            parts=", ".join(f"{name}={value!r}" for name, value in combination.reduction.parts.items()),
             kind="the optimizer" if optimizer is None else optimizer.__name__,
             inner=", ".join(combination.inner_optimizers),
             copies=f"{' and '.join(copies)} are one parameter that lies in several stages",
@@ -96,6 +97,17 @@ RULES = (
     Rule("reduce_dtype", lambda c, s, r: r.settings.reduce_dtype != "float32"
          and (r.codec or r.settings.reduce != "auto"),
          'reduce_dtype="{settings.reduce_dtype}" is for plain sums; leave out {compress} and {reduce}'),
+    Rule("parts", lambda c, s, r: r.parts and not (c.averages_gradients and c.axes is None),
+         "{parts} cannot be combined with {label} or with pieces: it cuts the gradients of whole models, which all "
+         "workers exchange in each step (all-reduce)"),
+    Rule("parts", lambda c, s, r: r.parts and (r.codec or r.settings.reduce != "auto" or r.settings.attack
+                                               or r.settings.on_anomaly != "ignore"),
+         "{parts} needs sums of plain numbers; leave out {compress}, {reduce}, attacks and on_anomaly"),
+    Rule("parts", lambda c, s, r: r.arranges and s is not UNCONCERNED and s.on_death == "continue",
+         '{parts} changes the parts of sums while training, and with on_death="continue" a death may interrupt them; '
+         "leave one of them out"),
+    Rule("parts", lambda c, s, r: r.arranges and c.optimizers_before,
+         "{parts} arranges the gradients of one optimizer; put all parameters into one, in groups"),
     Rule("reduce", lambda c, s, r: r.settings.reduce == "adasum" and r.codec,
          "{reduce} needs gradients as they are, for their scalar products; leave out {compress}"),
     Rule("reduce", lambda c, s, r: r.rule and r.is_of_gradients,

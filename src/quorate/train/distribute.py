@@ -198,7 +198,9 @@ def distribute(
             `error_feedback`, `error_decay`, `dense` and `dense_below` are in docs/howto/compress.md. `on_anomaly` is
             the treatment of a gradient far out of proportion to the others, under `all-reduce`: "warn" names its
             worker, "skip" leaves it out of the mean as well (docs/howto/wrong-gradients.md). `reduce_dtype="bfloat16"`
-            sums gradients of bfloat16 parameters as they are, in place of float32 (docs/howto/gpus.md).
+            sums gradients of bfloat16 parameters as they are, in place of float32 (docs/howto/gpus.md). `autotune=True`
+            finds the fastest parts of gradients while training, and `part_bytes` and others set them
+            (docs/howto/tuning.md).
 
     Returns:
         The optimizer, which now has `accumulate()` and `finish()`.

@@ -55,6 +55,7 @@ from quorate.train.leaving import leaving_of
 from quorate.train.loss_counts import LossCounts
 from quorate.train.methods_beside import check_arguments, check_switched
 from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
+from quorate.train.part_tuning import begin_part_tuning
 from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.several_rounds import Beside, run_beside_each_other
@@ -88,7 +89,7 @@ class Loop(StepObserver):
         self.strategy = strategy
         narrow = watched.reduction.narrow
         exchanged = sparse_gradients_of(strategy)
-        how: dict[str, Any] = {"exchanges_rows": exchanged == "rows"}
+        how: dict[str, Any] = {"exchanges_rows": exchanged == "rows", "fusion": watched.reduction.fusion}
         how["exchanges_changes"] = exchanged == "changes" and getattr(strategy, "momentum", "") != "average"
         how["exchanges_changes"] &= can_exchange_changes(optimizer, plain)
         of_model = optimizer, plain, model, header, is_coded, watched.host, narrow
@@ -135,6 +136,7 @@ class Loop(StepObserver):
             self.worker.kept.takes_part_by(self.run_step)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
+        begin_part_tuning(self.worker, place, watched.reduction)
         self.worker.timer.set_out_again()
 
     # -- observe.step_observer.StepObserver

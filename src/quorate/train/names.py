@@ -154,6 +154,13 @@ class Settings(_OfAll, total=False):
     clip_codes: bool
     dense: tuple[str, ...] | list[str]
     dense_below: int
+    part_bytes: int | None
+    first_part_bytes: int | None
+    part_order: Literal["registration", "arrival"]
+    part_layout: Literal["sizes", "measured"]
+    part_overlap: bool
+    part_channels: int
+    autotune: bool | Literal["only"]
     attack: str
     on_anomaly: Literal["ignore", "warn", "skip"]
     reduce_dtype: Literal["float32", "bfloat16"]

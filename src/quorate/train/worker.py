@@ -24,9 +24,10 @@ from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.means.fault_tolerant_sum import FaultTolerantSum, SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
 from quorate.means.headers import Announced
-from quorate.means.means import MeansOfAll, Watches
+from quorate.means.means import MeansOfAll
 from quorate.means.shadow import Shadow
 from quorate.means.table_changes import TableChanges
+from quorate.means.watches import Watches
 from quorate.observe.backward import observe_backward
 from quorate.observe.choices import ChoiceWatch
 from quorate.observe.digests import Digests

@@ -6,17 +6,9 @@ import math
 
 import pytest
 
+from quorate.core.intervals import Interval, mean_interval, ratio_interval, t_quantile
 from quorate.report.schema import Estimate
-from quorate.report.statistics import (
-    Interval,
-    chance_of_at_least,
-    difference_verdict,
-    mean_interval,
-    quantile,
-    ratio_interval,
-    ratio_verdict,
-    t_quantile,
-)
+from quorate.report.statistics import chance_of_at_least, difference_verdict, quantile, ratio_verdict
 
 
 @pytest.mark.parametrize(

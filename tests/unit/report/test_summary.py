@@ -495,6 +495,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "arrival": 3 * 4,
         "noise": 0,
         "exclusions": 0,
+        "tuning": 0,
         "heat": sum(4 * len(side.arrival.steps) for side in summary.arms if side.arrival is not None),
         "timeline": sum(len(lane.spans) for side in summary.arms for lane in side.timeline),
         "rounds": 6,

@@ -81,6 +81,26 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"strategy": "all-reduce", "reduction": {"reduce_dtype": "bfloat16", "compress": "half"}},
         {"reduction": {"reduce_dtype": "bfloat16"}},
     ),
+    (
+        "it cuts the gradients of whole models",
+        {"strategy": "quorum", "reduction": {"part_bytes": 4096}},
+        {"strategy": "all-reduce"},
+    ),
+    (
+        "attacks and on_anomaly",
+        {"strategy": "all-reduce", "reduction": {"autotune": True, "reduce": "ring"}},
+        {"reduction": {"autotune": True}},
+    ),
+    (
+        "a death may interrupt them",
+        {"strategy": of("all-reduce", on_death="continue"), "reduction": {"autotune": True}},
+        {"reduction": {"part_bytes": 4096}},
+    ),
+    (
+        "arranges the gradients of one optimizer",
+        {"reduction": {"part_layout": "measured"}, "optimizers_before": 1},
+        {"optimizers_before": 0},
+    ),
     ("scalar products", {"reduction": {"compress": "half", "reduce": "adasum"}}, {"reduction": {"reduce": "adasum"}}),
     (
         "forms only their sum",

@@ -26,12 +26,13 @@ from quorate.records.rows import (
     Served,
     Start,
     Step,
+    Tuned,
 )
 from quorate.report.reading.clocks import SAME, RunClock, Spans
 from quorate.report.reading.rounds import RoundRecord, number_updates, round_of, take_back
 from quorate.report.reading.sound import has_numbers, is_count, is_number, row_of, sound_parts
 
-R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded)
+R = TypeVar("R", Gone, Joined, Log, Distance, Outer, Noise, Excluded, Tuned)
 HEAD_BYTES = 8 << 10
 
 
@@ -41,6 +42,7 @@ _LISTED: dict[str, tuple[type, str]] = {
     "outer": (Outer, "outers"),
     "noise": (Noise, "noises"),
     "excluded": (Excluded, "exclusions"),
+    "tuned": (Tuned, "tunings"),
     "gone": (Gone, "deaths"),
     "joined": (Joined, "joinings"),
     "memory": (Memory, "memory"),
@@ -68,6 +70,7 @@ class RankRecords:
     outers: list[Outer] = field(default_factory=list)
     noises: list[Noise] = field(default_factory=list)
     exclusions: list[Excluded] = field(default_factory=list)
+    tunings: list[Tuned] = field(default_factory=list)
     layers: Layers | None = None
     """The row of the first optimizer that has recorded layers."""
     served: list[Served] = field(default_factory=list)
@@ -116,6 +119,7 @@ class RankRecords:
         self.distances, self.outers = moved(self.distances, clock), moved(self.outers, clock)
         self.noises, self.exclusions = moved(self.noises, clock), moved(self.exclusions, clock)
         self.deaths, self.joinings = moved(self.deaths, clock), moved(self.joinings, clock)
+        self.tunings = moved(self.tunings, clock)
         for row, name in ((self.start, "now"), (self.end or {}, "time")):
             if has_numbers(row, name):
                 row[name] = clock.at(row[name])

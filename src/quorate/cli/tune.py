@@ -1,0 +1,136 @@
+"""`quorate tune`: the settings of a gradient's parts that are fastest for a script, measured while it trains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from quorate.cli import options as shared
+from quorate.cli.config import toml_of
+from quorate.cli.hosts import WorkerOptions
+from quorate.cli.options import argument, command, option
+from quorate.cli.run import RunOptions, planned_run, start_run
+from quorate.cli.tables import echo_text, table, terminal_width
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.observe.stopping import RETRY
+from quorate.records.rows import Tuned
+from quorate.report.wording import seconds_in_words
+
+USUAL_WORKERS = 2
+USUAL_FILE = "tuned.toml"
+_OF_RUN = ("script", "arguments", "strategy", "name", "is_module", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(WorkerOptions):
+    """The options of `quorate tune`."""
+
+    script: str = argument("The training script.", "SCRIPT")
+    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
+    workers: int | None = option("Number of worker processes (default: 2).", "-n", "--workers", metavar=shared.N)
+    strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
+    settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
+    name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
+    is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
+    seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
+    output: str = option(
+        f"Write the options for run --config to this file (default: {USUAL_FILE}).",
+        "--to",
+        default=USUAL_FILE,
+        metavar="FILE.toml",
+    )
+    picture: str | None = option("Draw predicted beside measured times to this file.", metavar="FILE.svg")
+    as_json: bool = option("Print one JSON object.", "--json", default=False)
+
+
+@command
+def tune(context: typer.Context, options: TuneOptions) -> int:
+    """Train a script for up to 200 steps, try how its gradients are sent, and write what is faster.
+
+    Choices are compared with the default on consecutive steps. The default stays unless the whole 95% interval of the
+    speed-up is above it. No choice changes a bit of the training on CPUs.
+    """
+    _check(options)
+    worker_fields = [name for name in WorkerOptions.__dataclass_fields__ if name != "workers"]
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in (*_OF_RUN, *worker_fields)}
+    is_elsewhere = options.virtual is not None or options.hosts is not None
+    workers = options.workers if is_elsewhere else options.workers or USUAL_WORKERS
+    plan = planned_run(RunOptions(**chosen, workers=workers, settings=[*options.settings, 'autotune="only"']))
+    status = start_run(plan, is_resumed=False, runs_as=None)
+    row = _newest(plan.request.folder)
+    if row is None:
+        if status not in (0, RETRY):
+            return status
+        raise QuorateError(
+            f"{options.script} ended before its tuning, which takes up to 200 steps of all-reduce without compression; "
+            "let it train longer"
+        )
+    written = {name: context.params.get(name) for name in (*_OF_RUN, *worker_fields)} | {
+        "workers": workers,
+        "name": None,
+    }
+    written["settings"] = [*options.settings, *(f"{name}={json.dumps(x)}" for name, x in row.settings.items())]
+    head = "".join(f"# {sentence}\n" for sentence in row.why)
+    Path(options.output).write_text(f"{head}{toml_of(RunOptions, written)}\n", encoding="utf-8")
+    if options.picture is not None:
+        Path(options.picture).write_text(_picture(row, options.script), encoding="utf-8")
+    _tell(row, options)
+    return 0
+
+
+def _check(options: TuneOptions) -> None:
+    for flag, path, suffix in (("--to", options.output, ".toml"), ("--picture", options.picture, ".svg")):
+        if path is not None and not (path.endswith(suffix) and Path(path).parent.is_dir()):
+            raise ConfigurationError(f"{flag} {path}: give a file name that ends in {suffix}, in a folder that exists")
+    if any(setting.partition("=")[0] in ("autotune", "part_order", "part_layout") for setting in options.settings):
+        raise ConfigurationError("quorate tune chooses autotune, part_order and part_layout itself; leave them out")
+
+
+def _newest(folder: Path) -> Tuned | None:
+    from quorate.report.reading.run import read_run
+
+    rows = [row for rank in read_run(folder).ranks for row in rank.tunings]
+    return max(rows, key=lambda row: row.time, default=None)
+
+
+def _picture(row: Tuned, script: str) -> str:
+    from quorate.report.charts.markup import element
+    from quorate.report.charts.pairs import pair_chart
+    from quorate.report.topics.tuning import chart_rows, choices_of
+    from quorate.simulation.picture import MARGIN, TOP, WIDTH, framed
+
+    rows, label = chart_rows(choices_of(row)), " ".join(row.why)
+    title = "seconds from the beginning of the step to the end of the exchange"
+    chart = pair_chart(rows, title=title, width=WIDTH - 2 * MARGIN, label=label)
+    body = element("g", chart, transform=f"translate({MARGIN:g} {TOP:g})")
+    height = TOP + 52.0 * len(rows) + 48.0
+    return framed(body, height, f"Parts of the gradients of {Path(script).name}", row.why[-1], "", label)
+
+
+def _tell(row: Tuned, options: TuneOptions) -> None:
+    if options.as_json:
+        typer.echo(json.dumps({"file": options.output, **row.as_json()}, indent=2))
+        return
+    from quorate.report.topics.tuning import choices_of
+
+    heads = ["choice", "parts", "predicted", "measured", "pairs", "speed-up", "95% interval"]
+    cells = [
+        [
+            f"{each.name}{' (taken)' * each.taken}",
+            f"{each.parts}",
+            seconds_in_words(each.predicted),
+            "–" if each.measured is None else seconds_in_words(each.measured),
+            f"{each.pairs}" if each.pairs else "–",
+            "–" if each.speed_up is None else f"{each.speed_up:.3f}",
+            "–" if each.low is None else f"{each.low:.3f} to {each.high:.3f}",
+        ]
+        for each in choices_of(row)
+    ]
+    typer.echo("\n".join(table(heads, cells, terminal_width())))
+    typer.echo("")
+    echo_text(" ".join(row.why))
+    echo_text(f"{row.steps} steps; quorate run --config {options.output} trains with these settings.")
