@@ -485,7 +485,7 @@ class Shrunk(Row):
     operations: float | None = None
     """Multiplications and additions of a forward pass that involve kept weights, for the first batch."""
     forward: float | None = None
-    """Seconds of a forward pass on that batch: the median of several."""
+    """Seconds of a forward pass on that batch, by the wall clock: the fastest of several."""
     backward: float | None = None
     """Seconds of a backward pass."""
     loss: float | None = None

@@ -10,7 +10,7 @@ from typing import Literal
 
 from quorate.records.rows import Shrunk
 from quorate.report.charts.lines import Axes, Line, line_chart
-from quorate.report.charts.markup import Markup
+from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.parts import (
     HALF,
@@ -35,8 +35,9 @@ LEAD = (
 )
 MEANINGS = (
     "Means over the seeds. Operations are those of a forward pass that involve kept weights; kernels for dense "
-    "matrices make the others too. Forward and backward passes are timed on one worker, on its first batch, while the "
-    "others wait. The quality before is that of the last evaluation before the first step."
+    "matrices make the others too. Forward and backward passes are timed by the wall clock on one worker, on its first "
+    "batch, while the others wait: the fastest of several. The quality before is that of the last evaluation before "
+    "the first step."
 )
 
 
@@ -144,6 +145,7 @@ def _body(view: View, arms: Arms[ShrinkSummary]) -> Iterator[Markup]:
     metric = view.summary.metric
     if metric is None:
         return
+    charts = []
     for what, of_size in _CHARTS:
         lines = [
             Line(name=arm.name, look=view.looks[arm.name], curves=[[(x, quality)]], is_of_runs=False)
@@ -157,7 +159,9 @@ def _body(view: View, arms: Arms[ShrinkSummary]) -> Iterator[Markup]:
                 f"{line.name}: {line.end:.4g} at {bytes_in_words(line.curves[0][0][0])}." for line in lines
             )
             label = f"Dots: {metric.name} over {what}. {words}"
-            yield figure(view, f"{metric.name} over {what}", partial(_drawn, lines, axes, label), wide=HALF)
+            charts.append(figure(view, f"{metric.name} over {what}", partial(_drawn, lines, axes, label), wide=HALF))
+    if charts:
+        yield element("div", *charts, class_="figures")
 
 
 def _drawn(lines: Sequence[Line], axes: Axes, label: str, width: float) -> Markup:
