@@ -45,7 +45,7 @@ class Arm:
     batch: int | None = None
     """Its own examples per worker and step of a workload; None is the number of the comparison."""
     shrink: str | None = None
-    """What makes its model smaller, and when; None in comparisons without --shrink."""
+    """The steps that make its model smaller; None in comparisons without --shrink."""
 
     @staticmethod
     def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:

@@ -474,7 +474,7 @@ class Shrunk(Row):
     optimizer: str
     moment: str
     """"before" the first step that makes it smaller, "smaller" after each, "undone" after a guard, or the "end"."""
-    what: str
+    change: str
     """The step that makes it smaller, in the words of the command line."""
     parameters: int
     """Trained numbers that are kept."""

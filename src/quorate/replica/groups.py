@@ -2,8 +2,8 @@
 
 The group of a number is 0 if the number is zero (a pruned one, which stays zero), and g if it has the value c_g, from 1
 on. The gradient of c_g is the mean of the gradients of its n_g numbers, so that k numbers of a weight are trained and
-sent. A step of SGD on c_g is then the mean of the steps of its numbers: the projection of the step of the full weight,
-at the same learning rate and weight decay. (With the sum, as published, the rate would have to fall with n_g.)
+sent. A step of SGD on c_g is then the mean of the steps of its numbers, at the same learning rate and weight decay. It
+is the projection of the step of the full weight. With the sum, as published, the rate would have to fall with n_g.
 The mean of gradients M that an optimizer keeps becomes the means of M over groups. Mean squares V become sum(V) /
 n_g^2, as if the numbers of a gradient were uncorrelated.
 

@@ -1,4 +1,4 @@
-"""What `quorate compare --shrink` may say: what makes the model smaller, and when. Nothing here imports torch.
+"""The texts of `quorate compare --shrink`: steps that make the model smaller. Nothing here imports torch.
 
 A text such as `prune:amount=0.9+cluster:groups=16` has steps with settings, and `+` between them; `none` has no step.
 """
@@ -24,12 +24,12 @@ class Choice:
     call: ClassVar[str]
     """The function of `quorate.shrink` that it calls."""
     at: float = 0.0
-    """When: below 1 a share of the training; from 1 on the number of the worker's step after which it is made."""
+    """Its moment: below 1 a share of the training; from 1 on the number of the worker's step after which it is made."""
     guard: float | None = None
     """The largest relative rise of the training loss, above the lowest before a turn. The turn that exceeds it is
     undone, and the ones after it are left out. None: losses are not compared."""
     patience: float | None = None
-    """How long after the step the loss is compared, as `at`; None: a tenth of the training, or 50 steps."""
+    """The time until the loss is compared, in the unit of `at`; None: a tenth of the training, or 50 steps."""
 
     def __post_init__(self) -> None:
         if not self.at >= 0 or (self.at >= 1 and self.at != int(self.at)):
@@ -81,7 +81,7 @@ class PruneChoice(Choice):
     unit: Literal["number", "filter"] = "number"
     at: float = 0.2
     until: float | None = None
-    """When the last turn is; None: halfway from `at` to the end of the training, or at once if `at` is a step."""
+    """The moment of the last turn; None: halfway from `at` to the end of the training, or at once if `at` is a step."""
     count: int = field(default=8)
     """The number of turns, if there is time for several."""
 
@@ -144,7 +144,7 @@ class Event:
     at: float
     choice: Choice
     share: float
-    """Of a pruning, the share of its amount that is reached."""
+    """The share of the amount of a pruning that is reached."""
     checks: bool = False
     """Whether the losses are compared, in place of making the model smaller."""
 

@@ -227,7 +227,7 @@ class Shrinking(StepObserver):
         if "before" not in self.sizes:
             self._measure("before", self.text)
 
-    def _measure(self, moment: str, what: str, *, loss: float | None = None) -> None:
+    def _measure(self, moment: str, change: str, *, loss: float | None = None) -> None:
         """Measure the model on the first living worker, while the others wait at a pause, and record it."""
         wire, recorder = self._place.wire, timing(self._place).recorder
         has_finished = self._entry.worker is not None and self._entry.worker.finished
@@ -242,7 +242,7 @@ class Shrinking(StepObserver):
                         time=wire.clock.now(),
                         optimizer=self._entry.name,
                         moment=moment,
-                        what=what,
+                        change=change,
                         parameters=size.parameters,
                         vector_bytes=size.vector_bytes,
                         file_bytes=size.file_bytes,
@@ -271,7 +271,7 @@ def _file_bytes(model: Module) -> int | None:
 
 
 class _Shrinkings:
-    """Those of one worker, by optimizer."""
+    """The steps of one worker, by optimizer."""
 
     def __init__(self) -> None:
         self.by_optimizer: dict[int, Shrinking] = {}

@@ -21,7 +21,7 @@ from tests.support.parsed_pages import parsed
 from tests.support.raw_rows import RawRow
 
 BEFORE = Shrunk(
-    step=5, time=5.0, optimizer="1", moment="before", what="cluster", parameters=100, vector_bytes=400,
+    step=5, time=5.0, optimizer="1", moment="before", change="cluster", parameters=100, vector_bytes=400,
     file_bytes=500, operations=64.0, forward=0.002, backward=0.004,
 )  # fmt: skip
 
@@ -40,8 +40,8 @@ def run_of(folder: Path, *further: Shrunk, metric: str | None = "top1") -> RunSi
 
 def test_the_model_before_and_after(tmp_path: Path) -> None:
     after = [
-        replace(BEFORE, moment="smaller", what="cluster", file_bytes=None),
-        replace(BEFORE, moment="undone", what="cluster"),
+        replace(BEFORE, moment="smaller", change="cluster", file_bytes=None),
+        replace(BEFORE, moment="undone", change="cluster"),
         replace(BEFORE, moment="end", time=9.0, parameters=10, vector_bytes=40, file_bytes=100),
     ]
     sizes = run_of(tmp_path, BEFORE, *after)
@@ -88,8 +88,6 @@ def test_the_page_shows_quality_over_bytes() -> None:
     assert f"A guard has undone steps of {arms[1].name} (cluster)" in words
     written = markdown(summary)
     assert f"- {arms[0].name}: full model, 100 parameters, packed file 8.00 kB, quality 0.9000." in written
-    assert (
-        "parameters 100 to 10, packed file 8.00 kB to 800 bytes (10.0×), quality 0.9000, undone by a guard" in written
-    )
+    assert "parameters 100 to 10, packed file 8.00 kB to 800 B (10.00×), quality 0.9000, undone by a guard" in written
     rows = dict(tables(summary))["shrink"].splitlines()
     assert rows[0].startswith("arm,moment,parameters,vector_bytes,file_bytes") and len(rows) == 5

@@ -28,7 +28,7 @@ STEPS = 40
 
 @dataclass
 class End:
-    """What one worker has at the end of its training."""
+    """The model and the optimizer of one worker at the end of its training."""
 
     shrinking: Shrinking
     model: nn.Sequential

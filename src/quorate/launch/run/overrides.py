@@ -51,7 +51,7 @@ class Overrides:
     learning_rate_factor: float | None = None
     """A factor of the script's learning rates."""
     shrink: str | None = None
-    """What makes the model smaller, and when, in the words of `quorate compare --shrink`."""
+    """The steps that make the model smaller, in the words of `quorate compare --shrink`."""
     log: str | None = None
     """Names of loggers, instead of the script's."""
     printed_metric: str | None = None

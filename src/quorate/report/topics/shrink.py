@@ -61,7 +61,7 @@ class ShrinkSummary(Part):
     """A model before and after it was made smaller; means over the runs of an arm that ended well."""
 
     steps: str
-    """What made it smaller, in the words of `--shrink`; "none" for a model that stayed as it was."""
+    """The steps that made it smaller, in the words of `--shrink`; "none" for a model that stayed as it was."""
     before: ModelSize
     after: ModelSize
     undone: tuple[str, ...]
@@ -89,10 +89,10 @@ def sizes_of(run: MeasuredRun) -> RunSizes | None:
     qualities = list(_qualities(run.records, run.metric))
     first = [quality for time, quality in qualities if began is None or time <= began]
     return RunSizes(
-        steps=end.what,
+        steps=end.change,
         before=_size("before", before, first[-1] if first else None),
         after=_size("after", end, qualities[-1][1] if qualities else None),
-        undone=[row.what for row in rows if row.moment == "undone"],
+        undone=[row.change for row in rows if row.moment == "undone"],
     )
 
 
@@ -146,7 +146,7 @@ def _body(view: View, arms: Arms[ShrinkSummary]) -> Iterator[Markup]:
     if metric is None:
         return
     charts = []
-    for what, of_size in _CHARTS:
+    for title, of_size in _CHARTS:
         lines = [
             Line(name=arm.name, look=view.looks[arm.name], curves=[[(x, quality)]], is_of_runs=False)
             for arm, shrink in arms
@@ -154,12 +154,12 @@ def _body(view: View, arms: Arms[ShrinkSummary]) -> Iterator[Markup]:
         ]
         if len(lines) > 1:
             better = "higher is better" if metric.higher_is_better else "lower is better"
-            axes = Axes(x=what, x_kind="bytes", y=f"{metric.name} ({better})")
+            axes = Axes(x=title, x_kind="bytes", y=f"{metric.name} ({better})")
             words = " ".join(
                 f"{line.name}: {line.end:.4g} at {bytes_in_words(line.curves[0][0][0])}." for line in lines
             )
-            label = f"Dots: {metric.name} over {what}. {words}"
-            charts.append(figure(view, f"{metric.name} over {what}", partial(_drawn, lines, axes, label), wide=HALF))
+            label = f"Dots: {metric.name} over {title}. {words}"
+            charts.append(figure(view, f"{metric.name} over {title}", partial(_drawn, lines, axes, label), wide=HALF))
     if charts:
         yield element("div", *charts, class_="figures")
 
