@@ -92,7 +92,7 @@ def test_newcomers_take_the_masks_before_they_read(name: str, settings: Mapping[
 
 
 def test_servers_keep_moments_and_step_on_full_tensors() -> None:
-    """Muon needs matrices, and decay would move numbers that only the server's optimizer knows."""
+    """Muon needs matrices, and AdamW two moments of each number."""
     matrices = lambda parameters: torch.optim.Muon([p for p in parameters if p.dim() == 2], lr=0.02)  # noqa: E731
     are_equal(Pruned(strategy="parameter-server", make=matrices).run())
     are_equal(Pruned(strategy="parameter-server", make=partial(torch.optim.AdamW, lr=0.01, weight_decay=0.5)).run())

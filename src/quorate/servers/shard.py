@@ -224,9 +224,6 @@ class Shard:
                 raise clearer_error from error
         for p in self._all:
             p.grad = None
-        for place, p in zip(self.cut.places, self._parameters, strict=True):
-            if (mask := mask_of(self._layout.segments[place])) is not None:
-                mask.apply_(p)
 
     @property
     def own_options(self) -> list[dict[str, Any]]:
