@@ -3,7 +3,8 @@
 1. Two processes train a residual network of 64 to 256 channels on digits, and a transformer on bytes: torch DDP at full
    rank, then Quorate with low rank from a tenth of the steps on. The figure is the time of DDP over that in which
    Quorate reaches the loss that DDP ends with, its steps at full rank included. Evaluations count in neither.
-2. The steps after the switch until the loss before it is reached again: momentum carried over, and begun again.
+2. The steps after the switch until the loss before it is reached again: momentum carried over, and begun again. The
+   residual network is switched after 20 steps, and a perceptron on digits after 20, 60 and 200.
 3. The network 64-300-100-10 on digits is pruned, clustered and packed; a twin is trained for as many steps and stays.
 4. The time of float32 over that of int8 (`torch.ao`, dynamic) in a forward pass, one thread.
 """
@@ -29,7 +30,7 @@ SHARE, BEGINS = 0.25, 0.1
 """The rank, and the share of the steps before the switch."""
 KEPT = {0: 0.12, 2: 0.065, 4: 0.35}
 """The numbers of each layer of the packed network that stay."""
-CONVOLUTIONS, TRANSFORMER = "residual network", "transformer"
+CONVOLUTIONS, TRANSFORMER, PERCEPTRON = "residual network", "transformer", "perceptron"
 
 
 class Task(NamedTuple):
@@ -62,9 +63,10 @@ def task_of(name: str, seed: int, rank: int = 0) -> Task:
 
     torch.manual_seed(seed)
     drawn = torch.Generator().manual_seed(1000 * seed + rank)
-    if name == CONVOLUTIONS:
+    if name in (CONVOLUTIONS, PERCEPTRON):
         images = read_images()
-        model: nn.Module = ResidualNetwork(1, (64, 128, 256), 2, 10)
+        layers = (nn.Flatten(), nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 10))
+        model: nn.Module = ResidualNetwork(1, (64, 128, 256), 2, 10) if name == CONVOLUTIONS else nn.Sequential(*layers)
 
         def batch() -> tuple[Tensor, Tensor]:
             chosen = torch.randint(len(images.labels), (32,), generator=drawn)
@@ -135,18 +137,18 @@ def worker(name: str, steps: int, seeds: int) -> None:
 # -- 2. carried momentum, in this process
 
 
-def steps_to_regain(seed: int, steps: int, *, carries: bool) -> int:
+def steps_to_regain(name: str, seed: int, steps: int, *, carries: bool) -> int:
     """Return the steps after the switch until the loss before it is reached; 3 times the steps before if never."""
     from quorate.replica.factors import factor, factored, full_rank, step_on_factors, weights_of
 
-    task = task_of(CONVOLUTIONS, seed)
+    task = task_of(name, seed)
     for _ in range(steps):
         made_step(task)
     before = task.measured()
     for path, module in list(task.model.named_modules()):
         for key in weights_of(module):
             weight: Any = module._parameters[key]
-            if not path.startswith("blocks"):
+            if not path.startswith("blocks" if name == CONVOLUTIONS else ("1", "3")):
                 continue
             old, a, b = factor(module, key, factored(weight, max(1, int(SHARE * full_rank(weight)))))
             step_on_factors(task.optimizer, old, a, b)
@@ -256,7 +258,7 @@ def main() -> int:
     quick = options.quick
     torch.set_num_threads(1)
     seeds, steps = (1, 30) if quick else (5, 200)
-    pack_seeds, pack_steps = (1, 300) if quick else (5, 2400)
+    pack_seeds, pack_steps = (1, 1200) if quick else (5, 2400)
     settings = {
         "seeds": seeds,
         "steps": steps,
@@ -273,12 +275,14 @@ def main() -> int:
         has_reached = all(line["reached"] for line in lines)
         if name == CONVOLUTIONS:
             report.bar("median time of DDP / of low rank", ratio.median if has_reached else 0.0, at_least=1.64)
-    regained = {carries: list[int]() for carries in (True, False)}
-    for seed in range(2 if quick else 10):
-        for carries, values in regained.items():
-            values.append(steps_to_regain(seed, 20, carries=carries))
-    for carries, values in regained.items():
-        report.rows.append(record.figure(f"steps to regain the loss, {'carried' if carries else 'reset'}", values))
+    for name, begin in ((PERCEPTRON, 20), (PERCEPTRON, 60), (PERCEPTRON, 200), (CONVOLUTIONS, 20)):
+        regained = {carries: list[int]() for carries in (True, False)}
+        for seed in range(2 if quick else 10):
+            for carries, counts in regained.items():
+                counts.append(steps_to_regain(name, seed, begin, carries=carries))
+        for carries, counts in regained.items():
+            how = "carried" if carries else "reset"
+            report.rows.append(record.figure(f"steps to regain the loss, {name}, after {begin} steps, {how}", counts))
     report.bar("steps to regain, carried / reset", sum(regained[True]) / max(1, sum(regained[False])), at_most=0.7)
     files = [packed(seed, pack_steps) for seed in range(pack_seeds)]
     names = ("file: times smaller", "tensors: times smaller", "accuracy, full network", "accuracy, packed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "d-psgd": {"on_death": "continue"},
 }
 """One that sums gradients, one with rounds, one with local steps, one that gossips."""
+SERVED: list[tuple[str, Mapping[str, Any]]] = [
+    ("parameter-server", {"on_death": "continue"}),
+    ("easgd", {"on_death": "continue"}),
+    ("hogwild", {"on_death": "continue"}),
+]
+"""Those whose parameters, or a centre of them, lie elsewhere than on each worker."""
 CODED: list[tuple[str, Mapping[str, Any]]] = [
     ("all-reduce", {"compress": "top-k", "density": 0.3}),
     ("all-reduce", {"compress": "power-sgd"}),
@@ -32,6 +39,8 @@ CODED: list[tuple[str, Mapping[str, Any]]] = [
     ("quorum", {"compress": "qsgd"}),
     ("streaming-diloco", {"sync_every": 4, "fragments": 2, "compress": "blocks"}),
     ("choco-sgd", {"compress": "top-k", "density": 0.3}),
+    ("parameter-server", {"compress": "top-k", "density": 0.3}),
+    ("dc-asgd", {"compress": "one-bit"}),
 ]
 """Codecs with memory, of each kind of vector."""
 WEIGHTS, NUMBERS, KEPT = 240, 266, 48
@@ -55,7 +64,7 @@ def test_masks_are_equal_on_all_workers(name: str) -> None:
     training = Pruned(strategy=name, settings=settings, once=6)
     if name in OF_ADAM:
         training.make = partial(optimizer_of, name, lr=0.05)
-    if strategy.meets == "servers" or strategy.replicas == "shared" or name in OF_ADAM:
+    if name in OF_ADAM:
         with pytest.raises(ConfigurationError, match="shrink.prune cannot be combined with"):
             training.run()
     else:
@@ -72,6 +81,34 @@ def test_codecs_write_the_kept_numbers_small(name: str, settings: Mapping[str, A
 @pytest.mark.parametrize("name", ["all-reduce", "eager-majority", "diloco"])
 def test_moments_of_pruned_numbers_are_zero(name: str, make: Any) -> None:
     are_equal(Pruned(strategy=name, settings={"sync_every": 4} if name == "diloco" else {}, make=make).run())
+
+
+@pytest.mark.parametrize(("name", "settings"), SERVED)
+def test_newcomers_take_the_masks_before_they_read(name: str, settings: Mapping[str, Any]) -> None:
+    """Servers, and the common memory, write the kept numbers only; a newcomer must know which these are."""
+    ends = Pruned(strategy=name, settings=settings, joins={3: 0.085}).run()
+    assert len(ends) == 4
+    are_equal(ends)
+
+
+def test_servers_keep_moments_and_step_on_full_tensors() -> None:
+    """Muon needs matrices, and AdamW two moments of each number."""
+    matrices = lambda parameters: torch.optim.Muon([p for p in parameters if p.dim() == 2], lr=0.02)  # noqa: E731
+    are_equal(Pruned(strategy="parameter-server", make=matrices).run())
+    are_equal(Pruned(strategy="parameter-server", make=partial(torch.optim.AdamW, lr=0.01, weight_decay=0.5)).run())
+
+
+@pytest.mark.parametrize("amount", [0.5, 0.8])
+def test_pushes_and_reads_are_as_long_as_the_kept_numbers(amount: float) -> None:
+    """With as many workers as servers each pushes and sends all but its own part: 4 bytes for each number less."""
+
+    def sent(optimizer: Any, step: int) -> int:
+        return sum(optimizer.__dict__["_quorate_worker"].timer._meter.bytes_out.values())
+
+    ends = Pruned(strategy="parameter-server", amount=amount, after=sent, steps=14).run()
+    steps = [[after - before for before, after in pairwise(end.seen)] for end in ends]
+    less = sum(step[1] - step[-1] for step in steps)
+    assert less == 2 * (len(ends) - 1) * 4 * round(amount * WEIGHTS)
 
 
 @pytest.mark.parametrize("size", [2, 3])

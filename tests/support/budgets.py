@@ -54,7 +54,7 @@ BUDGETS = {
     "unit/rounds": 75,
     "unit/servers": 16,
     "unit/sharding": 25,
-    "unit/shrink": 12,
+    "unit/shrink": 18,
     "unit/simulation": 20,
     "unit/strategies": 190,
     "unit/train": 50,

@@ -96,6 +96,7 @@ def request_of(plan: Comparison, cell: Cell, folder: Path) -> RunRequest:
             settings=dict(cell.arm.settings),
             seed=cell.seed,
             learning_rate_factor=cell.factor,
+            shrink=cell.arm.shrink,
         ),
         size=cell.arm.workers or plan.workers,
         folder=folder,

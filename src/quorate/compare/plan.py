@@ -16,6 +16,7 @@ from quorate.launch.hosts.reach import Hosts
 from quorate.launch.run.folder import COMPARISON, COMPARISON_FORMAT, write_run
 from quorate.launch.run.overrides import MOST_SEED, Overrides
 from quorate.launch.warm.request import VirtualRun
+from quorate.shrink.choices import NONE
 
 TIMEOUT = 3600.0
 """Default limit of a run, in seconds."""
@@ -43,6 +44,8 @@ class Arm:
     """Its own number of workers; None is that of the comparison."""
     batch: int | None = None
     """Its own examples per worker and step of a workload; None is the number of the comparison."""
+    shrink: str | None = None
+    """The steps that make its model smaller; None in comparisons without --shrink."""
 
     @staticmethod
     def of(strategy: str, settings: Mapping[str, object], *, is_baseline: bool = False) -> Arm:
@@ -53,6 +56,11 @@ class Arm:
         parts = [called, *(f"{key}={value}" for key, value in settings.items())]
         name = "-".join(_NOT_IN_NAMES.sub("-", part).strip("-.") for part in parts)
         return Arm(name=name, strategy=strategy, settings=dict(settings), is_baseline=is_baseline)
+
+    def shrunk(self, text: str, *, is_baseline: bool) -> Arm:
+        """Return this arm with a model that becomes smaller: `all-reduce-prune-amount=0.9`; its own name for `none`."""
+        parts = [] if text == NONE else [_NOT_IN_NAMES.sub("-", text).strip("-.")]
+        return replace(self, name="-".join([self.name, *parts]), shrink=text, is_baseline=is_baseline)
 
     def scaled(self, workers: int, *, batch: int | None, is_baseline: bool) -> Arm:
         """Return this arm with numbers of its own: `all-reduce-workers=4`, `all-reduce-workers=4-batch=8`."""
@@ -224,7 +232,7 @@ class Comparison:
         """Return the content of `compare.json`, but for the command and the machine."""
         content = {"format": COMPARISON_FORMAT, **asdict(self)}
         content["arms"] = [
-            {key: value for key, value in arm.items() if value is not None or key not in ("workers", "batch")}
+            {key: value for key, value in arm.items() if value is not None or key not in ("workers", "batch", "shrink")}
             for arm in content["arms"]
         ]
         unused = (*(() if self.hosts else _OF_HOSTS), *(() if self.scale else _OF_SCALE))

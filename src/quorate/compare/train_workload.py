@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,6 +77,23 @@ def quality(workload: Workload[Any], model: torch.nn.Module, world: World, batch
     return per_example(total(each for each in world.gather(total(counts)) if each))
 
 
+def with_shares(lengths: Sequence[int], shares: Sequence[float], step: int) -> list[tuple[int, bool, float]]:
+    """Return pieces that also end at these shares of the work: each with whether it is evaluated, and its share or 0.
+
+    A piece of no examples is at the begin; other shares end pieces at multiples of `step`, at least one before the end.
+    """
+    ends = list(itertools.accumulate(lengths))
+    work = ends[-1]
+    last = max(0, (work - 1) // step * step)
+    by_end = {min(last, round(share * work / step) * step): share for share in sorted(shares)}
+    cuts = sorted({*ends, *by_end})
+    return [
+        (end - begin, end in ends and end > 0, by_end.get(end, 0.0))
+        for begin, end in itertools.pairwise([0, *cuts])
+        if end > begin or end in by_end
+    ]
+
+
 RISES = 0.02
 """Share of the work in which a falling learning rate first rises."""
 
@@ -121,10 +139,15 @@ def main() -> None:
     of_a_step = batch_size * world.size / work
     schedule = schedule_of(workload, optimizer, of_a_step if options.falls else None)
     lengths = pieces_of(work, max(1, options.evaluations), batch_size * world.size)
-    seen = 0
+    shrinking = quorate.shrink.chosen(optimizer)  # of quorate compare --shrink
+    pieces: Any = with_shares(lengths, shrinking.shares, batch_size * world.size)
+    seen = number = 0
     if world.is_first:
         print("\n".join(workload.describe()[:1]), flush=True)
-    for number, length in enumerate(itertools.cycle(lengths[:1]) if options.endless else lengths, 1):
+    for length, is_evaluated, share in itertools.cycle([(lengths[0], True, 0.0)]) if options.endless else pieces:
+        if not length:
+            shrinking.reached(share)
+            continue
         piece = Piece(train, world.seed, seen, length)
         model.train()
         batches = 0
@@ -138,6 +161,11 @@ def main() -> None:
             if schedule is not None:
                 schedule.step()
             batches += 1
+        if not is_evaluated:
+            seen += length
+            shrinking.reached(share)
+            continue
+        number += 1
         with world.evaluate():
             of_all = sum(world.gather(batches))
             if not of_all:  # time is up
@@ -156,6 +184,7 @@ def main() -> None:
             print(f"evaluation {number}{of_pieces}  examples {seen}  {figures}", flush=True)
         if options.target is not None and is_reached(results[workload.headline], options.target, workload):
             break
+        shrinking.reached(share)
     optimizer.finish()
 
 

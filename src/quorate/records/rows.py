@@ -511,3 +511,31 @@ class End(Row):
     steps: int
     peak_bytes: int | None
     """Greatest resident memory; null in a virtual world."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shrunk(Row):
+    """The size of a model that is made smaller (`quorate compare --shrink`); the first living worker writes it."""
+
+    kind = "shrunk"
+    step: int
+    time: float
+    optimizer: str
+    moment: str
+    """"before" the first step that makes it smaller, "smaller" after each, "undone" after a guard, or the "end"."""
+    change: str
+    """The step that makes it smaller, in the words of the command line."""
+    parameters: int
+    """Trained numbers that are kept."""
+    vector_bytes: int
+    """Bytes of these in a vector, without a header."""
+    file_bytes: int | None = None
+    """Bytes of the packed file; before the first step and at the end only."""
+    operations: float | None = None
+    """Multiplications and additions of a forward pass that involve kept weights, for the first batch."""
+    forward: float | None = None
+    """Seconds of a forward pass on that batch, by the wall clock: the fastest of several."""
+    backward: float | None = None
+    """Seconds of a backward pass."""
+    loss: float | None = None
+    """Mean training loss of all workers, where a guard compares it."""

@@ -1,13 +1,15 @@
 """Layers whose weights share few values: parameters `weight_values` (k), and buffers `weight_groups` of small integers.
 
 The group of a number is 0 if the number is zero (a pruned one, which stays zero), and g if it has the value c_g, from 1
-on. The gradient of c_g is the sum of the gradients of its group, so that k numbers of a weight are trained and sent.
-The mean of gradients M that an optimizer keeps becomes the sums of M over groups. Mean squares become their sums, as if
-the numbers of a gradient were uncorrelated.
+on. The gradient of c_g is the mean of the gradients of its n_g numbers, so that k numbers of a weight are trained and
+sent. A step of SGD on c_g is then the mean of the steps of its numbers, at the same learning rate and weight decay. It
+is the projection of the step of the full weight. With the sum, as published, the rate would have to fall with n_g.
+The mean of gradients M that an optimizer keeps becomes the means of M over groups. Mean squares V become sum(V) /
+n_g^2, as if the numbers of a gradient were uncorrelated.
 
 The values are those of k-means in one dimension, from values equally far from each other (`clustered`).
 
-Source: Han, Mao, Dally, "Deep compression", ICLR 2016. The means are ours.
+Source: Han, Mao, Dally, "Deep compression", ICLR 2016, with sums; the means are ours.
 """
 
 from __future__ import annotations
@@ -93,7 +95,13 @@ def is_clustered(module: Module, name: str) -> bool:
 
 
 def shared(values: Tensor, groups: Tensor) -> Tensor:
-    """Return the weight (...) of `values` (k) in `groups` (..., uint8), with zeros where the group is 0."""
+    """Return the weight (...) of `values` (k) in `groups` (..., uint8), with zeros where the group is 0.
+
+    The gradient of a value is the mean of those of its group.
+    """
+    if values.requires_grad and torch.is_grad_enabled():
+        counts = groups.reshape(-1).bincount(minlength=len(values) + 1)[1:].clamp_min(1)
+        values = values.detach() + (values - values.detach()) / counts.to(values.dtype)
     return torch.cat([values.new_zeros(1), values])[groups.int()]
 
 
@@ -139,9 +147,11 @@ def step_on_values(
     optimizer: Optimizer, weight: Parameter, values: Parameter, groups: Tensor, momentum: WorkerMomentum | None = None
 ) -> bool:
     """Let `optimizer` step on `values` in place of `weight`: see `step_on_parts`."""
-    return step_on_parts(optimizer, weight, {VALUES: values}, partial(_summed, groups, len(values)), momentum)
+    return step_on_parts(optimizer, weight, {VALUES: values}, partial(_of_groups, groups, len(values)), momentum)
 
 
-def _summed(groups: Tensor, count: int, mean: Tensor, _: bool) -> list[Tensor]:
-    sums = mean.new_zeros(count + 1).index_add_(0, groups.reshape(-1).int(), mean.reshape(-1))
-    return [sums[1:].clone()]
+def _of_groups(groups: Tensor, count: int, mean: Tensor, are_squares: bool) -> list[Tensor]:
+    places = groups.reshape(-1)
+    sums = mean.new_zeros(count + 1).index_add_(0, places.int(), mean.reshape(-1))[1:]
+    counts = places.bincount(minlength=count + 1)[1:].clamp_min(1).to(mean.dtype)
+    return [sums / (counts.square() if are_squares else counts)]

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from quorate.core.device_copies import waiting_once
-from quorate.core.vectors import Flat, Layout
+from quorate.core.vectors import Flat, Layout, mask_of
 from quorate.means.table_changes import writes_rows_only
 from quorate.replica.optimizer_state import (
     beside_parameters,
@@ -69,13 +69,17 @@ class Cut:
         return [x.parts[piece.part][piece.begin : piece.end] for piece in self.pieces]
 
     def views(self, tensors: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-        """Return one view per parameter, in its shape, of `tensors` that are laid out as by `of`."""
+        """Return the numbers of each parameter, in its shape, of `tensors` that are laid out as by `of`.
+
+        They are views; where numbers are pruned, copies with zeros in their places.
+        """
         begins = {piece.part: (piece.begin, x) for piece, x in zip(self.pieces, tensors, strict=True)}
         views = []
         for place in self.places:
             segment = layout.segments[place]
             begin, x = begins[segment.part]
-            views.append(x[segment.offset - begin : segment.offset - begin + segment.numel].view(segment.shape))
+            numbers = x[segment.offset - begin : segment.offset - begin + segment.numel].view(segment.shape)
+            views.append(numbers if (mask := mask_of(segment)) is None else mask.scatter(numbers))
         return views
 
 
@@ -175,7 +179,8 @@ class Shard:
                 segment = self._layout.segments[place]
                 if segment.part == piece.part:
                     begin = segment.offset - piece.begin
-                    copy[begin : begin + segment.numel].view(segment.shape).copy_(p)
+                    numbers = p if (mask := mask_of(segment)) is None else mask.gather(p)
+                    copy[begin : begin + segment.numel].view(segment.shape).copy_(numbers)
         return copy
 
     def placed(self, tensors: Sequence[Tensor]) -> list[Tensor]:

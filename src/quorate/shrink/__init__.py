@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from quorate.shrink.pruning import Cubic as Cubic
     from quorate.shrink.pruning import Pruning as Pruning
     from quorate.shrink.pruning import prune as prune
+    from quorate.shrink.shrinking import Shrinking as Shrinking
+    from quorate.shrink.shrinking import chosen as chosen
     from quorate.shrink.tickets import lottery as lottery
 
 _PLACES = {
     "Cubic": "pruning",
     "Pruning": "pruning",
+    "Shrinking": "shrinking",
+    "chosen": "shrinking",
     "cluster": "cluster",
     "harden": "hardening",
     "lottery": "tickets",
@@ -30,7 +34,10 @@ _PLACES = {
     "unpack": "packed",
 }
 """The modules of public functions; those of the same name can be called."""
-__all__ = ["Cubic", "Pruning", "cluster", "harden", "lottery", "low_rank", "pack", "prune", "shape_like", "unpack"]
+__all__ = [
+    "Cubic", "Pruning", "Shrinking", "chosen", "cluster", "harden", "lottery", "low_rank", "pack", "prune",
+    "shape_like", "unpack",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -19,14 +19,14 @@ def cluster(target: Module | Optimizer, groups: int = 16, *, layers: Sequence[st
     """Let the numbers of each weight share few values, by k-means; zeros, as of pruned numbers, stay zero.
 
     Weights of linear layers, convolutions, embeddings, LSTM and GRU layers become `weight_values` (k) and
-    `weight_groups` (uint8). The values remain parameters, and the gradient of a value is the sum of those of its group.
-    So a training after this call sends k numbers of a weight, and pruned numbers stay zero. `quorate pack` writes
-    such a model with a few bits for each number.
+    `weight_groups` (uint8). The values remain parameters, and the gradient of a value is the mean of those of its
+    group: the learning rate may stay. A training after this call sends k numbers of a weight, and pruned numbers stay
+    zero. `quorate pack` writes such a model with a few bits for each number.
 
     Args:
         target: A model, for an optimizer that is created afterwards; or the result of `quorate.distribute`. With the
             latter all workers call it after the same step: they pause with equal replicas, and the optimizer's momentum
-            goes on as sums over groups.
+            goes on as means over groups.
         groups: The largest number of values of a weight, 2 to 255: 16 need 4 bits, 255 need 8.
         layers: Names of layers or weights, or patterns of them. None: all.
 

@@ -90,14 +90,20 @@ def check_patterns(weights: Sequence[Weight], patterns: object) -> None:
             raise ConfigurationError(f'layers has "{pattern}", and the layers that it may name are: {known or "none"}')
 
 
+def distributed_entry(place: Place, optimizer: Optimizer, call: str) -> Distributed:
+    """Return the training of a distributed `optimizer`. Raises `ConfigurationError` if it is not distributed."""
+    entry = next((entry for entry in trained(place).optimizers.values() if entry.optimizer is optimizer), None)
+    if entry is None:
+        raise ConfigurationError(f"{call} takes an optimizer that quorate.distribute has returned")
+    return entry
+
+
 def entry_of(place: Place, optimizer: Optimizer, call: str) -> Distributed:
     """Return the training of a distributed `optimizer`, for a `call` that changes its parameters.
 
     Raises `ConfigurationError` if it is not distributed, its model is in shards, or another library keeps it equal.
     """
-    entry = next((entry for entry in trained(place).optimizers.values() if entry.optimizer is optimizer), None)
-    if entry is None:
-        raise ConfigurationError(f"{call} takes an optimizer that quorate.distribute has returned")
+    entry = distributed_entry(place, optimizer, call)
     if entry.coordinates is not None:
         raise ConfigurationError(
             f"{call} needs a model that each worker holds completely, and this one is in shards; call it before "

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from quorate.checkpoint.participants import Distributed
 from quorate.wire.current import Place
 
 Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
@@ -30,6 +31,8 @@ class Chosen:
     """Name of the strategy or baseline of the first distributed optimizer."""
     optimizers: int = 0
     """Number of optimizers distributed so far."""
+    begins: Callable[[Distributed], None] | None = None
+    """Called with each optimizer that has been distributed."""
 
 
 def chosen_in(place: Place) -> Chosen:

@@ -208,14 +208,9 @@ RULES = (
     Rule("optimizer", lambda c, s, r: s.compresses == "momenta" and c.has_grad_scaler,
          "{label} exchanges momenta, and under a GradScaler gradients have another scale in each step; use bfloat16"),
     Rule("shrink", lambda c, s, r: c.shrinks and s.compresses == "momenta",
-         "{c.shrinks} cannot be combined with {label}, whose frozen variances are of the numbers as they were; make "
-         "the model smaller first, in a run under all-reduce or a quorum"),
-    Rule("pruning", lambda c, s, r: c.prunes and s.meets == "servers",
-         "quorate.shrink.prune cannot be combined with {label}: servers keep the parameters, and have no masks; choose "
-         "a strategy whose workers keep them, such as all-reduce, quorum, diloco or d-psgd"),
-    Rule("pruning", lambda c, s, r: c.prunes and s.replicas == "shared",
-         "quorate.shrink.prune cannot be combined with {label}, whose workers write to the same parameters at any "
-         "time; choose all-reduce, quorum, diloco or d-psgd"),
+         "{c.shrinks} cannot be combined with {label}, whose frozen variances and scales are of the numbers as they "
+         'were. Take all-reduce with compress="one-bit" and reduce="two-phase", which goes on with the numbers that '
+         "are left"),
     Rule("pruning", lambda c, s, r: c.prunes and (c.axes or c.offloads),
          "quorate.shrink.prune is for whole models on each worker, and not for models in pieces or optimizers on the "
          "host; leave one of them out"),

@@ -354,6 +354,8 @@ def distribute(
     trained(place).add(kept)
     record(place, kept, chosen)
     place.context(CommonDraws).part()
+    if override.begins is not None:
+        override.begins(kept)
     return cast("DistributedOptimizer", optimizer)
 
 

@@ -56,14 +56,14 @@ def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
             continue
         header = dict(message.header)
         compare_with_those_joined(worker.call, header["replica"]["whole"]["call"])
+        count = len(message.tensors) - header["tensors"]
+        worker.copies.adopt(header["replica"], list(message.tensors[:count]))  # with the masks, by which servers write
         training.comes(header["training"], partial(leave_if_over, wire))
         joined = training.admission.enter(header["stretch"])
         if joined is not None:
             break
         training.withdraws()
         receive = wire.receive(None, _TAG)
-    count = len(message.tensors) - header["tensors"]
-    worker.copies.adopt(header["replica"], list(message.tensors[:count]))
     training.follow(header["training"], message.tensors[count:], source)
     worker.means.take_in(joined, header["calls"])
     worker.strategy.restored(worker, None)

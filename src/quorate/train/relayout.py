@@ -156,8 +156,9 @@ class Relayout:
         worker.refresh_call()
         self._continue()
         forms = forms_in(self._replica.model.state_dict())
-        if forms:  # for newcomers, which build the model as it was at first
-            worker.wire.board.set(key_of_forms(worker.name), json.dumps(forms).encode())
+        key = key_of_forms(worker.name)
+        if forms or worker.wire.board.get(key) is not None:  # for newcomers, which build the model as it was at first
+            worker.wire.board.set(key, json.dumps(forms).encode())
 
     def _all_have_changed(self) -> None:
         if self._announced is not None:

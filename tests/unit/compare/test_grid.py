@@ -41,6 +41,15 @@ def test_every_arm_meets_every_seed_and_none_is_always_first() -> None:
     assert tuning_cells(dataclasses.replace(PLAN, learning_rates=None)) == []
 
 
+def test_the_run_of_an_arm_has_its_shrink() -> None:
+    small = Arm(name="a", strategy="x").shrunk("prune:amount=0.9+cluster", is_baseline=False)
+    plan = dataclasses.replace(PLAN, arms=(Arm(name="a", strategy="x"), small))
+    assert small.name == "a-prune-amount=0.9+cluster"
+    requests = [request_of(plan, cell, Path("here")) for cell in final_cells(plan)[:2]]
+    assert [request.overrides.shrink for request in requests] == [None, "prune:amount=0.9+cluster"]
+    assert requests[1].overrides.environment()["QUORATE_SHRINK"] == "prune:amount=0.9+cluster"
+
+
 def test_each_run_is_told_what_it_is_to_do() -> None:
     plan = dataclasses.replace(
         PLAN, imbalance="one-of:1ms", pace="2ms", share="dynamic", seconds=9.0, chosen_learning_rates={"b": 2.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.optim import SGD
 
-from quorate.compare.train_workload import rate_at, schedule_of
+from quorate.compare.train_workload import rate_at, schedule_of, with_shares
 from quorate.core.workload import Workload
 from quorate.workloads.least_squares import LeastSquares
 
@@ -36,3 +36,17 @@ def test_a_workload_has_its_own_rates_or_a_constant_one() -> None:
 
 def test_a_falling_rate_replaces_the_one_of_the_workload() -> None:
     assert rates(Rising(), 0.1, 3) == [0.5 * rate_at(share) for share in (0.1, 0.2, 0.30000000000000004)]
+
+
+def test_pieces_also_end_where_the_model_becomes_smaller() -> None:
+    """In whole steps, with the evaluations where they were; a share of 0 is before the first step."""
+    pieces = with_shares([40, 40, 20], [0.0, 0.1, 0.4, 0.99], 8)
+    assert pieces == [
+        (0, False, 0.0),
+        (8, False, 0.1),
+        (32, True, 0.4),
+        (40, True, 0.0),
+        (16, False, 0.99),
+        (4, True, 0.0),
+    ]
+    assert with_shares([40, 20], [], 8) == [(40, True, 0.0), (20, True, 0.0)]

@@ -69,7 +69,7 @@ def test_layers_compute_with_shared_values(kind: Any) -> None:
     assert torch.equal(fresh(x)[0], y[0])
 
 
-def test_the_gradient_of_a_value_is_the_sum_of_its_group() -> None:
+def test_the_gradient_of_a_value_is_the_mean_of_its_group() -> None:
     layer = nn.Linear(30, 20)
     quorate.shrink.cluster(layer, 5)
     weight = layer.weight.detach().clone().requires_grad_()
@@ -78,8 +78,28 @@ def test_the_gradient_of_a_value_is_the_sum_of_its_group() -> None:
     nn.functional.linear(x, weight, layer.bias.detach()).square().sum().backward()
     assert weight.grad is not None and layer.weight_values.grad is not None
     for place in range(5):
-        of_group = weight.grad[layer.weight_groups == place + 1].sum()
+        of_group = weight.grad[layer.weight_groups == place + 1].mean()
         assert float(layer.weight_values.grad[place]) == pytest.approx(float(of_group), rel=1e-4, abs=1e-3)
+
+
+def test_a_step_is_the_mean_of_the_steps_of_the_group() -> None:
+    """The projection of SGD's steps on the full weight, with momentum and weight decay, at the same learning rate."""
+    layer, x = nn.Linear(30, 20), torch.randn(8, 30)
+    quorate.shrink.cluster(layer, 5)
+    full = layer.weight.detach().clone().requires_grad_()
+    groups = [layer.weight_groups == place + 1 for place in range(5)]
+    ours, plain = (torch.optim.SGD([p], lr=0.01, momentum=0.9, weight_decay=0.1) for p in (layer.weight_values, full))
+    for _ in range(3):
+        ours.zero_grad()
+        plain.zero_grad()
+        nn.functional.linear(x, layer.weight).square().mean().backward()
+        nn.functional.linear(x, full).square().mean().backward()
+        ours.step()
+        plain.step()
+        with torch.no_grad():
+            for group in groups:
+                full[group] = full[group].mean()
+        assert torch.allclose(layer.weight, full, atol=1e-6)
 
 
 def clustering(trainer: Trainer) -> None:
@@ -118,7 +138,7 @@ def test_few_numbers_travel() -> None:
     assert sent[12] - sent[11] < (sent[5] - sent[4]) / 2
 
 
-def test_momentum_goes_on_as_sums_over_groups() -> None:
+def test_momentum_goes_on_as_means_over_groups() -> None:
     def task(world: quorate.World) -> None:
         layer = nn.Linear(6, 4)
         optimizer: Any = quorate.distribute(SGD(layer.parameters()), layer)
@@ -127,8 +147,8 @@ def test_momentum_goes_on_as_sums_over_groups() -> None:
         before = optimizer.state[layer.weight]["momentum_buffer"].clone()
         quorate.shrink.cluster(optimizer, 3)
         now = optimizer.state[layer.weight_values]["momentum_buffer"]
-        sums = [before[layer.weight_groups == place].sum() for place in (1, 2, 3)]
-        assert torch.allclose(now, torch.stack(sums))
+        means = [before[layer.weight_groups == place].mean() for place in (1, 2, 3)]
+        assert torch.allclose(now, torch.stack(means))
 
     virtual(1, task)
 

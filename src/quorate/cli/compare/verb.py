@@ -28,6 +28,7 @@ from quorate.cli.compare.comparison import (
     subject_from,
 )
 from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
+from quorate.cli.compare.shrink import shrunk
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
@@ -116,6 +117,11 @@ class CompareOptions(WorkerOptions):
     )
     price: float | None = option(
         "With --scale: the price of one worker for one hour.", metavar=shared.NUMBER, needs="--scale N,N,…"
+    )
+    shrink: list[str] = option(
+        "Make the model smaller in training: none, prune:amount=0.9, low-rank:share=0.25, cluster; may be repeated.",
+        default=[],
+        metavar="STEPS",
     )
     strategies: list[str] = option(
         "A strategy to compare, NAME or NAME:key=value,…; may be repeated (default: eager-solo beside ddp).",
@@ -213,6 +219,8 @@ def _planned(name: str, options: CompareOptions) -> Comparison:
         learning_rates=options.tune,
         omp_threads=os.environ.get("OMP_NUM_THREADS", "1"),
     )
+    if options.shrink:
+        plan = shrunk(plan, options.shrink)
     if options.scale is not None:
         plan = scaled(plan, options.scale, options.virtual or options.workers, options.scaling or "weak")
         check_workers(None if options.virtual else plan.workers, options.virtual)
@@ -226,7 +234,7 @@ def usual_workers() -> int:
 
 
 def _arms(options: CompareOptions) -> tuple[Arm, ...]:
-    if options.strategies or options.baseline is not None or options.scale is not None:
+    if options.strategies or options.baseline is not None or options.scale is not None or options.shrink:
         return arms_from(options.strategies, options.baseline)
     return arms_from([BESIDE], "ddp" if options.virtual is None else "all-reduce")
 

@@ -50,6 +50,8 @@ class Overrides:
     """The seed of their schedule; there is none without it."""
     learning_rate_factor: float | None = None
     """A factor of the script's learning rates."""
+    shrink: str | None = None
+    """The steps that make the model smaller, in the words of `quorate compare --shrink`."""
     log: str | None = None
     """Names of loggers, instead of the script's."""
     printed_metric: str | None = None

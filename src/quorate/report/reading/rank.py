@@ -24,6 +24,7 @@ from quorate.records.rows import (
     Noise,
     Outer,
     Served,
+    Shrunk,
     Start,
     Step,
     Tuned,
@@ -47,6 +48,7 @@ _LISTED: dict[str, tuple[type, str]] = {
     "joined": (Joined, "joinings"),
     "memory": (Memory, "memory"),
     "load": (Load, "loads"),
+    "shrunk": (Shrunk, "sizes"),
 }
 """Rows that are kept as they are: by kind, their class, and the list of `RankRecords` that they are in."""
 
@@ -86,6 +88,8 @@ class RankRecords:
     joinings: list[Joined] = field(default_factory=list)
     """Joins of other ranks, as this one recorded them."""
     memory: list[Memory] = field(default_factory=list)
+    sizes: list[Shrunk] = field(default_factory=list)
+    """The sizes of a model that is made smaller."""
     loads: list[Load] = field(default_factory=list)
     """The load of its host, at the end of each session."""
     foreseen: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from quorate.report.topics import (
     rounds,
     scale,
     servers,
+    shrink,
     stages,
     steps,
     table,
@@ -32,6 +33,7 @@ from quorate.report.topics import (
 
 _MODULES = (
     verdict, scale, timeline, quality, table, fairness, noise, exclusions, steps, tuning, arrival, rounds, servers,
+    verdict, scale, shrink, timeline, quality, table, fairness, noise, exclusions, steps, arrival, rounds, servers,
     merges, outer, replicas, stages, layers, memory, faults, joined, reproduce,
 )  # fmt: skip
 TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)
