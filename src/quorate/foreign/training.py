@@ -1,0 +1,93 @@
+"""`ForeignTraining`: a mirror of another framework's parameters under a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from quorate.core.strategy import Strategy
+from quorate.foreign.gradients import backward
+from quorate.foreign.optimizer import foreign_class
+from quorate.foreign.rule import Rule
+from quorate.train.distribute import distribute
+
+Stamp = tuple[tuple[int, int], ...]
+"""The version and the memory of each parameter: equal stamps mean equal numbers."""
+
+
+class ForeignTraining:
+    """A mirror of parameters in memory of torch, and the distributed optimizer that updates it.
+
+    `named` are the initial numbers of the parameters by name: tensors, which are copied, or parameters of torch, which
+    are trained themselves. `statistics` are buffers: they become equal at pauses, as the strategy says. `rule_of` makes
+    the update for the parameters.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, Tensor]],
+        statistics: Iterable[tuple[str, Tensor]],
+        rule_of: Callable[[Sequence[Tensor]], Rule],
+        *,
+        kind: str,
+        strategy: Strategy | str,
+        settings: dict[str, Any],
+    ) -> None:
+        """`kind` is the name of the framework's optimizer; `settings` are those of `quorate.distribute`."""
+        parameters = [(name, x if isinstance(x, Parameter) else Parameter(x.clone())) for name, x in named]
+        buffers = list(statistics)
+        self.parameters = [p for _, p in parameters]
+        self.statistics = [x for _, x in buffers]
+        self.module = module_of(parameters, buffers)
+        self.rule = rule_of(self.parameters)
+        self.updated: Stamp | None = None
+        """The parameters as the newest update left them."""
+        plain: Any = foreign_class(kind, self.rule)
+        own: Any = plain(self.parameters, rule=self.rule)
+        own.register_step_post_hook(lambda *_: self._note())
+        self.optimizer: Any = distribute(own, self.module, strategy, **settings)  # type: ignore[arg-type]
+
+    def step(self, gradients: Sequence[Tensor | None], loss: Tensor | None = None) -> None:
+        """Make a step of the strategy with this worker's gradients; `loss` is for records."""
+        self.optimizer.zero_grad()
+        known = torch.zeros(()) if loss is None else loss
+        backward(known, gradients, self.parameters)
+        self.optimizer.step()
+
+    def _note(self) -> None:
+        self.updated = self.stamp()
+
+    def stamp(self) -> Stamp:
+        """Return the stamp of the parameters as they are now."""
+        return tuple((p._version, p.data_ptr()) for p in self.parameters)
+
+    @property
+    def is_as_updated(self) -> bool:
+        """Whether the parameters are still those of the newest update, which the framework has already."""
+        return self.updated == self.stamp()
+
+
+def module_of(named: Iterable[tuple[str, Parameter]], buffers: Iterable[tuple[str, Tensor]] = ()) -> Module:
+    """Return a module with these parameters and buffers, by their dotted names; it computes nothing."""
+    whole = Module()
+    for name, p in named:
+        holder, leaf = _holder(whole, name)
+        holder.register_parameter(leaf, p)
+    for name, x in buffers:
+        holder, leaf = _holder(whole, name)
+        holder.register_buffer(leaf, x)
+    return whole
+
+
+def _holder(whole: Module, name: str) -> tuple[Module, str]:
+    *path, leaf = name.split(".")
+    holder = whole
+    for step in path:
+        if step not in holder._modules:
+            holder.add_module(step, Module())
+        holder = holder.get_submodule(step)
+    return holder, leaf
