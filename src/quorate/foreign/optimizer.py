@@ -17,6 +17,13 @@ from torch.optim import Optimizer
 from quorate.foreign.rule import Rule, RuleState
 
 _COMMON = "common"
+Stamp = tuple[tuple[int, int], ...]
+"""The version and the memory of each parameter: equal stamps mean equal numbers."""
+
+
+def stamp_of(parameters: Iterable[Tensor]) -> Stamp:
+    """Return the stamp of the parameters as they are now."""
+    return tuple((p._version, p.data_ptr()) for p in parameters)
 
 
 class ForeignOptimizer(Optimizer):
@@ -29,25 +36,33 @@ class ForeignOptimizer(Optimizer):
     """The rule whose settings a new optimizer of this class gets."""
 
     def __init__(self, params: Iterable[Any], lr: float | None = None, *, rule: Rule | None = None) -> None:
-        parameters = list(params)
-        self._rule = self.made_for.like(parameters) if rule is None else rule
+        known = (self.made_for if rule is None else rule).rate
         self._state: Any = None
-        known = self._rule.rate
-        super().__init__(parameters, {"lr": lr if lr is not None else 1.0 if known is None else known})
+        self._rule = rule
+        self.updated: Stamp | None = None
+        """The stamp of the parameters as the newest update has left them."""
+        super().__init__(params, {"lr": lr if lr is not None else 1.0 if known is None else known})
 
     @property
     def rule(self) -> Rule:
-        """The update of the framework."""
-        return self._rule
+        """The update of the framework; a copy of the optimizer for other parameters gets one of its own."""
+        rule: Rule | None = self.__dict__.get("_rule")
+        if rule is None:
+            rule = self._rule = self.made_for.like(self._parameters)
+        return rule
+
+    @rule.setter
+    def rule(self, rule: Rule) -> None:
+        self._rule = rule
 
     @property
     def state(self) -> Any:
         """The state of the update, by parameter, and under "common" that of all parameters."""
-        if self._state is None:
-            newest, state = self._rule.state(), defaultdict[Any, Any](dict)
+        if self.__dict__.get("_state") is None:
+            newest, state = self.rule.state(), defaultdict[Any, Any](dict, self.__dict__.pop("_kept", {}))
             for p, own in zip(self._parameters, newest.by_parameter, strict=True):
                 if own:
-                    state[p] = own
+                    state[p] = {**state.get(p, {}), **own}
             if newest.common:
                 state[_COMMON] = dict(newest.common)
             self._state = state
@@ -64,9 +79,9 @@ class ForeignOptimizer(Optimizer):
 
     def note_rate(self) -> None:
         """Take the learning rate from the rule, where the framework has changed it."""
-        if self._rule.rate is not None:
+        if self.rule.rate is not None:
             for group in self.param_groups:
-                group["lr"] = self._rule.rate
+                group["lr"] = self.rule.rate
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -75,16 +90,30 @@ class ForeignOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._state is not None:
-            own = [dict(self._state[p]) if p in self._state else {} for p in self._parameters]
-            self._rule.take_state(RuleState(own, self._state.get(_COMMON, {})))
-        rate = float(self.param_groups[0]["lr"])
-        factor = rate if self._rule.rate is None else 1.0
-        if self._rule.rate is not None and rate != self._rule.rate:
-            self._rule.rate = rate
-        self._rule.update(self._parameters, [p.grad for p in self._parameters], factor)
-        self._state = None
+        rule = self.rule
+        self.hand_back()
+        rate, known = float(self.param_groups[0]["lr"]), rule.rate
+        if known is not None and rate != known:
+            rule.rate = rate
+        parameters = self._parameters
+        rule.update(parameters, [p.grad for p in parameters], rate if known is None else 1.0)
+        self.updated = stamp_of(parameters)
         return loss
+
+    def hand_back(self) -> None:
+        """Give the rule the state that was read, and perhaps written; what is not the rule's is kept beside it."""
+        state: Any = self.__dict__.get("_state")
+        if state is None:
+            return
+        rule = self.rule
+        names = {name for own in rule.state().by_parameter for name in own}
+        own = [state.get(p, {}) for p in self._parameters]
+        rule.take_state(RuleState(own, state.get(_COMMON, {})))
+        kept: dict[Any, Any] = {key: x for key, x in state.items() if isinstance(key, str) and key != _COMMON}
+        for p, values in zip(self._parameters, own, strict=True):
+            if beside := {name: x for name, x in values.items() if name not in names}:
+                kept[p] = beside
+        self._kept, self._state = kept, None
 
     @property
     def _parameters(self) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,12 +12,12 @@ from torch.nn import Module, Parameter
 
 from quorate.core.strategy import Strategy
 from quorate.foreign.gradients import backward
-from quorate.foreign.optimizer import foreign_class
+from quorate.foreign.optimizer import Stamp, foreign_class, stamp_of
 from quorate.foreign.rule import Rule
+from quorate.train.alone import WORKER
 from quorate.train.distribute import distribute
 
-Stamp = tuple[tuple[int, int], ...]
-"""The version and the memory of each parameter: equal stamps mean equal numbers."""
+_STAMPS = itertools.count(1)
 
 
 class ForeignTraining:
@@ -44,31 +45,36 @@ class ForeignTraining:
         self.statistics = [x for _, x in buffers]
         self.module = module_of(parameters, buffers)
         self.rule = rule_of(self.parameters)
-        self.updated: Stamp | None = None
-        """The parameters as the newest update left them."""
         plain: Any = foreign_class(kind, self.rule)
         own: Any = plain(self.parameters, rule=self.rule)
-        own.register_step_post_hook(lambda *_: self._note())
+        self.own, self.is_shared = own, False
         self.optimizer: Any = distribute(own, self.module, strategy, **settings)  # type: ignore[arg-type]
+        worker = self.optimizer.__dict__.get(WORKER)
+        self.is_shared = worker is not None and (
+            worker.strategy.replicas != "equal" or worker.has_rounds or worker.is_served
+        )
+        """Whether others than the update may write the memory of the parameters."""
 
     def step(self, gradients: Sequence[Tensor | None], loss: Tensor | None = None) -> None:
         """Make a step of the strategy with this worker's gradients; `loss` is for records."""
         self.optimizer.zero_grad()
         known = torch.zeros(()) if loss is None else loss
-        backward(known, gradients, self.parameters)
+        with torch.enable_grad():
+            backward(known, gradients, self.parameters)
         self.optimizer.step()
 
-    def _note(self) -> None:
-        self.updated = self.stamp()
-
+    @property
     def stamp(self) -> Stamp:
-        """Return the stamp of the parameters as they are now."""
-        return tuple((p._version, p.data_ptr()) for p in self.parameters)
+        """The stamp of the parameters as they are now."""
+        if self.is_shared:  # writes to the vector of which parameters are views count in no version
+            return ((next(_STAMPS), 0),)
+        return stamp_of(self.parameters)
 
     @property
-    def is_as_updated(self) -> bool:
-        """Whether the parameters are still those of the newest update, which the framework has already."""
-        return self.updated == self.stamp()
+    def updated(self) -> Stamp | None:
+        """The stamp of the parameters as the newest update has left them; None: there was no update."""
+        stamp: Stamp | None = self.own.updated
+        return stamp
 
 
 def module_of(named: Iterable[tuple[str, Parameter]], buffers: Iterable[tuple[str, Tensor]] = ()) -> Module:

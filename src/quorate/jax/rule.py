@@ -11,7 +11,7 @@ import optax
 from torch import Tensor
 
 from quorate.foreign.rule import Rule, RuleState
-from quorate.jax.arrays import to_jax, to_torch
+from quorate.foreign.jax_arrays import to_jax, to_torch
 
 _RATE = "learning_rate"
 

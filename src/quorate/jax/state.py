@@ -9,8 +9,9 @@ from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
-from quorate.foreign.training import ForeignTraining, Stamp
-from quorate.jax.arrays import copied, to_torch
+from quorate.foreign.optimizer import Stamp
+from quorate.foreign.training import ForeignTraining
+from quorate.foreign.jax_arrays import copied, to_torch
 from quorate.jax.rule import OptaxRule
 from quorate.wire import current
 
@@ -29,7 +30,7 @@ class State:
         of_layers = jax.tree_util.tree_flatten_with_path(statistics)[0]
         kept = [(f"statistics.{_name(path)}", to_torch(x).clone()) for path, x in of_layers]
         self.training = ForeignTraining(
-            named, kept, lambda _: self.rule, kind=type(tx).__name__, strategy=strategy, settings=settings
+            named, kept, lambda _: self.rule, kind="Optax", strategy=strategy, settings=settings
         )
         self._stamp: Stamp | None = None
         self._rank = current.here().wire.rank
@@ -42,7 +43,7 @@ class State:
     @property
     def params(self) -> Any:
         """The parameters, as a tree of arrays: of this worker in training, and the mean in `world.evaluate()`."""
-        stamp = self.training.stamp()
+        stamp = self.training.stamp
         if stamp != self._stamp:
             if stamp == self.training.updated:
                 self._arrays = self.rule.newest
@@ -63,8 +64,8 @@ class State:
         """The state of the optax transformation."""
         return self.rule.state_of_tx
 
-    def step(self, grads: Any, *, loss: Any = None, statistics: Any = None) -> Any:
-        """Make a step of the strategy, and return the new parameters.
+    def step(self, grads: Any, *, loss: Any = None, statistics: Any = None) -> None:
+        """Make a step of the strategy; the new parameters are in `params`.
 
         Args:
             grads: This worker's gradients, in the tree of the parameters. They are not copied, and their memory may be
@@ -82,7 +83,6 @@ class State:
             self._take_statistics(statistics)
         known = None if loss is None else to_torch(loss).float()
         self.training.step([None if x is None else to_torch(x) for x in leaves], known)
-        return self.params
 
     def _take_statistics(self, statistics: Any) -> None:
         for x, newest in zip(self.training.statistics, jax.tree.leaves(statistics), strict=True):
@@ -128,7 +128,7 @@ def distribute(
     Example:
         >>> state = quorate.jax.distribute(params, optax.adam(1e-3), "quorum", wait_for=1)
         >>> loss, grads = jax.value_and_grad(loss_of)(state.params, batch)
-        >>> params = state.step(grads, loss=loss)
+        >>> state.step(grads, loss=loss)
     """
     return State(params, tx, statistics, strategy, settings)
 
