@@ -44,7 +44,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self._record: float | None = None
         self._pause = ExitStack()
         self._examples: float | None = None
-        self._epochs = 0
+        self._validated = 0.0
 
     @property
     def _training(self) -> KerasTraining:
@@ -80,14 +80,12 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         training.show()
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Take the means of the metrics, and continue."""
+        """Continue."""
         training = self._training
-        if training.foreign is None:
-            return
-        if logs:
-            _take_means(logs, training.examples)
-        self._pause.close()
-        training.show()
+        if training.foreign is not None:
+            self._validated = training.examples
+            self._pause.close()
+            training.show()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Take the means of metrics, record them, and save the model."""
@@ -97,9 +95,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         training.hide()
         with world.evaluate():
             training.show()
-            own = {name: x for name, x in logs.items() if not name.startswith("val_")}
-            _take_means(own, examples)
-            logs.update(own)
+            _take_means(logs, examples, validation=False)
+            _take_means(logs, self._validated, validation=True)
             if self._save is not None and self._is_best(logs):
                 if world.is_first:
                     self.model.save(self._save)
@@ -130,8 +127,8 @@ def _world() -> World:
     return join()
 
 
-def _take_means(logs: dict[str, Any], examples: float) -> None:
-    """Replace metrics by their means over the examples of all workers."""
-    numbers = {name: float(x) for name, x in logs.items()}
+def _take_means(logs: dict[str, Any], examples: float, *, validation: bool) -> None:
+    """Replace metrics, those of the validation or the others, by their means over the examples of all workers."""
+    numbers = {name: float(x) for name, x in logs.items() if name.startswith("val_") == validation}
     if numbers:
         logs.update(_world().mean(numbers, weight=max(examples, 1e-9)))
