@@ -48,7 +48,7 @@ class ForeignOptimizer(Optimizer):
         """The update of the framework; a copy of the optimizer for other parameters gets one of its own."""
         rule: Rule | None = self.__dict__.get("_rule")
         if rule is None:
-            rule = self._rule = self.made_for.like(self._parameters)
+            rule = self._rule = self.made_for.like(parameters_of(self))
         return rule
 
     @rule.setter
@@ -60,7 +60,7 @@ class ForeignOptimizer(Optimizer):
         """The state of the update, by parameter, and under "common" that of all parameters."""
         if self.__dict__.get("_state") is None:
             newest, state = self.rule.state(), defaultdict[Any, Any](dict, self.__dict__.pop("_kept", {}))
-            for p, own in zip(self._parameters, newest.by_parameter, strict=True):
+            for p, own in zip(parameters_of(self), newest.by_parameter, strict=True):
                 if own:
                     state[p] = {**state.get(p, {}), **own}
             if newest.common:
@@ -77,12 +77,6 @@ class ForeignOptimizer(Optimizer):
         self.state = taken.pop("state", None)
         super().__setstate__(taken)
 
-    def note_rate(self) -> None:
-        """Take the learning rate from the rule, where the framework has changed it."""
-        if self.rule.rate is not None:
-            for group in self.param_groups:
-                group["lr"] = self.rule.rate
-
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call the update once, with the gradients in `.grad`."""
@@ -91,33 +85,43 @@ class ForeignOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         rule = self.rule
-        self.hand_back()
+        hand_back(self)
         rate, known = float(self.param_groups[0]["lr"]), rule.rate
         if known is not None and rate != known:
             rule.rate = rate
-        parameters = self._parameters
+        parameters = parameters_of(self)
         rule.update(parameters, [p.grad for p in parameters], rate if known is None else 1.0)
         self.updated = stamp_of(parameters)
         return loss
 
-    def hand_back(self) -> None:
-        """Give the rule the state that was read, and perhaps written; what is not the rule's is kept beside it."""
-        state: Any = self.__dict__.get("_state")
-        if state is None:
-            return
-        rule = self.rule
-        names = {name for own in rule.state().by_parameter for name in own}
-        own = [state.get(p, {}) for p in self._parameters]
-        rule.take_state(RuleState(own, state.get(_COMMON, {})))
-        kept: dict[Any, Any] = {key: x for key, x in state.items() if isinstance(key, str) and key != _COMMON}
-        for p, values in zip(self._parameters, own, strict=True):
-            if beside := {name: x for name, x in values.items() if name not in names}:
-                kept[p] = beside
-        self._kept, self._state = kept, None
 
-    @property
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters of all groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def note_rate(optimizer: ForeignOptimizer) -> None:
+    """Take the learning rate from the rule, where the framework has changed it."""
+    rate = optimizer.rule.rate
+    if rate is not None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+
+def hand_back(optimizer: ForeignOptimizer) -> None:
+    """Give the rule the state that was read, and perhaps written; what is not the rule's is kept beside it."""
+    own: Any = optimizer.__dict__
+    if (state := own.get("_state")) is None:
+        return
+    rule, parameters = optimizer.rule, parameters_of(optimizer)
+    names = {name for values in rule.state().by_parameter for name in values}
+    by_parameter = [state.get(p, {}) for p in parameters]
+    rule.take_state(RuleState(by_parameter, state.get(_COMMON, {})))
+    kept: dict[Any, Any] = {key: x for key, x in state.items() if isinstance(key, str) and key != _COMMON}
+    for p, values in zip(parameters, by_parameter, strict=True):
+        if beside := {name: x for name, x in values.items() if name not in names}:
+            kept[p] = beside
+    own["_kept"], own["_state"] = kept, None
 
 
 def foreign_class(name: str, rule: Rule) -> type[ForeignOptimizer]:

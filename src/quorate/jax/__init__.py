@@ -5,13 +5,12 @@ JAX computes the gradients, and optax the updates; strategies act on a mirror of
 
 from __future__ import annotations
 
+import importlib.util
+
 from quorate.core.installed import missing_extra
 
-try:
-    import jax as _jax
-    import optax as _optax
-except ImportError as error:
-    raise missing_extra("quorate.jax needs JAX and optax", extra="jax", package="jax optax") from error
+if not (importlib.util.find_spec("jax") and importlib.util.find_spec("optax")):
+    raise missing_extra("quorate.jax needs JAX and optax", extra="jax", package="jax optax")
 
 from quorate.jax.state import State as State
 from quorate.jax.state import distribute as distribute

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 from torch import Tensor
 
-from quorate.foreign.rule import Rule, RuleState
 from quorate.foreign.jax_arrays import to_jax, to_torch
+from quorate.foreign.rule import Rule, RuleState
 
 _RATE = "learning_rate"
 
@@ -53,9 +53,7 @@ class OptaxRule:
     def update(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], factor: float) -> None:
         """Update `parameters` in place; those without a gradient get one of zeros."""
         params = [to_jax(x, like) for x, like in zip(parameters, self._like, strict=True)]
-        grads = [
-            jnp.zeros_like(p) if x is None else to_jax(x, p) for x, p in zip(gradients, params, strict=True)
-        ]
+        grads = [jnp.zeros_like(p) if x is None else to_jax(x, p) for x, p in zip(gradients, params, strict=True)]
         updated, state = self._update(params, grads, self.state_of_tx, jnp.float32(factor))
         self.newest, self.state_of_tx = jax.block_until_ready(list(updated)), state
         for p, x in zip(parameters, self.newest, strict=True):
@@ -96,9 +94,7 @@ class OptaxRule:
             )
 
         entries, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=is_like_parameters)
-        return [
-            (jax.tree_util.keystr(path), jax.tree.leaves(x) if is_like_parameters(x) else x) for path, x in entries
-        ]
+        return [(jax.tree_util.keystr(path), jax.tree.leaves(x) if is_like_parameters(x) else x) for path, x in entries]
 
     def like(self, parameters: Sequence[Tensor]) -> Rule:
         """Return a rule with the same transformation for a list of parameters."""

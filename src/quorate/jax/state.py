@@ -9,9 +9,9 @@ from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
+from quorate.foreign.jax_arrays import copied, to_torch
 from quorate.foreign.optimizer import Stamp
 from quorate.foreign.training import ForeignTraining
-from quorate.foreign.jax_arrays import copied, to_torch
 from quorate.jax.rule import OptaxRule
 from quorate.wire import current
 

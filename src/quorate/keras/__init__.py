@@ -5,12 +5,12 @@ The backend of Keras computes gradients and updates, compiled as before. Workers
 
 from __future__ import annotations
 
+import importlib.util
+
 from quorate.core.installed import missing_extra
 
-try:
-    import keras as _keras
-except ImportError as error:
-    raise missing_extra("quorate.keras needs Keras 3", extra="keras", package="keras") from error
+if importlib.util.find_spec("keras") is None:
+    raise missing_extra("quorate.keras needs Keras 3", extra="keras", package="keras")
 
 from quorate.keras.callback import Callback as Callback
 from quorate.keras.data import data as data

@@ -39,8 +39,8 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__()
         self.loader = batches
         self._iterator: Iterator[Any] | None = None
-        self._place, self._batch = -1, None
-        self._epochs = 0
+        self._batch: tuple[Any, ...] = ()
+        self._place = -1
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -60,8 +60,7 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         if self._iterator is not None:
             for _ in self._iterator:
                 pass
-        self._iterator, self._place, self._batch = None, -1, None
-        self._epochs += 1
+        self._iterator, self._place, self._batch = None, -1, ()
 
 
 def data(*arrays: Any, batch_size: int, **settings: Any) -> Batches:

@@ -28,7 +28,13 @@ def hook_fit(training: KerasTraining) -> None:
 def _with_own(callbacks: Any) -> Any:
     """Return the callbacks with that of Quorate before the others, which then see the means of all workers."""
     held = getattr(callbacks, "callbacks", None)
-    chosen = list(held) if held is not None else [callbacks] if callbacks and not _is_list(callbacks) else list(callbacks or ())
+    chosen = (
+        list(held)
+        if held is not None
+        else [callbacks]
+        if callbacks and not _is_list(callbacks)
+        else list(callbacks or ())
+    )
     own = [x for x in chosen if isinstance(x, Callback)] or [Callback()]
     ordered = [*own, *(x for x in chosen if not isinstance(x, Callback))]
     if held is None:

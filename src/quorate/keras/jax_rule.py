@@ -52,9 +52,7 @@ class JaxRule(KerasRule):
         """Call the optimizer's `stateless_apply`."""
         likes = self.newest
         arrays = likes if is_held else [to_jax(p, like) for p, like in zip(parameters, likes, strict=True)]
-        grads = [
-            jnp.zeros_like(p) if x is None else to_jax(x, p) for x, p in zip(gradients, arrays, strict=True)
-        ]
+        grads = [jnp.zeros_like(p) if x is None else to_jax(x, p) for x, p in zip(gradients, arrays, strict=True)]
         updated, values = self._update(list(arrays), self.values, grads)
         self.newest, self.values = jax.block_until_ready(list(updated)), list(values)
         for p, x in zip(parameters, self.newest, strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
+from quorate.foreign.optimizer import hand_back, note_rate
 from quorate.foreign.training import ForeignTraining
 from quorate.keras.backends import backend, train_function_of
 from quorate.keras.rule import KerasRule
@@ -51,6 +52,7 @@ class KerasTraining:
     def _hook(self, optimizer: Any) -> None:
         set_attribute(optimizer, TRAINING, self)
         set_attribute(optimizer, "apply", partial(self._apply, optimizer))
+        set_attribute(optimizer, "stateless_apply", partial(self._stateless_apply, optimizer))
 
     # -- the beginning and the end
 
@@ -149,7 +151,7 @@ class KerasTraining:
         mirrored = zip([*foreign.parameters, *foreign.statistics], [*self.variables, *self.statistics], strict=True)
         for x, variable in mirrored:
             self.backend.assign(variable, x.detach())
-        foreign.own.hand_back()
+        hand_back(foreign.own)
         if rates and self.rule.rate is not None:
             self.rule.rate = float(foreign.own.param_groups[0]["lr"])
         self.rule.show()
@@ -217,6 +219,13 @@ class KerasTraining:
             self.rule.take_variables()
             self.step_on_variables(ordered, None)
 
+    def _stateless_apply(self, optimizer: Any, values: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Replace `optimizer.stateless_apply`, which JAX's `train_step` calls."""
+        if self._captured is None:
+            return type(optimizer).stateless_apply(optimizer, values, grads, trainable_variables)
+        self._captured.append(list(grads))
+        return trainable_variables, values
+
     def _ordered(self, grads: Sequence[Any], variables: Any) -> list[Any]:
         if variables is None:
             return list(grads)
@@ -273,7 +282,7 @@ class KerasTraining:
         for p, x in zip(foreign.parameters, gradients, strict=True):
             if p.grad is not x:
                 p.grad = x
-        foreign.own.note_rate()
+        note_rate(foreign.own)
         foreign.optimizer.step()
 
     def step_on_variables(self, gradients: Sequence[Any], logs: Any) -> None:
@@ -291,16 +300,19 @@ class KerasTraining:
         rule.values, rule.newest = list(state[2]), list(state[0])  # type: ignore[attr-defined]
         loss = self._losses.newest(logs, newest[3])
         self._step([None if x is None else self.backend.to_torch(x) for x in gradients], loss)
-        foreign.own.hand_back()
+        hand_back(foreign.own)
+        assert self.backend.arrays is not None
         return self.backend.arrays(rule, foreign), rule.values  # type: ignore[attr-defined]
 
     def _step(self, gradients: list[Tensor | None], loss: Tensor | None) -> None:
         foreign, steps = self.begin(), self._micro_batches
-        foreign.own.note_rate()
+        note_rate(foreign.own)
         if not steps:
             foreign.step(gradients, loss)
             return
-        zeros = [torch.zeros_like(p) if x is None else x.clone() for p, x in zip(foreign.parameters, gradients, strict=True)]
+        zeros = [
+            torch.zeros_like(p) if x is None else x.clone() for p, x in zip(foreign.parameters, gradients, strict=True)
+        ]
         self._sums = zeros if self._sums is None else [a + x for a, x in zip(self._sums, zeros, strict=True)]
         self._count += 1
         if self._count % steps:
