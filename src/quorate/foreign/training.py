@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.foreign.gradients import backward
 from quorate.foreign.optimizer import Stamp, foreign_class, stamp_of
 from quorate.foreign.rule import Rule
 from quorate.train.alone import WORKER
+from quorate.train.chosen import chosen_in
 from quorate.train.distribute import distribute
+from quorate.wire import current
 
 _STAMPS = itertools.count(1)
 
@@ -47,6 +50,12 @@ class ForeignTraining:
         self.rule = rule_of(self.parameters)
         plain: Any = foreign_class(kind, self.rule)
         own: Any = plain(self.parameters, rule=self.rule)
+        override = chosen_in(current.here())
+        if override.strategy_name in override.baselines:
+            raise ConfigurationError(
+                f"the baseline {override.strategy_name} wraps a model of torch, and this one is computed by another "
+                "framework; compare with a strategy, such as --baseline all-reduce"
+            )
         self.own, self.is_shared = own, False
         self.optimizer: Any = distribute(own, self.module, strategy, **settings)  # type: ignore[arg-type]
         worker = self.optimizer.__dict__.get(WORKER)

@@ -13,7 +13,6 @@ from quorate.keras.training import TRAINING, KerasTraining
 from quorate.launch.worker.checkpoints import load
 from quorate.launch.worker.join import join
 from quorate.launch.worker.recording import log
-from quorate.launch.worker.world import World
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -76,7 +75,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._examples is None:
             self._examples = training.examples
         training.hide()
-        self._pause.enter_context(_world().evaluate())
+        self._pause.enter_context(join().evaluate())
         training.show()
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -89,7 +88,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Take the means of metrics, record them, and save the model."""
-        training, world = self._training, _world()
+        training, world = self._training, join()
         logs = {} if logs is None else logs
         examples = training.examples if self._examples is None else self._examples
         training.hide()
@@ -101,8 +100,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
                 if world.is_first:
                     self.model.save(self._save)
                 world.barrier()
+            log(epoch=epoch + 1, **{name.replace("/", "_"): float(x) for name, x in logs.items()})
         training.show()
-        log(epoch=epoch + 1, **{name.replace("/", "_"): float(x) for name, x in logs.items()})
 
     def on_train_end(self, logs: Any = None) -> None:
         """Wait for all workers; the model has equal variables then."""
@@ -123,12 +122,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         return is_best
 
 
-def _world() -> World:
-    return join()
-
-
 def _take_means(logs: dict[str, Any], examples: float, *, validation: bool) -> None:
     """Replace metrics, those of the validation or the others, by their means over the examples of all workers."""
     numbers = {name: float(x) for name, x in logs.items() if name.startswith("val_") == validation}
     if numbers:
-        logs.update(_world().mean(numbers, weight=max(examples, 1e-9)))
+        logs.update(join().mean(numbers, weight=max(examples, 1e-9)))
