@@ -19,9 +19,10 @@ VIRTUAL = ("all-reduce", "compressed", "quorum", "diloco", "d-psgd", "parameter-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("cases", [VIRTUAL, ("resumed",)], ids=["trainings", "resumed"])
 def test_trainings_are_those_of_a_twin_in_a_virtual_world(cases: tuple[str, ...], tmp_path: Path) -> None:
+    path = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     done = subprocess.run(
         [str(PYTHON), str(TRAININGS), *cases],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env={"PYTHONPATH": f"{ROOT}/src:{ROOT}"},
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     check(done.stdout, at_least=len(cases))

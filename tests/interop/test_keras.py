@@ -132,7 +132,7 @@ def test_the_death_of_a_worker_ends_the_run_with_its_name(backend: str, tmp_path
         ("quorate.keras.distribute('sgd', model)", "takes an optimizer object of Keras, not str"),
         ("o = keras.optimizers.SGD()\nquorate.keras.distribute(quorate.keras.distribute(o, model), model)", "already"),
         (
-            "quorate.keras.distribute(keras.optimizers.SGD(), model)\nmodel.compile('sgd', loss='mse')\nmodel.fit(x, y)",
+            "quorate.keras.distribute(keras.optimizers.SGD(), model)\nmodel.compile('sgd', 'mse')\nmodel.fit(x, y)",
             "compiled with another optimizer",
         ),
         ("model.compile('sgd', loss='mse')\nmodel.fit(x, y, callbacks=[quorate.keras.Callback()])", "no distributed"),

@@ -30,6 +30,8 @@ def trained(world: Any, *, is_compiled: bool, together: bool) -> list[float]:
             variable.assign_sub(0.1 * grad)
         return loss
 
+    if together and not is_compiled:
+        quorate.tf.begin([w, b])
     run = tf.function(step) if is_compiled else step
     size = BATCH // world.size if together else BATCH
     for number in range(STEPS):

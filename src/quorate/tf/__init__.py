@@ -10,6 +10,7 @@ if importlib.util.find_spec("tensorflow") is None:
     raise missing_extra("quorate.tf needs TensorFlow", extra="tensorflow", package="tensorflow-cpu")
 
 from quorate.tf.tape import Tape as Tape
+from quorate.tf.tape import begin as begin
 from quorate.tf.tape import gradients as gradients
 
-__all__ = ["Tape", "gradients"]
+__all__ = ["Tape", "begin", "gradients"]

@@ -24,7 +24,8 @@ class _Means:
 
     rate: float | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self.means: list[Tensor | None] = []
 
     def update(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], factor: float) -> None:
@@ -32,20 +33,20 @@ class _Means:
         self.means = [None if x is None else x.clone() for x in gradients]
 
     def state(self) -> RuleState:
-        return RuleState([])
+        return RuleState([{} for _ in range(self._count)])
 
     def take_state(self, state: RuleState) -> None:
         """There is none."""
 
     def like(self, parameters: Sequence[Tensor]) -> Rule:
-        return _Means()
+        return _Means(len(parameters))
 
 
 class _Exchange:
     """The means of gradients of some variables."""
 
     def __init__(self, place: Place, variables: Sequence[Any], strategy: Strategy | str, settings: Any) -> None:
-        self.place, self.rule = place, _Means()
+        self.place, self.rule = place, _Means(len(variables))
         values = [to_torch(tf.convert_to_tensor(v)) for v in variables]
         self.training = ForeignTraining(
             [(f"variable{number}", x) for number, x in enumerate(values)],
@@ -96,28 +97,50 @@ class Tape:
     def gradient(self, target: Any, sources: Any, *arguments: Any, **named: Any) -> Any:
         """Return the means of the gradients of `target` with respect to `sources`, in their structure.
 
-        At the first call every worker gets rank 0's variables. A gradient that one worker lacks is zero there, and one
-        that all lack is None.
+        At the first call every worker gets rank 0's variables, unless `begin` has done it before. A gradient that one
+        worker lacks is zero there, and one that all lack is None.
 
         Raises:
             ConfigurationError: Inside a `tf.function` of a virtual worker.
         """
         flat = tf.nest.flatten(sources)
         own = tf.nest.flatten(self._tape.gradient(target, sources, *arguments, **named))
-        values = [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in flat]
+        values = [_native(v) for v in flat]
         with tf.init_scope():
-            exchange = self._exchange(values)
+            exchange = _exchange_of(values, self._strategy, self._settings)
         dense = [None if x is None else tf.convert_to_tensor(x) for x in own]
         means = _eager(exchange, dense) if tf.executing_eagerly() else _compiled(exchange, dense)
         return tf.nest.pack_sequence_as(sources, means)
 
-    def _exchange(self, variables: list[Any]) -> _Exchange:
-        place = current.here()
-        known, key = place.context(_Exchanges), tuple(map(id, variables))
-        if key not in known.by_variables:
-            known.by_variables[key] = _Exchange(place, variables, self._strategy, self._settings)
-            known.variables += variables
-        return known.by_variables[key]
+
+def _exchange_of(variables: list[Any], strategy: Strategy | str, settings: dict[str, Any]) -> _Exchange:
+    place = current.here()
+    known, key = place.context(_Exchanges), tuple(map(id, variables))
+    if key not in known.by_variables:
+        known.by_variables[key] = _Exchange(place, variables, strategy, settings)
+        known.variables += variables
+    return known.by_variables[key]
+
+
+def begin(variables: Sequence[Any], strategy: Strategy | str = "all-reduce", **settings: Any) -> None:
+    """Give every worker rank 0's variables, before the first gradient: in loops without `tf.function`.
+
+    Args:
+        variables: The variables that `tape.gradient` gets later, in the same order.
+        strategy: As in `gradients`, of which later calls for these variables take the strategy and the settings.
+        settings: The settings of `quorate.distribute`.
+
+    Raises:
+        ConfigurationError: As `gradients`.
+
+    Example:
+        >>> quorate.tf.begin(model.trainable_variables, compress="half")
+    """
+    _exchange_of([_native(v) for v in variables], strategy, settings)
+
+
+def _native(variable: Any) -> Any:
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
 
 
 def _eager(exchange: _Exchange, gradients: list[Any]) -> list[Any]:
