@@ -64,7 +64,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             training.show(rates=True)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Count examples anew."""
+        """Begin the count of examples."""
         self._examples = None
 
     def on_test_begin(self, logs: Any = None) -> None:

@@ -72,7 +72,7 @@ def data(*arrays: Any, batch_size: int, **settings: Any) -> Batches:
         settings: The settings of `quorate.loader`: `share`, `seed`, `drop_last` and others.
 
     Returns:
-        A `keras.utils.PyDataset`.
+        A `PyDataset` of Keras.
 
     Raises:
         ConfigurationError: Arrays differ in length, or as `quorate.loader`.

@@ -20,7 +20,7 @@ def distribute(optimizer: Any, model: Any, strategy: Strategy | str = "all-reduc
     `quorate.keras.Callback`, which `fit` adds where it is missing.
 
     Args:
-        optimizer: A `keras.optimizers.Optimizer`.
+        optimizer: An optimizer object of Keras.
         model: The `keras.Model` that it trains.
         strategy: A strategy or its name, as in `quorate.distribute`.
         settings: The settings of `quorate.distribute`, and those of the strategy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ from quorate.foreign.rule import Rule, RuleState
 Around = Callable[[], AbstractContextManager[Any]]
 
 
-class KerasRule:
+class KerasRule(ABC):
     """A Keras optimizer for these variables; a subclass for each backend. `around` is entered for each `apply`."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any], around: Around = nullcontext) -> None:
@@ -29,17 +30,17 @@ class KerasRule:
         """The stamp of parameters whose numbers the variables have; None: it is unknown."""
         self.trusts_stamps = True
 
+    @abstractmethod
     def value(self, place: int) -> Tensor:
         """Return the value of the optimizer's variable at this place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, place: int, x: Tensor) -> None:
         """Set the variable at this place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], *, is_held: bool) -> None:
         """Call the optimizer's `apply`, and write its result into `parameters`; `is_held`: the variables have them."""
-        raise NotImplementedError
 
     @property
     def rate(self) -> float | None:

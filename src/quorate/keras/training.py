@@ -202,15 +202,15 @@ class KerasTraining:
         if self._is_updating:
             type(optimizer).apply(optimizer, grads, trainable_variables)
             return
-        given = list(grads)
+        own = list(grads)
         if self._captured is None:
-            if any(self.backend.is_symbolic(x) for x in given if x is not None):
+            if any(self.backend.is_symbolic(x) for x in own if x is not None):
                 raise ConfigurationError(
                     "the optimizer was called inside a compiled function of the script, where workers cannot agree; "
                     "compile what returns the gradients, and call optimizer.apply outside of it, or use model.fit"
                 )
             self.begin()
-        ordered = self._ordered(given, trainable_variables)
+        ordered = self._ordered(own, trainable_variables)
         if self._captured is not None:
             self._captured.append(ordered)
         elif self.backend.name == "torch":

@@ -54,7 +54,7 @@ def DistributedOptimizer(
     Exchanges begin in `model.fit` with `hvd.callbacks.BroadcastGlobalVariablesCallback(0)`, which knows the model.
 
     Args:
-        optimizer: A `keras.optimizers.Optimizer`.
+        optimizer: An optimizer object of Keras.
         name: The name of the optimizer in checkpoints.
         compression: `Compression.none` or `fp16`; `compress=` in `settings` names any codec.
         backward_passes_per_step: Number of batches for each update; their gradients are averaged.

@@ -134,7 +134,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """`keras.callbacks.ModelCheckpoint` of the best epoch only."""
+    """`ModelCheckpoint` of Keras, for the best epoch only."""
 
     def __init__(self, filepath: Any, monitor: str = "val_loss", **settings: Any) -> None:
         super().__init__(filepath, monitor=monitor, save_best_only=True, **settings)
