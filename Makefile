@@ -12,8 +12,9 @@
 #   make test-gpu     trainings on a GPU, and the laws of strategies with models there; without a GPU on a second device that is
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-second-device  the part of `make test-gpu` that needs no GPU, on that second device: eight minutes
-#   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate, timm and Keras, beside DeepSpeed, and with data
-#                     of other libraries, which it installs in an environment of their own: ten minutes
+#   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate, timm and Keras (on torch, JAX and TensorFlow),
+#                     with optax, beside DeepSpeed, and with data of other libraries, which it installs in an environment of
+#                     their own: a quarter of an hour
 #   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
 #                     minute each. `make notebooks STORE=--overwrite` stores the outputs in them
 #   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
@@ -118,7 +119,7 @@ test-interop: venv
 	  $(BIN)/python -m venv $(VENV)/interop && \
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/interop/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
-	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13' \
+	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13' 'jax>=0.6' 'optax>=0.2.4' flax equinox \
 	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1' 'tokenizers>=0.22' 'sacrebleu>=2.5'; do \
 	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
 	    echo "make test-interop: $$library could not be installed" >&2; done
@@ -131,6 +132,9 @@ test-interop: venv
 	@[ -d $(VENV)/interop/deepspeed ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
 	  --target $(VENV)/interop/deepspeed deepspeed hjson py-cpuinfo psutil einops msgpack ninja tqdm 2>/dev/null || \
 	  echo "make test-interop: DeepSpeed could not be installed" >&2
+	@[ -d $(VENV)/interop/tensorflow ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q \
+	  --target $(VENV)/interop/tensorflow 'tensorflow-cpu>=2.18' 2>/dev/null || \
+	  echo "make test-interop: TensorFlow could not be installed" >&2
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
 
 # Jupyter goes into an environment of its own beside this one, whose packages it finds too.

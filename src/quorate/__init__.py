@@ -118,6 +118,7 @@ _PLACES = {
 
 _PACKAGES = {name: f"quorate.{name}" for name in ("attention", "launch", "optim", "report", "shrink", "strategies")}
 """Subpackages of the public API; `launch` and `report` are also callable."""
+_PACKAGES |= {name: f"quorate.{name}" for name in ("jax", "keras", "tf")}  # not in __all__: they need extras
 
 
 def __getattr__(name: str) -> Any:

@@ -104,6 +104,7 @@ def not_there(text: str) -> list[str]:
         if not (PACKAGE / room).is_dir() or parts[-1] in FILES or len(parts) < 2:
             continue
         places = [(PACKAGE / room).joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
-        if not any(place.with_suffix(".py").is_file() for place in places):
+        is_package = (places[-1] / "__init__.py").is_file()
+        if not is_package and not any(place.with_suffix(".py").is_file() for place in places):
             found.append(room + rest)
     return found

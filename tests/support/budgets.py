@@ -38,6 +38,7 @@ BUDGETS = {
     "unit/compare": 12,
     "unit/core": 7,
     "unit/data": 22,
+    "unit/foreign": 6,
     "unit/gossip": 5,
     "unit/horovod": 10,
     "unit/inject": 5,

@@ -25,6 +25,8 @@ STREAMING = PYTHON.parents[1] / "streaming"
 """A folder with MosaicML streaming, whose package asks for other versions of torch and numpy."""
 DEEPSPEED = PYTHON.parents[1] / "deepspeed"
 """A folder with DeepSpeed, which compiles its collectives for CPUs when a process first joins."""
+TENSORFLOW = PYTHON.parents[1] / "tensorflow"
+"""A folder with TensorFlow, which Keras imports with each backend where it is found."""
 TRAININGS = ROOT / "tests" / "support" / "library_trainings.py"
 _QUORATE = "import sys; from quorate.cli.main import main; sys.exit(main())"
 
@@ -33,7 +35,7 @@ _QUORATE = "import sys; from quorate.cli.main import main; sys.exit(main())"
 def skipped(*libraries: str) -> pytest.MarkDecorator:
     """Return the mark of a test that is skipped where the environment lacks a library."""
     asked = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {libraries!r})))"
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *map(str, (TIMM, STREAMING, DEEPSPEED))])
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *map(str, (TIMM, STREAMING, DEEPSPEED, TENSORFLOW))])
     env = {**os.environ, "PYTHONPATH": path}
     lacks = subprocess.run([str(PYTHON), "-c", asked], check=False, timeout=60, env=env).returncode
     return pytest.mark.skipif(bool(lacks), reason=f"needs {', '.join(libraries)}: make test-interop installs it")
@@ -44,12 +46,20 @@ def needs(*libraries: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.interop, pytest.mark.slow, skipped(*libraries)]
 
 
-def run(folder: Path, *words: str, status: int = 0, paths: Sequence[Path] = ()) -> str:
-    """Return the output of `quorate run` with these words; programs find modules in `paths`, too."""
+def run(
+    folder: Path,
+    *words: str,
+    status: int = 0,
+    paths: Sequence[Path] = (),
+    backend: str = "torch",
+    verb: str = "run",
+) -> str:
+    """Return the output of a verb of `quorate` with these words; programs find modules in `paths`, too."""
     path = os.pathsep.join(map(str, [ROOT / "src", ROOT, *paths]))
-    told = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "KERAS_BACKEND": "torch", "COLUMNS": "200"}
+    told = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "KERAS_BACKEND": backend, "COLUMNS": "200"}
+    told["TF_CPP_MIN_LOG_LEVEL"] = "3"
     ended = subprocess.run(
-        [str(PYTHON), "-c", _QUORATE, "run", *words],
+        [str(PYTHON), "-c", _QUORATE, verb, *words],
         cwd=folder,
         capture_output=True,
         text=True,

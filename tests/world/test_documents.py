@@ -19,7 +19,7 @@ from tests.support.programs import quorate
 
 EXCERPTS = {"docs/howto/my-own-script.md"}
 """Documents that show parts of the examples, which run as a whole."""
-LIBRARIES = ("accelerate", "keras", "lightning", "transformers")
+LIBRARIES = ("accelerate", "jax", "keras", "lightning", "transformers")
 FRAGMENTS: dict[str, str] = {
     "docs/howto/data-from-files.md": "they read files that the reader has",
     "docs/howto/ddp-scripts.md": "it shows lines of a script for DDP; the contract of such scripts runs them",

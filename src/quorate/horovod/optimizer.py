@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
+from quorate.foreign.training import module_of
 from quorate.horovod.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 from quorate.horovod.workers import (
     Average,
@@ -28,20 +29,6 @@ from quorate.horovod.workers import (
 from quorate.train.batch_norm import sync_batch_norm
 from quorate.train.distribute import distribute
 from quorate.train.names import StrategyName
-
-
-def _holding(named: Iterable[tuple[str, Parameter]]) -> Module:
-    """Return a module with these parameters, as Horovod knows no model: it has no buffers, and computes nothing."""
-    whole = Module()
-    for name, p in named:
-        *path, leaf = name.split(".")
-        holder = whole
-        for step in path:
-            if step not in holder._modules:
-                holder.add_module(step, Module())
-            holder = holder.get_submodule(step)
-        holder.register_parameter(leaf, p)
-    return whole
 
 
 def _names_of(
@@ -72,7 +59,8 @@ def _names_of(
     return pairs
 
 
-def _compress_of(compression: type[Compressor]) -> dict[str, Any]:
+def compress_of(compression: type[Compressor]) -> dict[str, Any]:
+    """Return the settings of `distribute` for a compressor of Horovod. Raises `ConfigurationError` for others."""
     if compression is NoneCompressor:
         return {}
     if compression is FP16Compressor:
@@ -136,8 +124,8 @@ def DistributedOptimizer(
             p.register_hook(lambda grad: grad.to_dense() if grad.is_sparse else grad)
         if op is Sum and p.requires_grad and size() > 1:
             p.register_hook(lambda grad: grad * size())
-    chosen = {**_compress_of(compression), **({"reduce": "adasum"} if op is ReduceOp.ADASUM else {}), **settings}
-    distributed: Any = distribute(optimizer, _holding(named), strategy, **chosen)
+    chosen = {**compress_of(compression), **({"reduce": "adasum"} if op is ReduceOp.ADASUM else {}), **settings}
+    distributed: Any = distribute(optimizer, module_of(named), strategy, **chosen)
     distributed.__dict__["synchronize"] = _synchronize_of(strategy)
     distributed.__dict__["skip_synchronize"] = _skip
     return distributed

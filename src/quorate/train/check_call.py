@@ -68,8 +68,8 @@ def check_optimizer(optimizer: object) -> None:
         )
     if library == "Keras":
         raise ConfigurationError(
-            f"{kind.__name__} is an optimizer of Keras, and quorate.distribute takes a torch.optim.Optimizer: make one "
-            "of model.parameters(), and let train_step of the model step it"
+            f"{kind.__name__} is an optimizer of Keras, and quorate.distribute takes a torch.optim.Optimizer: call "
+            "quorate.keras.distribute with the same arguments"
         )
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"distribute takes a torch.optim.Optimizer, not {kind.__name__}")

@@ -80,6 +80,11 @@ def place() -> Place | None:
     return thread_place if thread_place is not None else _process
 
 
+def is_of_thread() -> bool:
+    """Return whether the worker in which this code runs is a thread: others do not see its place."""
+    return getattr(_thread, "place", None) is not None
+
+
 def here() -> Place:
     """Return the place of the worker in which this code runs. Raises `ConfigurationError` before `quorate.join()`."""
     current = place()

@@ -76,7 +76,7 @@ def test_what_libraries_put_around_an_optimizer_is_refused(
 @pytest.mark.parametrize(
     ("package", "words"),
     [
-        ("keras.src.optimizers.sgd", "^OfKeras is an optimizer of Keras, and .* let train_step of the model step it"),
+        ("keras.src.optimizers.sgd", "^OfKeras is an optimizer of Keras, and .* call quorate.keras.distribute"),
         ("elsewhere", "^distribute takes a torch.optim.Optimizer, not OfKeras"),
     ],
 )

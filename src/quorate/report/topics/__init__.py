@@ -32,8 +32,7 @@ from quorate.report.topics import (
 )
 
 _MODULES = (
-    verdict, scale, timeline, quality, table, fairness, noise, exclusions, steps, tuning, arrival, rounds, servers,
-    verdict, scale, shrink, timeline, quality, table, fairness, noise, exclusions, steps, arrival, rounds, servers,
-    merges, outer, replicas, stages, layers, memory, faults, joined, reproduce,
+    verdict, scale, shrink, timeline, quality, table, fairness, noise, exclusions, steps, tuning, arrival, rounds,
+    servers, merges, outer, replicas, stages, layers, memory, faults, joined, reproduce,
 )  # fmt: skip
 TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)
