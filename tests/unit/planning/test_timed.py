@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,7 +118,7 @@ def test_the_clock_of_pieces_stops_during_exchanges(monkeypatch: pytest.MonkeyPa
             return "there"
 
     monkeypatch.setattr(Traffic, "wait", Traffic.wait)  # what `Working` replaces is put back
-    monkeypatch.setattr(timing_in_pieces.time, "perf_counter", lambda: seconds[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
     clock: Any = SimpleNamespace(now=lambda: seconds[0])
     work: Any = Slow()
     working = timing_in_pieces.Working()
