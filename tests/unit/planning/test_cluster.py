@@ -79,3 +79,9 @@ def test_an_axis_whose_bytes_go_another_way() -> None:
     between = by_sockets.of_axis("tensor").all_reduce(400, 2, 4)
     assert between == ON_HOSTS.all_reduce(400, 2, 4), "the port of a host is the same for all"
     assert replace(ALONE, ways={"stages": Way(2.0, 50.0)}).of_axis("stages").send(100, 1) == pytest.approx(2 + 2)
+
+
+def test_several_exchanges_have_the_latency_of_each() -> None:
+    one = Cluster(workers=4, memory=1.0, bandwidth=100.0, latency=2.0)
+    assert one.all_reduce(400.0, 4, 1, 5) - one.all_reduce(400.0, 4, 1) == 2 * 3 * 4 * 2.0
+    assert one.gather(400.0, 4, 1, 5) == one.all_reduce(400.0, 4, 1, 5) / 2

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from quorate.cli.planner import trials as module
 from quorate.cli.planner.trials import mean_of, timed
+from quorate.launch.warm import timing_in_pieces
 from quorate.launch.warm.run_server import RunServer
+from quorate.sharding.traffic import Traffic
 from tests.support.planned_scripts import DIVIDED
 
 
@@ -102,3 +107,22 @@ def test_a_crowd_takes_longer_than_its_share(server: RunServer, monkeypatch: pyt
 def test_one_core_is_for_one_worker(server: RunServer, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "usable_cores", lambda: 1)
     assert timed(script, ["10"], server=server)["times"]["pieces"] == {}
+
+
+def test_the_clock_of_pieces_stops_during_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+
+    class Slow:
+        def wait(self) -> str:
+            seconds[0] += 5.0
+            return "there"
+
+    monkeypatch.setattr(Traffic, "wait", Traffic.wait)  # what `Working` replaces is put back
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    clock: Any = SimpleNamespace(now=lambda: seconds[0])
+    work: Any = Slow()
+    working = timing_in_pieces.Working()
+    seconds[0] += 1.0
+    assert Traffic().wait(work, clock) == "there"
+    seconds[0] += 2.0
+    assert working() == 3.0
