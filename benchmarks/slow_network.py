@@ -6,8 +6,8 @@ each of two (`hierarchical`). Ways take turns (A B C ..., B C ... A). In seconds
 
 - `ddp`, and with torch's own hooks `ddp fp16`, `ddp power-sgd` (rank 4, from the third step on; the hook for bfloat16
   needs a GPU);
-- `all-reduce`, and with `compress`: `half` in both types, `power-sgd` (rank 4), `top-k` of 1 %, `arc-top-k`, `qsgd` of
-  4 bits.
+- `all-reduce`, and with `compress`: `half` in both types, `power-sgd` (rank 4), `top-k` of 1 %, `arc-top-k`, and
+  `qsgd` of 4 bits.
 
 The figures are seconds a step, turn by turn; bytes that the busiest host sends or receives in a step, over those of the
 gradient; and ratios: of each of ours to torch's way of the same method, and of each to `ddp`. How much is learnt in a

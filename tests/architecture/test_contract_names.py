@@ -9,7 +9,7 @@ names that lead to them (`Worker.servers`, `Strategy.redundancy`), which are tho
 classes.
 
 The ceiling is above 90, as no name is left that no strategy uses: 14 say where the numbers of a vector lie, 10 what
-workers measure for `adaptive`, 3 what `auto` measures and proposes. Fewer would move parts of strategies into the
+workers measure for `adaptive`, and 3 what `auto` measures and proposes. Fewer would move parts of strategies into the
 engine.
 """
 
