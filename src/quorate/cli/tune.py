@@ -17,7 +17,7 @@ from quorate.cli.run import RunOptions, planned_run, start_run
 from quorate.cli.tables import echo_text, table, terminal_width
 from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.observe.stopping import RETRY
-from quorate.records.rows import Tuned
+from quorate.records.choice_rows import Tuned
 from quorate.report.wording import seconds_in_words
 
 USUAL_WORKERS = 2

@@ -30,6 +30,7 @@ from quorate.means.headers import (
     Headers,
     edits_in,
 )
+from quorate.means.numbers_of_all import gather_numbers, mean_of_number
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
 from quorate.means.shadow import Shadow
@@ -37,7 +38,6 @@ from quorate.means.table_means import means_of_tables
 from quorate.means.watches import PartSchedule, Watches
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
-from quorate.wire.exchange import sum_in_order
 from quorate.wire.survivors import Survivors
 from quorate.wire.work import Followed, Together
 
@@ -214,18 +214,11 @@ class MeansOfAll:
 
     def of_number(self, value: Tensor) -> Tensor:
         """Return the mean of the `value` of every worker; all that train call it at the same place."""
-        if isinstance(self.reducer, FaultTolerantSum):
-            values = self.reducer.survivors.all_gather(value).wait()
-            return sum_in_order(values) / len(values)
-        return self.wire.all_reduce(value / self.size).wait()
+        return mean_of_number(value, self.wire, self.survivors)
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]] | None:
-        if self.some_ended and not self.all_ended:
-            return None
-        rows = torch.zeros(self.wire.max_size, len(numbers) + 1, dtype=torch.float64)
-        rows[self.wire.rank] = torch.tensor([1.0, *numbers])
-        means = self.of_number(rows)
-        return [(row[1:] / row[0]).tolist() for row in means if row[0] > 0]
+        is_open = self.some_ended and not self.all_ended
+        return None if is_open else gather_numbers(numbers, self.wire, self.survivors)
 
     def _gradient_mean(self, weight: float) -> Work[Flat]:
         headers, numbers = self.headers, list[float]()

@@ -8,7 +8,7 @@ from typing import Any
 from quorate.core.telling import tell
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer
-from quorate.records.rows import Choice
+from quorate.records.choice_rows import Choice
 
 
 class ChoiceWatch:

@@ -22,8 +22,8 @@ from quorate.core.telling import tell
 from quorate.observe.seen_losses import SeenLosses
 from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
 from quorate.observe.step_times import timing
+from quorate.records.choice_rows import Shrunk
 from quorate.records.records import LateNumber
-from quorate.records.rows import Shrunk
 from quorate.replica.masks import masks_of
 from quorate.replica.replica import trained_in_order
 from quorate.shrink.choices import Choice, ClusterChoice, Event, LowRankChoice, PruneChoice, choices_from, events_of

@@ -10,7 +10,7 @@ from typing import Any
 from quorate.core.fields import Fields
 from quorate.core.vectors import Layout
 from quorate.means.reduction import ReductionSettings
-from quorate.records.rows import Tuned
+from quorate.records.choice_rows import Tuned
 from quorate.tuning.account import candidates, middle, sentences
 from quorate.tuning.best_parts import LinkCosts
 from quorate.tuning.choices import Choice, Profile, profile_of

@@ -45,7 +45,7 @@ def sentences(profile: Profile, tuner: Tuner | None, outcome: Outcome, default: 
 
 
 def candidates(tuner: Tuner, outcome: Outcome, measured: Measured) -> list[dict[str, Any]]:
-    """Return the figures of each candidate, for `records.rows.Tuned`.
+    """Return the figures of each candidate, for `records.choice_rows.Tuned`.
 
     They are its `words`, its `parts`, the `predicted` and `measured` end of its exchange, and the number of `pairs`.
     The `speed_up` of a step has an interval (`low`, `high`), which is null for those that were no finalists. One may be

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from quorate.records.choice_rows import Shrunk
 from quorate.records.records import Recorder, records_of
-from quorate.records.rows import Log, Shrunk
+from quorate.records.rows import Log
 from quorate.report.page import page
 from quorate.report.reading.run import read_run
 from quorate.report.schema import Metric

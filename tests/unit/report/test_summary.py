@@ -514,6 +514,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "joined": 0,
         "replica_curves": 0,
         "scale": 0,
+        "shrink": 0,
     }
     assert {len(rows[0]) == len(row) for rows in tables.values() for row in rows} == {True}
 

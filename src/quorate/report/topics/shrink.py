@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from quorate.records.rows import Shrunk
+from quorate.records.choice_rows import Shrunk
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun

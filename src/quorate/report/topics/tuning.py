@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from quorate.records.rows import Tuned
+from quorate.records.choice_rows import Tuned
 from quorate.report.charts.markup import Markup
 from quorate.report.charts.pairs import PredictedMeasured, pair_chart
 from quorate.report.figures.run import MeasuredRun
