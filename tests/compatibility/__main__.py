@@ -1,8 +1,8 @@
 """`make compatibility`: play all pairs of choices, write `compatibility.json` and the pages, and name what fails.
 
-`make compatibility PART=virtual` plays the pairs of the virtual world, `PART=processes` those that need processes, hosts or a mesh,
-`PART=triples` half of the triples, `PART=changed` the pairs that failed, or that the file does not have. Results of
-other parts are kept. The exit status is 1 if a cell fails.
+`make compatibility PART=virtual` plays the pairs of the virtual world, `PART=processes` those that need processes,
+hosts or a mesh, `PART=triples` half of the triples, `PART=changed` the pairs that failed, or that the file does not
+have. Results of other parts are kept. The exit status is 1 if a cell fails.
 """
 
 from __future__ import annotations
