@@ -53,6 +53,10 @@ KNOWN = {
         [("diloco", "tensor"), ("muloco", "tensor"), ("streaming-diloco", "tensor")],
         "a training from the checkpoint ends elsewhere by up to 0.002",
     ),
+    ("Muon", "cluster"): "shared values are vectors, and Muon steps on matrices",
+    ("LBFGS", "frozen layers"): "a layer that thaws pauses all workers, and the loss has no mean then",
+    ("LBFGS", "low_rank"): "the history of LBFGS is of the layers before",
+    ("a worker joins", "low_rank"): "the switch is due at a step of each worker, and one that joins makes fewer",
 }
 """The pairs that fail, and why: faults that are to be mended."""
 

@@ -38,7 +38,7 @@ def test_an_answer_is_the_same_in_both_orders() -> None:
         (("Quorum", "TopK"), "quorum and top-k: yes.\n\nA short training of a few workers kept all laws"),
         (("quorum", "dgc"), "quorum and dgc: no. quorate.distribute refuses them:\n\n"),
         (("one-bit-adam", "GradScaler"), "one-bit-adam and GradScaler: no. The first step refuses them, before any"),
-        (("momentum=average", "top-k"), "momentum=average and top-k under diloco: yes."),
+        (("momentum=average", "atomo"), "momentum=average and atomo under diloco: yes."),
         (("LBFGS", "GradScaler"), "LBFGS and GradScaler: untested.\n\ntorch's GradScaler takes no closure"),
     ],
 )
