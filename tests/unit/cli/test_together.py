@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from quorate.cli.verbs import status_of
 from quorate.cli.together import Answer, Compatibility, compatibility
+from quorate.cli.verbs import status_of
 
 SMALL = Compatibility(
     axes={"strategy": ["all-reduce", "quorum"], "codec": ["top-k", "dgc"], "loop": ["closure"]},
