@@ -113,6 +113,11 @@ def test_the_page_of_tested_combinations_is_up_to_date() -> None:
     assert {cell for row in table.cells().values() for cell in row} == {"tested", "refused", "untested"}
 
 
+def test_the_page_of_what_goes_with_what_is_up_to_date() -> None:
+    table = script("compatibility_page")
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run python docs/compatibility_page.py"
+
+
 def test_pictures_of_the_gallery_show_published_figures() -> None:
     gallery = script("gallery_pictures", ROOT / "benchmarks")
     assert {file: file.read_text(encoding="utf-8") for file in gallery.files()} == gallery.files()

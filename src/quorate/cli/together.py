@@ -1,9 +1,9 @@
-"""Whether two choices go together: what `make compatibility` has seen of all pairs, in `compatibility.json`.
+"""Whether two choices go together: the results of `make compatibility` for all pairs, in `compatibility.json`.
 
-The file has names by axis, reasons, and for each choice a line of answers about those before it. An answer is "w", which
-works, or a letter with the number of a reason. "r3" is refused, and "s4" is refused in the first step, before any update.
-"u0" is untested, "f7" fails, and "-" is on the same axis. ":quorum" behind it names the strategy that two other choices
-were tried under, if it is not the first.
+The file has names by axis, reasons, and for each choice a line of answers about those before it. The answer "w" means
+that both work. The letters r (refused), s (refused in the first step, before any update), u (untested) and f (fails)
+are followed by the number of a reason. The answer "-" is for the same axis, and for pairs that were not played. A name
+such as ":quorum" behind an answer is the strategy under which two other choices were played.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from quorate.records.choice_rows import Shrunk, Tuned
 from quorate.records.host_rows import Load, Memory
 from quorate.records.records import records_of, rows, rows_in
 from quorate.records.rows import (
@@ -24,10 +25,8 @@ from quorate.records.rows import (
     Noise,
     Outer,
     Served,
-    Shrunk,
     Start,
     Step,
-    Tuned,
 )
 from quorate.report.reading.clocks import SAME, RunClock, Spans
 from quorate.report.reading.rounds import RoundRecord, number_updates, round_of, take_back
