@@ -1,8 +1,8 @@
 """The cost of strategies on a model of Keras beside a twin in torch: the same network, batch, strategy and two workers.
 
 Level 1 is all-reduce, whose update is one call a step; level 2 is local-sgd, whose parameters live in the mirror. Both
-trainings make steps in turn (A B A B) in the same workers, without data loading. The difference of the medians of a step
-is the overhead; that of a training by the framework alone, without Quorate, is taken off as well as torch's alone.
+trainings make steps in turn (A B A B) in the same workers, without data loading. The overhead is the difference of the
+medians of a step, less that of the same trainings without Quorate.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def measure(backend: str, strategy: str, size: str, repeats: int, steps: int) ->
     program = "import sys; from quorate.cli.main import main; sys.exit(main())"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", program, "run", "-n", "2", "--no-records", *map(os.path.abspath, words[:1]), *words[1:]],
+            [sys.executable, "-c", program, "run", "-n", "2", *map(os.path.abspath, words[:1]), *words[1:]],
             cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "KERAS_BACKEND": backend},
         )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("rows ")]
