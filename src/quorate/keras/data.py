@@ -32,35 +32,40 @@ class Arrays(Dataset[Any]):
         return [self[place] for place in places]
 
 
+_LOOKED_AT = 2
+"""The number of batches that `fit` may look at before it trains."""
+
+
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]
-    """The batches of a `quorate.loader` for `fit`, which asks for them in order, and sometimes twice for the first."""
+    """The batches of a `quorate.loader` for `fit`, which asks for the first ones twice, in any order."""
 
     def __init__(self, batches: Any) -> None:
         super().__init__()
         self.loader = batches
         self._iterator: Iterator[Any] | None = None
-        self._batch: tuple[Any, ...] = ()
-        self._place = -1
+        self._first: dict[int, Any] = {}
+        """The first batches of the epoch, by the index for which `fit` has asked."""
+        self._count = 0
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __getitem__(self, index: int) -> Any:
-        if index == self._place and self._iterator is not None:
-            return self._batch
+        if index in self._first:
+            return self._first[index]
         if self._iterator is None:
             self._iterator = iter(self.loader)
-        if index != self._place + 1:
-            raise ConfigurationError(f"fit asked for batch {index} after batch {self._place}; pass workers=1")
-        self._batch, self._place = tuple(map(_array, next(self._iterator))), index
-        return self._batch
+        batch = tuple(map(_array, next(self._iterator)))
+        if len(self._first) < _LOOKED_AT:
+            self._first[index] = batch
+        self._count += 1
+        return batch
 
     def on_epoch_end(self) -> None:
         """End the iteration over the loader, so that the next epoch has another order."""
-        if self._iterator is not None:
-            for _ in self._iterator:
-                pass
-        self._iterator, self._place, self._batch = None, -1, ()
+        if self._iterator is not None and self._count == len(self):
+            next(self._iterator, None)
+            self._iterator, self._first, self._count = None, {}, 0
 
 
 def data(*arrays: Any, batch_size: int, **settings: Any) -> Batches:

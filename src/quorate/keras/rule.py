@@ -57,10 +57,10 @@ class KerasRule(ABC):
         place = self._place_of(self.inner._iterations)
         self.put(place, self.value(place) + 1)
 
-    def show(self) -> None:  # noqa: B027  (most have it nowhere else)
+    def show(self) -> None:  # noqa: B027 - most have nothing to do
         """Bring the state into the variables, where the rule has it elsewhere."""
 
-    def take_variables(self) -> None:  # noqa: B027
+    def take_variables(self) -> None:  # noqa: B027 - most have nothing to do
         """Take the state from the variables, where the rule has it elsewhere."""
 
     def _place_of(self, variable: Any) -> int:
