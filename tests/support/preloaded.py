@@ -7,6 +7,7 @@ import pkgutil
 from contextlib import suppress
 
 import quorate
+from quorate.core.errors import MissingExtra
 from quorate.launch.warm.forks import IMPORTED
 
 HEAVY = (
@@ -33,5 +34,5 @@ for name in HEAVY:
     with suppress(ImportError):  # what is optional
         importlib.import_module(name)
 for name in _everything_in(quorate.__name__):
-    with suppress(ImportError):
+    with suppress(ImportError, MissingExtra):
         importlib.import_module(name)
