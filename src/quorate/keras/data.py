@@ -45,12 +45,16 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         self._iterator: Iterator[Any] | None = None
         self._first: dict[int, Any] = {}
         """The first batches of the epoch, by the index for which `fit` has asked."""
+        self._again: list[Any] = []
+        """Batches that were looked at before the epoch, in their order."""
         self._count = 0
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __getitem__(self, index: int) -> Any:
+        if self._again:
+            return self._again.pop(0)
         if index in self._first:
             return self._first[index]
         if self._iterator is None:
@@ -61,11 +65,17 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         self._count += 1
         return batch
 
+    def on_epoch_begin(self) -> None:
+        """Begin with the batches that were looked at, so that each step counts its own examples."""
+        self._again, self._first = list(self._first.values()), {}
+
     def on_epoch_end(self) -> None:
         """End the iteration over the loader, so that the next epoch has another order."""
+        if self._count > _LOOKED_AT or self._count == len(self):
+            self._first, self._again = {}, []
         if self._iterator is not None and self._count == len(self):
             next(self._iterator, None)
-            self._iterator, self._first, self._count = None, {}, 0
+            self._iterator, self._count = None, 0
 
 
 def data(*arrays: Any, batch_size: int, **settings: Any) -> Batches:
