@@ -21,8 +21,8 @@ which parameter servers with bounded staleness promise). A worker that was too l
 on parameters without its gradient. With `wait_for="all"` that does not happen.
 
 Honesty:
-- worker death: goes on; within a second the others form rounds without it, with equal replicas. Gradients it had not
-  sent are lost, or computed by others (`batch="kept"`); with `on_death="stop"` all stop
+- worker death: goes on; within a second the others form rounds without it; what it had not sent is lost, or computed by
+  them (`batch="kept"`); with `on_death="stop"` all stop
 - pause: goes on; after `grace` the others go on without it, and it catches up from the log or from a copy of a replica
 - slow worker: goes on; its gradients come late and count, within `max_staleness`
 - corrupt gradient: goes on; a gradient with NaN or infinity is reported with its worker, or ends the training
