@@ -1,13 +1,8 @@
 """The learning rate of steps with fewer workers than at the start, scaled by their batch.
 
-<<<<<<< HEAD
-With W workers at the start and k in a step, the rate is multiplied by k / W where steps are proportional to gradients
-(arXiv 1706.02677). Else it is multiplied by the root of k / W (arXiv 1404.5997). The options of the optimizer, and its schedulers, keep their numbers.
-=======
 With k of W workers in a step, the rate is multiplied by k / W if a step is proportional to its gradient (Goyal et al.
 2017, arXiv 1706.02677). Else it is multiplied by the root of k / W (Krizhevsky 2014, arXiv 1404.5997). The options of
 the optimizer, and its schedulers, keep their numbers.
->>>>>>> part-kept
 """
 
 from __future__ import annotations
