@@ -293,12 +293,12 @@ for arguments in {calls!r}:
 
 
 def test_a_pattern_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    explain("sparse-attention", 5)
+    explain("sparse-attention", workers=5)
     text = capsys.readouterr().out
     assert text.startswith("longformer (attention pattern)")
     assert "  ###..             ##...\n" in text
-    explain("window:width=1", 3, as_json=True)
+    explain("window:width=1", workers=3, as_json=True)
     (card,) = json.loads(capsys.readouterr().out)
     assert card["blocks"]["causal"] == ["#..", ".#.", "..#"]
     with pytest.raises(ConfigurationError, match="-n is 65; a pattern can be drawn for 1 to 64 blocks"):
-        explain("window", 65)
+        explain("window", workers=65)
