@@ -35,6 +35,7 @@ UNTESTED: Mapping[frozenset[str], str] = {
         frozenset(("a worker joins", name)): "workers that join a training in processes are started by its launcher"
         for name in (*MESHES, "processes", "hosts")
     },
+    frozenset(("clipping", "sparse gradients")): "torch's clip_grad_norm_ takes no sparse gradients",
     frozenset(("script of DDP", "clients")): "a script for torch DDP assigns its batches itself, and has no clients",
 }
 """Pairs that no script can have, with the reason."""

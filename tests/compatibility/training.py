@@ -232,7 +232,7 @@ class Worker:
             if self.scaler is not None:
                 self.scaler.unscale_(optimizer)
             if self.training.loop == "clipping":
-                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 0.1)
             if self.scaler is None:
                 optimizer.step()
             else:

@@ -43,19 +43,16 @@ KNOWN = {
         [("async-local-sgd", "prune"), ("fed-buff", "prune")],
         "a pruning is due at an update, which workers of different speed reach at different steps, before a pause",
     ),
-    ("a worker joins", "adaptive"): "the rule counts the worker that joins before rounds do",
     **dict.fromkeys(
-        [("a worker joins", "eamsgd"), ("a worker joins", "easgd")],
-        "a worker that joins as the others end gets a message that it cannot read",
+        [("a worker joins", "momentum=average"), ("a worker joins", "momentum=reset")],
+        "the training under local-sgd ends before the worker that joins is admitted",
     ),
     ("a worker joins", "zero-one-adam"): "the worker that joins differs at the next pause",
     **dict.fromkeys(
         [("diloco", "tensor"), ("muloco", "tensor"), ("streaming-diloco", "tensor")],
         "a training from the checkpoint ends elsewhere by up to 0.002",
     ),
-    ("Muon", "cluster"): "shared values are vectors, and Muon steps on matrices",
     ("LBFGS", "frozen layers"): "a layer that thaws pauses all workers, and the loss has no mean then",
-    ("LBFGS", "low_rank"): "the history of LBFGS is of the layers before",
     ("a worker joins", "low_rank"): "the switch is due at a step of each worker, and one that joins makes fewer",
 }
 """The pairs that fail, and why: faults that are to be mended."""

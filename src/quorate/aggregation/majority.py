@@ -33,6 +33,7 @@ class Majority(Rule):
     """The vector that more than half of the workers have sent."""
 
     breakdown: ClassVar[str] = "f below half of the vectors"
+    compares_bits: ClassVar[bool] = True
 
     @property
     def least(self) -> int:

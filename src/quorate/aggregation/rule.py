@@ -39,6 +39,8 @@ class Rule(ABC):
     is_exact: ClassVar[bool] = True
     """Whether products and sums are formed in float64, as for distances between vectors; else in float32, which is many
     times as fast."""
+    compares_bits: ClassVar[bool] = False
+    """Whether honest workers send equal vectors, so that codecs draw alike on all of them."""
     has_centre: ClassVar[bool] = False
     """Whether vectors are taken relative to the newest result."""
 

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.rule import Rule
-from quorate.core.codec import Codec
+from quorate.core.codec import Codec, Draw
 from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout, digest_of
@@ -100,6 +100,9 @@ class RobustCodes(Coded):
 
     def factor(self, size: int, weight: float) -> float:
         return self._robust.factor(size, weight)
+
+    def _draw(self, part: int, rank: int) -> Draw:
+        return super()._draw(part, 0 if self.rule.compares_bits else rank)
 
     def _first(self, part: int, x: Tensor) -> Work[Any]:
         return self.wire.all_gather(self._encoded(part, x) if part in self._shapes else x.clone())

@@ -281,7 +281,7 @@ class Rounds:
     def agree(self, *, why: str = "", **settings: Any) -> None:
         """Ask for other `settings` (`terms.CHANGEABLE`) from a later round on: see `Round.settings`. Of requests after
         the same round the first to reach the leader counts. Raises `ConfigurationError`."""
-        check_change(self.agreed, settings)
+        check_change(self.agreed, settings, len(self._member.log.joined))
         self._progress.say({"wish": Wish(self.version, settings, why).header()})
 
     # -- checkpoints

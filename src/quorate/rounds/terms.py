@@ -121,13 +121,13 @@ def amended(agreed: Agreed, settings: Mapping[str, Any]) -> Agreed:
     return replace(agreed, **settings) if settings else agreed
 
 
-def check_change(agreed: Agreed, settings: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` for a change that is not possible."""
+def check_change(agreed: Agreed, settings: Mapping[str, Any], joined: int = 0) -> None:
+    """Raise `ConfigurationError` for a change that is not possible, after so many workers have `joined`."""
     for name in settings:
         if name not in CHANGEABLE:
             raise unknown("setting of rounds that changes", name, CHANGEABLE)
     new = amended(agreed, settings)
-    check(new)
+    check(new, joined // agreed.pieces)
     if new.max_staleness > agreed.max_staleness:
         raise ConfigurationError(
             f"max_staleness is {new.max_staleness}; it changes between 0 and what it was at the start, "
@@ -135,9 +135,10 @@ def check_change(agreed: Agreed, settings: Mapping[str, Any]) -> None:
         )
 
 
-def check(agreed: Agreed) -> None:
-    """Raise `ConfigurationError` for settings that no quorum can have."""
-    wanted, size = agreed.wait_for, agreed.callers
+def check(agreed: Agreed, joined: int = 0) -> None:
+    """Raise `ConfigurationError` for settings that no quorum can have; `joined` callers are there beside those of the
+    start."""
+    wanted, size = agreed.wait_for, agreed.callers + joined
     noun = "learners" if agreed.learners else "replicas" if agreed.pieces > 1 else "workers"
     known = '"all", "majority", "designated", a count, or a fraction between 0 and 1'
     if isinstance(wanted, str):

@@ -113,7 +113,12 @@ def entry_of(place: Place, optimizer: Optimizer, call: str) -> Distributed:
         raise ConfigurationError(f"{call} needs a strategy of Quorate, and this run is a baseline of a comparison")
     if entry.worker is not None:
         check(
-            Combination(label=entry.strategy or "", strategy=entry.worker.strategy, shrinks=f"quorate.shrink.{call}"),
+            Combination(
+                label=entry.strategy or "",
+                strategy=entry.worker.strategy,
+                optimizer=entry.worker.replica.plain,
+                shrinks=f"quorate.shrink.{call}",
+            ),
             "shrink",
         )
     return entry

@@ -211,6 +211,11 @@ RULES = (
          "{c.shrinks} cannot be combined with {label}, whose frozen variances and scales are of the numbers as they "
          'were. Take all-reduce with compress="one-bit" and reduce="two-phase", which goes on with the numbers that '
          "are left"),
+    Rule("shrink", lambda c, s, r: c.shrinks.endswith("cluster()") and c.is_a("torch.optim.Muon"),
+         "{c.shrinks} cannot be combined with Muon, which steps on matrices, as shared values are vectors; use AdamW"),
+    Rule("shrink", lambda c, s, r: c.shrinks.endswith("low_rank()") and c.is_a("torch.optim.lbfgs.LBFGS"),
+         "{c.shrinks} cannot be combined with LBFGS, which remembers gradients of the layers as they were; use SGD or "
+         "AdamW"),
     Rule("pruning", lambda c, s, r: c.prunes and (c.axes or c.offloads),
          "quorate.shrink.prune is for whole models on each worker, and not for models in pieces or optimizers on the "
          "host; leave one of them out"),
@@ -228,6 +233,9 @@ RULES = (
          and (getattr(s, "delay_compensation", "none") != "none" or getattr(s, "staleness_scaling", "none") == "gap"),
          "the gradient of {c.sparse_table} is sparse, and {label} corrects late gradients by the change of all numbers "
          "(delay_compensation, or staleness_scaling of gaps). Set both to none, or build the layer with sparse=False"),
+    Rule("joining", lambda c, s, r: c.joins and c.is_a(_ADA_SCALE),
+         "AdaScale measures all workers in each step, and one that joins has no gradient yet; let none join, "
+         "or take LAMB for that"),
     Rule("joining", lambda c, s, r: c.joins and c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds",
          "the gradient of {c.sparse_table} is sparse, and under {label} a worker that joins would not receive the rows "
          "of the others; let none join, or build the layer with sparse=False"),

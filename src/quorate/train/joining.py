@@ -94,7 +94,8 @@ def enter(
         raise ConfigurationError(_TOGETHER)
     replica = worker.replica
     table = replica.all_names[len(replica.trained)] if replica.sparse_tables else None
-    check(Combination(label=worker.label, strategy=worker.strategy, sparse_table=table, joins=True), "joining")
+    chosen: dict[str, Any] = {"strategy": worker.strategy, "optimizer": replica.plain, "sparse_table": table}
+    check(Combination(label=worker.label, joins=True, **chosen), "joining")
     if training is not None:
         enter_openly(worker, training)
     elif worker.has_rounds:

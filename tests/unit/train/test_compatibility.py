@@ -271,6 +271,21 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"shrinks": "quorate.shrink.prune", "strategy": "one-bit-adam"},
         {"shrinks": ""},
     ),
+    (
+        "which steps on matrices, as shared values are vectors",
+        {"shrinks": "quorate.shrink.cluster()", "optimizer": torch.optim.Muon},
+        {"optimizer": torch.optim.AdamW},
+    ),
+    (
+        "which remembers gradients of the layers as they were",
+        {"shrinks": "quorate.shrink.low_rank()", "optimizer": torch.optim.LBFGS},
+        {"optimizer": torch.optim.AdamW},
+    ),
+    (
+        "one that joins has no gradient yet",
+        {"joins": True, "optimizer": AdaScale},
+        {"joins": False},
+    ),
     ("is for whole models on each worker", {"prunes": True, **PIECES}, {"axes": None}),
     ("whose library sends the gradients", {"prunes": True, "is_baseline": True}, {"is_baseline": False}),
     ("offload or the tensor axis", {**TENSORS, "offloads": True}, {"offloads": False}),
