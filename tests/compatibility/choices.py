@@ -77,14 +77,15 @@ def _strategy(name: str) -> Choice:
 def choices() -> tuple[Choice, ...]:
     """Return the choices of all axes; the usual choice of an axis, which is nothing special, is not among them."""
     own = [name for name, place in strategies.places.items() if place.startswith("quorate.")]
-    compressors = [*codecs.places, "power-sgd"]
-    sums = [name for name in reducers.places if name not in ("dense", "power-sgd")]
+    compressors = [*codecs.places, "power-sgd", "arc-top-k"]
+    sums = [name for name in reducers.places if name not in ("dense", "auto", *compressors)]
     return (
         *map(_strategy, sorted(own, key=lambda name: (name != BASE, name))),
         *(
             Choice("codec", name, {"compress": name, "dense_below": 0, **OF_CODECS.get(name, {})})
             for name in compressors
         ),
+        Choice("codec", "compress=auto", {"compress": "auto"}),
         *(Choice("reduce", name, {"reduce": name}) for name in sums),
         *(Choice("reduce", name, {"reduce": name}, {"is_alike": name == "majority"}) for name in rules.places),
         Choice("death", "a worker dies", {"on_death": "continue"}, {"ends": "dies"}),
