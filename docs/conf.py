@@ -48,5 +48,5 @@ def _as_restructured_text(app: Any, what: str, name: str, thing: Any, options: A
 def _note_numbers(app: Any, tree: Any) -> None:
     """Let links name anchors such as `<a id="0027"></a>`, which GitHub knows and myst does not."""
     slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
-    for number in re.findall(r'<a id="(\d{4})">', tree.astext()):
+    for number in re.findall(r'<a id="(\d{4}|r\d+)">', tree.astext()):
         slugs[number] = (0, number, number)
