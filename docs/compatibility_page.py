@@ -50,7 +50,7 @@ class Reasons:
         if answer.state != "refused":
             return LOOKS[answer.state]
         number = self._numbers.setdefault(template, len(self._numbers) + 1)
-        return f"[{number}](#r{number})"
+        return f"[{number}](compatibility.md#r{number})"  # as of another page, which myst looks up later
 
     def lines(self) -> Iterator[str]:
         """Yield the table of reasons."""
