@@ -107,10 +107,17 @@ REFUSED = [
     ("d-psgd", "a worker joins"),
     ("robust", "sparse gradients"),
 ]
+MENDED = [
+    ("a worker joins", "adaptive"),
+    ("a worker joins", "easgd"),
+    ("majority", "qsgd"),
+    ("AdaScale", "a worker joins"),
+]
+"""Pairs that failed once, and work or are refused now."""
 
 
 def test_some_pairs_of_all_axes_have_the_state_of_the_table() -> None:
-    for pair in [*sorted(sample(), key=lambda pair: zlib.crc32(" ".join(pair).encode()))[:12], *REFUSED]:
+    for pair in [*sorted(sample(), key=lambda pair: zlib.crc32(" ".join(pair).encode()))[:12], *REFUSED, *MENDED]:
         assert played(*pair) == state_of(*pair), pair
 
 

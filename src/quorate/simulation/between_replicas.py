@@ -96,7 +96,7 @@ class Agreed:
     contributors: float | None
     """Replicas whose gradients are in a mean, on average; None where no mean was formed in the simulated time."""
     staleness: float
-    """That of most gradients (95 %), in rounds."""
+    """The 95th percentile of the gradients' staleness, in rounds."""
     is_exact: bool
     """Whether each step has the mean of all gradients, on equal parameters, as without distribution."""
 

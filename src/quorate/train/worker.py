@@ -180,7 +180,9 @@ class StrategyWorker:
         means = MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
         if self.kept is not None:
             means.headers.admission.most = self.size
-        if self.is_served or self.strategy.replicas == "shared":  # the board admits newcomers: see `train.open_joining`
+        if (
+            self.strategy.meets == "servers" or self.strategy.replicas == "shared"
+        ):  # the board admits newcomers: see `train.open_joining`
             means.headers.admission.is_open = False
         return means
 
@@ -391,7 +393,6 @@ class StrategyWorker:
         if self._servers is None:  # else the trained parameters have changed
             coding = served_coding_of(self._reduction, self.seed)
             self.is_served = True
-            self.means.headers.admission.is_open = False
             asks = OnServers(lambda: self.leaves_out, self.tolerates_death, self.call.summary, *coding)
             self._servers = ServedParameters(self.wire, self.timer, self.replica, terms, self.updates, worker=asks)
 

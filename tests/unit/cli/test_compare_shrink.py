@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.main import main
+from tests.support.verbs import status
 
 PRUNE = "prune:amount=0.9"
 WRONG = (
@@ -34,13 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "says.py").write_text("quorate.shrink.chosen(optimizer).reached(share)\n")
     return tmp_path
-
-
-def status(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), WRONG)

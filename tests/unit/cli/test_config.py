@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorate.cli.main import main
+from tests.support.verbs import status
 
 
 @pytest.fixture
@@ -17,13 +17,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("pass\n")
     return tmp_path
-
-
-def status(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

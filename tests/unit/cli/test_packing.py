@@ -5,22 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quorate.cli.main import main
+from tests.support.verbs import status
 from tests.unit.shrink.test_packed import pruned
-
-
-def status(*words: object) -> int:
-    """Return the exit status of `quorate` with these words."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    code: Any = ended.value.code
-    return int(code or 0)
 
 
 @pytest.fixture

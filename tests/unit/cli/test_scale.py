@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.main import main
+from tests.support.verbs import status
 
 WRONG = (
     (["--scale", "4", "digits"], '--scale "4": give several numbers, such as 1,2,4,8; a single one is -n 4'),
@@ -44,13 +44,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
     return tmp_path
-
-
-def status(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), WRONG)

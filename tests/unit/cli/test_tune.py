@@ -7,12 +7,11 @@ import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quorate.cli.main import main
 from quorate.train import part_tuning
+from tests.support.verbs import status
 
 SCRIPT = """
 import torch
@@ -29,14 +28,6 @@ for epoch in range(EPOCHS):
         model(x).square().mean().backward()
         optimizer.step()
 """
-
-
-def status(*words: object) -> int:
-    """Return the exit status of `quorate` with these words."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    code: Any = ended.value.code
-    return int(code or 0)
 
 
 @pytest.fixture(autouse=True)

@@ -197,7 +197,7 @@ class Arena:
         with self._lock:
             self._put_to_rest()
             resting = self._resting.get(wanted, [])
-            if wanted < _SURPLUS_BYTES:
+            if wanted < _SURPLUS_BYTES:  # surplus of small blocks is not counted: the newest free one will do
                 for index in reversed(range(len(resting))):
                     if resting[index].is_filled and self._is_free(resting[index]):
                         return resting.pop(index)
