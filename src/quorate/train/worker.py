@@ -180,10 +180,8 @@ class StrategyWorker:
         means = MeansOfAll(*of, overlaps=self.agrees_in_backward and self.strategy.meets == "all", before=before)
         if self.kept is not None:
             means.headers.admission.most = self.size
-        if (
-            self.strategy.meets == "servers" or self.strategy.replicas == "shared"
-        ):  # the board admits newcomers: see `train.open_joining`
-            means.headers.admission.is_open = False
+        if self.strategy.meets == "servers" or self.strategy.replicas == "shared":
+            means.headers.admission.is_open = False  # the board admits newcomers: see `train.open_joining`
         return means
 
     def begins(self) -> None:
