@@ -69,6 +69,8 @@ SHARES = {"one": 0.55, "fifth": 0.7, "third": 0.75}
 """`--cases`: the share of it that fewer cases take."""
 MOST_FILES = 48
 """Test files that `--seconds` reads: a tenth of a second each on a slow core."""
+MOST_NAMED = 12
+"""Files of a room that takes too long, at most, that are named."""
 _CACHE = "quorate/import_graph"
 
 LONG = (
@@ -172,19 +174,22 @@ class Short:
 
 
 class Budgets:
-    """Adds up what the tests of each room have taken, and says which rooms take more than they may."""
+    """Adds up what the tests of each room have taken, and says which rooms take more than they may, and with which files."""
 
     def __init__(self, share: float) -> None:
-        self.spent, self._share = Counter[str](), share
+        self.spent, self._files, self._share = Counter[str](), Counter[str](), share
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.spent[room_of(report.nodeid)] += report.duration  # type: ignore[assignment]
+        self._files[report.nodeid.split("::")[0]] += report.duration  # type: ignore[assignment]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for room, seconds in sorted(self.spent.items()):
             budget = self._share * BUDGETS.get(room, 0)
             if seconds > budget:
+                files = [(file, taken) for file, taken in self._files.most_common() if room_of(file) == room]
+                longest = ", ".join(f"{Path(file).name} {taken:.0f}" for file, taken in files[:MOST_NAMED])
                 terminalreporter.write_line(
                     f"the tests of {room} took {seconds:.0f} s; their budget is {budget:.0f} s "
-                    "(tests/support/budgets.py)"
+                    f"(tests/support/budgets.py): {longest}"
                 )

@@ -21,7 +21,7 @@ from tests.support.sampled import Few
 from tests.support.scene import Scene, Trainer
 
 CHOICES: dict[str, dict[str, Any]] = {
-    **{name: {"compress": name} for name in compressing() if name != NONE},
+    **{name: {"compress": name} for name in compressing() if name not in (NONE, "auto")},  # which measures
     "two-phase": {"compress": "top-k", "reduce": "two-phase", "density": 0.1},
     "hierarchical": {"compress": "top-k", "reduce": "hierarchical", "density": 0.1},
     "adasum": {"reduce": "adasum"},

@@ -17,7 +17,7 @@ class Codec:
 
 @dataclass(frozen=True, kw_only=True)
 class Quorum:
-    wait_for: int | float | Literal["majority", "all"] = "majority"
+    wait_for: int | float | Literal["all", "majority"] = "majority"
     clip_norm: float | None = None
     sizes: tuple[int, ...] = ()
     codec: Codec | None = None
@@ -53,8 +53,8 @@ def test_what_fits_its_field_is_taken(raw: dict[str, object], settings: dict[str
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("wait_for", "most", "'majority' or 'all'"),
-        ("wait_for", "1", "it should be a number or 'majority' or 'all'"),
+        ("wait_for", "most", "'all' or 'majority'"),
+        ("wait_for", "1", "it should be a number or 'all' or 'majority'"),
         ("overlap", 1, "true or false"),
         ("clip_norm", "1.0", "a number"),
         ("clip_norm", True, "a number"),

@@ -155,7 +155,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "idle": {"loss": idle_rank},
     "accumulating": {"passes": 3},
     "counting": {"before": weigh},
-    "freezing": {"before": freeze},
+    "freezing": {"before": freeze, "make": SGD},  # the last pushes meet, and Adagrad shows their order
     "writing": {"after": scale},
     "writing at rest": {"rests": (2, 5), "rest": renew},
     "max_norm": {"model": Renormed},

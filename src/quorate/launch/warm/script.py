@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.abc import InspectLoader
 from importlib.machinery import SourceFileLoader
+from itertools import chain
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
@@ -84,7 +85,8 @@ def _with_backends(main: ModuleType) -> list[object]:
     if distributed is None or parallel is None or not distributed.is_available():
         return []
     kinds = distributed.ProcessGroup, parallel.DistributedDataParallel
-    return [x for x in (*main.__dict__.values(), *gc.get_objects()) if issubclass(type(x), kinds)]
+    # The values are in no list that `gc.get_objects` would find: it would hold itself, and delay the ends of objects.
+    return [x for x in chain(main.__dict__.values(), gc.get_objects()) if issubclass(type(x), kinds)]
 
 
 def flush_files() -> None:
