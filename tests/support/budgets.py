@@ -174,7 +174,7 @@ class Short:
 
 
 class Budgets:
-    """Adds up what the tests of each room have taken, and says which rooms take more than they may, and with which files."""
+    """Adds up what the tests of each room have taken, and names rooms that take too long, with their longest files."""
 
     def __init__(self, share: float) -> None:
         self.spent, self._files, self._share = Counter[str](), Counter[str](), share
