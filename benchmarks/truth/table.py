@@ -22,6 +22,7 @@ TOPICS = {
     "periods": "Local steps",
     "clients": "Federated learning",
     "codes": "Compressed gradients",
+    "smaller": "Smaller models, few bits, long sequences",
     "fusion": "Parts of gradients",
     "wrong_workers": "Wrong workers",
     "pieces": "Models in pieces",
