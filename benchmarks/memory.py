@@ -1,6 +1,7 @@
 """How much memory does a worker hold under a strategy, against torch DDP?
 
     python benchmarks/memory.py [--quick] [--gib 0.25] [--steps 24] [--turns 3]
+    python benchmarks/memory.py --strategies all --turns 1 --steps 12 [--momentum 0.9]
 
 Two processes on this host train one parameter by SGD without momentum, in each way in processes of its own, in turn.
 Each figure is the proportional share (Pss) of a worker, as the kernel counts it: a page that two processes map counts
@@ -8,6 +9,10 @@ half. It is what the training adds to a process that has joined, in units of the
 passes and of steps, before `zero_grad`. `greatest` is the maximum over the steps after the third and over the workers,
 `usual` the median. The difference is what late workers cost: results that they have not applied, and gradients that no
 round has taken. A machine with other work makes workers late.
+
+`vectors` are these figures without the parameters, the state of the optimizer, and what the process takes with its
+first backward pass. `quorate doctor --memory` has a table of them (`quorate/sharding/memory.py`). Strategies that
+exchange every so many steps do so every four.
 """
 
 from __future__ import annotations
@@ -29,7 +34,13 @@ TIMEOUT = 120.0
 ARMS = ("ddp", "all-reduce", "eager-solo", "eager-majority", "local-sgd")
 OF_ONE_TENSOR = {"streaming-diloco": {"fragments": 1}}
 """Settings for a model of one parameter."""
+OF_FEW_STEPS = {"sync_every": 4, "freeze": 4}
+"""Settings with which strategies do within a few steps what they do later by default."""
 WARM_UP = 3
+MORE_WORKERS = frozenset(("detox", "draco", "gradient-coding"))
+"""Strategies that give several workers the same batch."""
+RUNNING = 1 << 25
+"""Bytes that a process takes with its first backward pass, whatever the model."""
 MOST = 1.35
 """At most, for the greatest share of every strategy over DDP's."""
 
@@ -38,6 +49,30 @@ def proportional_share() -> int:
     """Bytes of this process; a page counts by the number of processes that map it."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def of_two_workers() -> list[str]:
+    """Every strategy that two workers can train with."""
+    from quorate.strategies import strategies
+
+    return sorted(set(strategies.names()) - MORE_WORKERS)
+
+
+def settings_of(arm: str) -> dict[str, int]:
+    """The settings of a strategy here."""
+    from dataclasses import fields
+
+    from quorate.strategies import strategies
+
+    names = {field.name for field in fields(strategies.get(arm))}
+    return {name: value for name, value in OF_FEW_STEPS.items() if name in names} | OF_ONE_TENSOR.get(arm, {})
+
+
+def kept_by_adam(arm: str) -> bool:
+    """Whether a strategy is for Adam or LAMB only, which keep two vectors."""
+    from quorate.strategies import strategies
+
+    return arm in strategies and bool(strategies.get(arm).optimizers)
 
 
 def worker(arm: str, gib: float, steps: int, momentum: float) -> None:
@@ -61,11 +96,13 @@ def worker(arm: str, gib: float, steps: int, momentum: float) -> None:
     before = proportional_share()
     model: nn.Module = Squares()
     nbytes = sum(p.nbytes for p in model.parameters())
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=momentum)
+    if kept_by_adam(arm):
+        optimizer = (quorate.optim.LAMB if "lamb" in arm else torch.optim.Adam)(model.parameters(), lr=1e-3)
     if arm == "ddp":
         model = DistributedDataParallel(model)
     else:
-        quorate.distribute(optimizer, model, strategy=arm, **OF_ONE_TENSOR.get(arm, {}))
+        quorate.distribute(optimizer, model, strategy=arm, **settings_of(arm))
     shares: dict[str, list[float]] = {"backward": [], "step": []}
     for _ in range(steps):
         model().backward()
@@ -85,14 +122,19 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=0.25, help="size of the parameter (0.25)")
     parser.add_argument("--steps", type=int, default=24, help="of each way and turn (24)")
     parser.add_argument("--turns", type=int, default=3, help="of all ways (3)")
-    parser.add_argument("--strategies", nargs="+", default=list(ARMS[1:]), help="beside torch DDP (those of the bars)")
+    parser.add_argument(
+        "--strategies",
+        nargs="+",
+        default=list(ARMS[1:]),
+        help='beside torch DDP (those of the bars); "all" of two workers',
+    )
     parser.add_argument("--momentum", type=float, default=0.0, help="of SGD; the bars are without (0)")
     options = parser.parse_args()
     gib, steps, turns = (0.0625, 8, 1) if options.quick else (options.gib, options.steps, options.turns)
 
     from rich.progress import Progress
 
-    arms = ["ddp", *options.strategies]
+    arms = ["ddp", *(of_two_workers() if options.strategies == ["all"] else options.strategies)]
     report = record.Report("memory", {"workers": 2, "gib": gib, "steps": steps, "turns": turns, "threads": 1})
     measured: dict[str, list[list[dict[str, list[float]]]]] = defaultdict(list)
     with Progress(disable=not sys.stderr.isatty()) as progress:
@@ -100,12 +142,20 @@ def main() -> int:
         for _ in range(turns):
             for arm in arms:
                 script = str(Path(__file__).resolve())
-                for line in workers.json_lines(script, 2, "--worker", arm, str(gib), str(steps), str(options.momentum)):
-                    measured[arm].append(json.loads(line))
+                words = "--worker", arm, str(gib), str(steps), str(options.momentum)
+                try:
+                    measured[arm] += map(json.loads, workers.json_lines(script, 2, *words))
+                except SystemExit as error:
+                    print(error, file=sys.stderr)
                 progress.update(task, advance=1, description=arm)
     greatest = {arm: add_rows(report, arm, of_turns) for arm, of_turns in measured.items()}
-    for arm in arms[1:]:
-        if arm in ARMS and not options.momentum:
+    figures = {row.name: row.median for row in report.rows}
+    for arm in greatest:
+        rest = 1 + (2 if kept_by_adam(arm) else options.momentum > 0) + RUNNING / (gib * 2**30)
+        for kind in ("greatest", "usual"):
+            share = max(figures[f"{arm}: after {moment}, {kind}"] for moment in ("backward", "step"))
+            report.rows.append(record.figure(f"{arm}: vectors, {kind}", [share - rest]))
+        if arm in ARMS[1:] and not options.momentum:
             report.bar(f"{arm}: greatest share / DDP's", greatest[arm] / greatest["ddp"], at_most=MOST)
     return report.show(options)
 
