@@ -150,9 +150,13 @@ def _missing(text: str) -> set[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader would stand, with a run of four workers in runs/mine. What a block registers is forgotten."""
+    """Where a reader would stand, with a run of four workers in runs/mine. What a block registers is forgotten.
+
+    The examples, which other tests register, are not there.
+    """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(strategies.strategies, "_places", dict(strategies.strategies._places))
+    places = {name: place for name, place in strategies.strategies._places.items() if place.startswith("quorate.")}
+    monkeypatch.setattr(strategies.strategies, "_places", places)
     monkeypatch.setattr(strategies.strategies, "_loaded", dict(strategies.strategies._loaded))
     return tmp_path
 
