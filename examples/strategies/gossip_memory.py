@@ -73,13 +73,13 @@ class GossipMemory(GossipSettings):
         current = {peer for peer, number in s.met.items() if number == near.round}
         q = near.written(worker.parameters.bare() - s.own)  # line 2
         s.own = s.own + q.x  # line 5, for j = i
-        gifts = {peer: q if peer in current else s.own for peer, _ in to}  # line 3; a new neighbour gets all of y_i
-        received, pull = near.exchange(gifts, to, source).wait(), s.own * 0.0  # line 4
-        for peer, given in sorted(received.items()):
-            if given.is_written != (peer in current):  # a message was lost: both send their copies in full
+        vectors = {peer: q if peer in current else s.own for peer, _ in to}  # line 3; a new neighbour gets all of y_i
+        received, pull = near.exchange(vectors, to, source).wait(), s.own * 0.0  # line 4
+        for peer, share in sorted(received.items()):
+            if share.is_written != (peer in current):  # a message was lost: both send their copies in full
                 s.met.pop(peer, None)
             elif peer != worker.rank:
-                s.copies[peer] = s.copies[peer] + given.x if given.is_written else given.x.clone()  # line 5
-                s.met[peer] = given.round
-                pull.add_(s.copies[peer] - s.own, given.weight)
+                s.copies[peer] = s.copies[peer] + share.x if share.is_written else share.x.clone()  # line 5
+                s.met[peer] = share.round
+                pull.add_(s.copies[peer] - s.own, share.weight)
         worker.replica.shift(pull * self.gamma)  # line 7

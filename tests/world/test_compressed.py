@@ -56,7 +56,7 @@ CHOICES: dict[str, dict[str, Any]] = {
         "longest": 2,
     },
     "one-bit momenta where others outlive a death": {"strategy": "one-bit-lamb", "freeze": 4, "on_death": "continue"},
-    "ways": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
+    "deltas": {"strategy": "diloco", "sync_every": 4, "compress": "half", "fragments": 2},
 }
 STEPS = 14
 

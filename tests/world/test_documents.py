@@ -66,7 +66,7 @@ SUPPLIED = {
 }
 """What a block may use without making it, and what is put there."""
 AFTERWARDS = {
-    "docs/howto/add-a-strategy.md": """
+    ("docs/howto/add-a-strategy.md", 0): """
         plain = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = quorate.distribute(
             plain, model, strategy="periodic-averaging", sync_every=7, compare_every=1, with_one_worker="algorithm"
@@ -85,14 +85,25 @@ AFTERWARDS = {
         every = world.gather(model.weight.detach())
         assert all(torch.equal(each, every[0]) for each in every)
     """,
-    "docs/howto/checkpoints.md": """
+    ("docs/howto/add-a-strategy.md", 1): """
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = quorate.distribute(plain, model, strategy="gossip-memory", gamma=0.5)
+        for batch in loader:
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.finish()
+        every = world.gather(model.weight.detach())
+        assert all(torch.equal(each, every[0]) for each in every)
+    """,
+    ("docs/howto/checkpoints.md", -1): """
         import torch
         plain = torch.optim.AdamW(torch.nn.Linear(8, 1).parameters())
         plain.load_state_dict(optimizer_state("runs/first/checkpoints/step-00000200/optimizer.safetensors"))
         assert plain.state_dict()["state"][0]["step"] == 200
     """,
 }
-"""What goes on after the last block of a document, to see that it did what the text says."""
+"""What goes on after a block of a document, to see that it did what the text says."""
 
 RUNS = {"mine": "docs/tutorial/first-training.md", "first": "docs/howto/checkpoints.md"}
 """Runs that blocks read, and whose first block is the script that makes them."""
@@ -139,9 +150,13 @@ def _missing(text: str) -> set[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader would stand, with a run of four workers in runs/mine. What a block registers is forgotten."""
+    """Where a reader would stand, with a run of four workers in runs/mine. What a block registers is forgotten.
+
+    The examples, which other tests register, are not there.
+    """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(strategies.strategies, "_places", dict(strategies.strategies._places))
+    places = {name: place for name, place in strategies.strategies._places.items() if place.startswith("quorate.")}
+    monkeypatch.setattr(strategies.strategies, "_places", places)
     monkeypatch.setattr(strategies.strategies, "_loaded", dict(strategies.strategies._loaded))
     return tmp_path
 
@@ -158,8 +173,8 @@ def runs(text: str, folder: Path, size: int = 2, *, processes: bool = False) -> 
 def test_what_is_shown_runs(document: Path, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = blocks(document, "python")
     block = shown[number]
-    if number == len(shown) - 1:
-        block += textwrap.dedent(AFTERWARDS.get(document.relative_to(ROOT).as_posix(), ""))
+    for place in (number, number - len(shown)):
+        block += textwrap.dedent(AFTERWARDS.get((document.relative_to(ROOT).as_posix(), place), ""))
     monkeypatch.setenv("QUORATE_RUN", "")  # put back afterwards
     for name, maker in RUNS.items():
         if f"runs/{name}/" in block:

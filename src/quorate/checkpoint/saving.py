@@ -97,7 +97,7 @@ class Saving(StepObserver):
         self._keep, self._best, self._trained_only = keep or self._keep, best, trained_only
         in_rounds = [optimizer for optimizer in training.optimizers.values() if optimizer.is_in_rounds]
         if in_rounds and (best is not None or len(training.optimizers) > 1):
-            self._save_at_rest()
+            self._save_at_pause()
             return
         if in_rounds:
             assert in_rounds[0].worker is not None
@@ -111,7 +111,7 @@ class Saving(StepObserver):
             apart = training.ordered[0].is_apart  # several saves may lie between two of its exchanges
             self._take(moment, self._since[1] if apart else 0, writes_shared=True)
 
-    def _save_at_rest(self) -> None:
+    def _save_at_pause(self) -> None:
         """Save during a pause under rounds: all optimizers are at the same round on all workers, as when evaluated."""
         everyone = [optimizer for optimizer, _ in self._unfinished()]
         for optimizer in everyone:

@@ -24,7 +24,7 @@ class Said:
     """The parameters of which it has none, counted in the order of their layout."""
     weight: float = 1.0
     leaves: Leaves = ""
-    """Whether it takes part in no further exchange until all workers have rested, or never again."""
+    """Whether it takes part in no further exchange until all workers have paused, or never again."""
     digest: str | None = None
     """The digest of its replica, from a doubt that replicas are equal until they have been made so."""
 
@@ -69,7 +69,7 @@ class Group(Protocol):
         All that step call it; a worker that `takes` gets its parameters, and the state of its optimizer, as well.
         """
 
-    def rested(self, number: int) -> None:
+    def paused(self, number: int) -> None:
         """Note that all workers have paused in round `number`: those of the group that have not ended step again."""
 
 

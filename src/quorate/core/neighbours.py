@@ -14,7 +14,7 @@ from quorate.core.vectors import Flat, scale_into
 
 
 @dataclass(frozen=True)
-class Given:
+class NeighbourShare:
     """The vector of one worker in an exchange. `x` may be the memory of its sender: do not write to it."""
 
     x: Flat
@@ -45,7 +45,7 @@ class Written:
     """The vector that its receivers read, to the bit."""
 
 
-Gift = Flat | Written
+SentVector = Flat | Written
 """A vector for a neighbour: as it is, or written small."""
 
 
@@ -61,14 +61,14 @@ class EdgeCodec(Protocol):
         """The squared error of a decoded vector of small, normally distributed numbers, over its squared norm."""
 
 
-class UnderWay(Work[dict[int, Given]], Protocol):
+class UnderWay(Work[dict[int, NeighbourShare]], Protocol):
     """An exchange in flight; its result are the vectors received, by rank, and this worker's own."""
 
     @property
-    def own(self) -> Given | None:
+    def own(self) -> NeighbourShare | None:
         """The part of its own `x` that this worker keeps, known at once; None if it sent to others only."""
 
-    def within(self, seconds: float | None) -> dict[int, Given]:
+    def within(self, seconds: float | None) -> dict[int, NeighbourShare]:
         """Wait as `wait`, without workers that have not sent after so many seconds, or are silent since; None: `wait`.
 
         `Neighbours.late` returns the vectors that they send later.
@@ -131,7 +131,12 @@ class Neighbours(Protocol):
         """Return the host name of every worker, by rank, also of those that may join. All call it in `start`."""
 
     def exchange(
-        self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
+        self,
+        x: SentVector | Mapping[int, SentVector],
+        to: Sequence[Edge],
+        source: Sequence[Edge],
+        *,
+        scalars: Sequence[float] = (),
     ) -> UnderWay:
         """Begin exchange `round` + 1: send `x` (or a vector for each rank) along `to`, and receive along `source`.
 
@@ -141,7 +146,7 @@ class Neighbours(Protocol):
         in the result. Several exchanges may be in flight; wait for them in order.
         """
 
-    def late(self) -> list[Given]:
+    def late(self) -> list[NeighbourShare]:
         """Return the vectors of workers that were not waited for, or are many rounds ahead; each once."""
 
     def ask(self, peer: int, name: str, x: Flat | None = None, **header: Any) -> Work[Answer]:
@@ -174,7 +179,7 @@ def restore_round(state: Any, neighbours: Neighbours) -> None:
         neighbours.round = state.round
 
 
-def mixed(received: Mapping[int, Given], rank: int) -> Flat:
+def mixed(received: Mapping[int, NeighbourShare], rank: int) -> Flat:
     """Return the mean of what was `received` by a symmetric W; an absent worker counts as this worker itself."""
     others = [message for peer, message in sorted(received.items()) if peer != rank]
     total = received[rank].x * (1.0 - sum(message.weight for message in others))
@@ -183,7 +188,7 @@ def mixed(received: Mapping[int, Given], rank: int) -> Flat:
     return total
 
 
-def added_up(received: Iterable[Given], total: Flat) -> tuple[Flat, float]:
+def added_up(received: Iterable[NeighbourShare], total: Flat) -> tuple[Flat, float]:
     """Return the sum of the `received` numerators of a push-sum, in `total`, and the sum of their weights."""
     weight = 0.0
     for place, message in enumerate(received):

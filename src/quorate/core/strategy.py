@@ -215,7 +215,7 @@ class Strategy(ABC):
     optimizers: ClassVar[Sequence[str]] = ()
     """The classes of optimizers that it knows, with those derived from them, as `module.name`; empty: all."""
 
-    compresses: ClassVar[Literal["nothing", "gradients", "ways", "differences", "momenta"]] = "nothing"
+    compresses: ClassVar[Literal["nothing", "gradients", "deltas", "differences", "momenta"]] = "nothing"
     """The vectors that codecs may write small. These are the vectors of all its means: gradients (`Means.of_gradient`)
     or deltas (`Means.of`). Momenta are written small where the strategy says so (`Means.code`).
     It is nothing if some means are of parameters, which a codec would spoil. Under gossip these are differences from

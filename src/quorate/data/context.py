@@ -61,7 +61,7 @@ class DataContext:
     """Called, in order, when a training loop requests the next batch from a loader: the step before has ended."""
     meetings: list[Callable[[], object]] = field(default_factory=list)
     """Called, in order, when the script has called `world.mean`, or another call that brings workers together."""
-    rests: list[Callable[[], object]] = field(default_factory=list)
+    at_pause: list[Callable[[], object]] = field(default_factory=list)
     """Called, in order, when a loader that ends for all together has returned its last batch before the others."""
 
     def with_batches_of_their_own(self, workers: float, size: int) -> float:

@@ -79,7 +79,7 @@ class IndexedLoader(Loader):
         loading: Loading,
         place: Place,
         *,
-        rests: bool,
+        pauses: bool,
         device: torch.device | None = None,
         growing: Growing | None = None,
         meets: Callable[[], None] = lambda: None,
@@ -89,7 +89,7 @@ class IndexedLoader(Loader):
         check_batch_size(batch_size, share, self._examples)
         loading.check()
         labelled = Labelled(dataset, loading.collate_fn) if loading.num_workers > 0 and not loading.in_order else None
-        super().__init__(batch_size, share, place, rests=rests, meets=meets, labels=labelled is not None)
+        super().__init__(batch_size, share, place, pauses=pauses, meets=meets, labels=labelled is not None)
         self.dataset = dataset
         self._device, self._growing = device, growing
         self._batches = PassBatches(share, self._examples, batch_size, getattr(dataset, "ask", None))

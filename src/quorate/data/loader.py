@@ -76,7 +76,7 @@ class Pass(ABC):
 class Loader(ABC):
     """One worker's batches: iterating it the e-th time (from 0) yields epoch e, in that epoch's order.
 
-    An iteration counts as an epoch when its first batch is requested, even if it is left early. With `rests`, all
+    An iteration counts as an epoch when its first batch is requested, even if it is left early. With `pauses`, all
     workers reach its end together: those that are there first take part in the others' means without weight.
 
     Its position (`state_dict`) is that of a step. A batch counts as consumed when an optimizer has stepped after it was
@@ -89,11 +89,11 @@ class Loader(ABC):
     torch_loader: DataLoader[Any]
 
     def __init__(
-        self, batch_size: int, share: Share, place: Place, *, rests: bool, meets: Callable[[], None], labels: bool
+        self, batch_size: int, share: Share, place: Place, *, pauses: bool, meets: Callable[[], None], labels: bool
     ) -> None:
         """`meets` is called before the first batch that is trained on. With `labels`, each batch comes beside one."""
         self.batch_size, self.share = batch_size, share
-        self._place, self._rests, self._labels = place, rests, labels
+        self._place, self._pauses, self._labels = place, pauses, labels
         self._passes, self._meets, self._has_met = 0, meets, False
         self._go_on_at(0, {})
 
@@ -171,7 +171,7 @@ class Loader(ABC):
         """Yield the batches, counted, until there are no more or time is up."""
         place = self._place
         clock, taken = place.wire.clock, consumed(place)
-        rests, is_first = self._rests or this.is_round, True
+        pauses, is_first = self._pauses or this.is_round, True
         taken.full_batch = max(taken.full_batch, self.batch_size)
         context = data_context(place)
         limit = context.limit
@@ -218,9 +218,9 @@ class Loader(ABC):
                     taken.dealt = self._dealt(this)
             yield batch
         this.leave()
-        if rests and trains:
-            for rest in tuple(context.rests):
-                rest()
+        if pauses and trains:
+            for pause in tuple(context.at_pause):
+                pause()
             taken.client_round = None
         if is_over and self._current is this:
             self._current, self._due = None, this.epoch + 1

@@ -252,7 +252,7 @@ def loader(
     if order.has_batches and batch == "auto":
         raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
     grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
-    rests = own_share.kind in (DYNAMIC, BY_ROUND) or (own_share.kind == KEPT and context.nobody_waits)
+    pauses = own_share.kind in (DYNAMIC, BY_ROUND) or (own_share.kind == KEPT and context.nobody_waits)
     batches = IndexedLoader(
         cast("Dataset[Any]", dataset),
         batch_size,
@@ -260,7 +260,7 @@ def loader(
         order,
         loading,
         place,
-        rests=rests,
+        pauses=pauses,
         device=there,
         growing=grows,
         meets=meets,

@@ -12,7 +12,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.fields import Fields, Header
-from quorate.core.neighbours import Gift, Given, UnderWay, Written
+from quorate.core.neighbours import NeighbourShare, SentVector, UnderWay, Written
 from quorate.core.vectors import Flat
 from quorate.observe.step_times import StepTimer
 
@@ -53,13 +53,13 @@ class Encoded(Written):
     """Not written to any more."""
 
 
-def as_received(gift: Gift, weight: float, scalars: Sequence[float], round: int) -> Given:
+def as_received(gift: SentVector, weight: float, scalars: Sequence[float], round: int) -> NeighbourShare:
     """Return `gift` as its receivers decode it."""
     x, is_written = (gift, False) if isinstance(gift, Flat) else (gift.x, True)
-    return Given(x, weight, tuple(scalars), round, is_written)
+    return NeighbourShare(x, weight, tuple(scalars), round, is_written)
 
 
-def message_of(gift: Gift, decoded: Given, before: float) -> Message:
+def message_of(gift: SentVector, decoded: NeighbourShare, before: float) -> Message:
     """Return the message that carries `gift`, which its receivers decode as `decoded`."""
     fields = Contribution(decoded.round, decoded.scalars, decoded.weight, before, decoded.is_written)
     assert isinstance(gift, Flat | Encoded), "Neighbours.written makes it"
@@ -72,28 +72,30 @@ class StartedExchange:
     def __init__(
         self,
         rank: int,
-        own: Given | None,
+        own: NeighbourShare | None,
         others: Mapping[int, Incoming],
         round: int,
         timer: StepTimer,
     ) -> None:
         self._missing, self._round, self._timer, self.own = dict(others), round, timer, own
-        self._received: dict[int, Given] = {} if own is None else {rank: own}
+        self._received: dict[int, NeighbourShare] = {} if own is None else {rank: own}
 
     def done(self) -> bool:
         return all(other.is_decided(self._round) for other in self._missing.values())
 
-    def wait(self, timeout: float | None = None) -> dict[int, Given]:
+    def wait(self, timeout: float | None = None) -> dict[int, NeighbourShare]:
         return self._all(timeout, lambda other, left: other.receive(self._round, left))
 
-    def within(self, seconds: float | None) -> dict[int, Given]:
+    def within(self, seconds: float | None) -> dict[int, NeighbourShare]:
         return (
             self.wait()
             if seconds is None
             else self._all(seconds, lambda other, left: other.within(self._round, left or 0.0))
         )
 
-    def _all(self, timeout: float | None, take: Callable[[Incoming, float | None], Given | None]) -> dict[int, Given]:
+    def _all(
+        self, timeout: float | None, take: Callable[[Incoming, float | None], NeighbourShare | None]
+    ) -> dict[int, NeighbourShare]:
         self._timer.arrived()
         clock = self._timer.clock
         until = None if timeout is None else clock.now() + timeout
@@ -127,7 +129,7 @@ class Incoming:
     ) -> None:
         self._wire, self._source, self._read, self.ledger = wire, source, read, ledger
         self._receive_work: Work[tuple[int, Message]] | None = None
-        self._received: dict[int, Given] = {}
+        self._received: dict[int, NeighbourShare] = {}
         self._given_up: set[int] = set()
         self._taken_early: set[int] = set()
         self._is_silent = False
@@ -145,13 +147,13 @@ class Incoming:
             self._take_message()
         return True
 
-    def receive(self, round: int, timeout: float | None = None) -> Given | None:
+    def receive(self, round: int, timeout: float | None = None) -> NeighbourShare | None:
         """Wait for the contribution of `round`; None if `source` takes no part in it. Raises as `Work.wait`."""
         while not self._is_known(round):
             self._take_message(timeout)
         return self._received.pop(round, None)
 
-    def within(self, round: int, seconds: float) -> Given | None:
+    def within(self, round: int, seconds: float) -> NeighbourShare | None:
         """Wait as `receive`, but return None after `seconds`, or at once if `source` is silent since such a wait."""
         try:
             return self.receive(round, 0.0 if self._is_silent and not self.is_decided(round) else seconds)
@@ -160,7 +162,7 @@ class Incoming:
             self._given_up.add(round)
             return None
 
-    def late(self, round: int) -> list[Given]:
+    def late(self, round: int) -> list[NeighbourShare]:
         """Return contributions to rounds that were given up, or are far ahead of `round`. Never waits."""
         self.poll()
         early = {other for other in self._received if other > round + _FAR_AHEAD}
@@ -176,7 +178,7 @@ class Incoming:
             self._take_message()
         return self.is_away
 
-    def drain(self, *, ended: bool) -> list[Given]:
+    def drain(self, *, ended: bool) -> list[NeighbourShare]:
         """Wait until `source` has paused, or with `ended` until it has ended; return contributions not taken in yet."""
         while not (self.has_ended or (self.is_away and not ended)):
             self.is_away = False
@@ -224,7 +226,7 @@ class Incoming:
             self.is_away, self.has_ended, self.reached = True, fields.away == "ended", fields.round
             return
         x = self._read(self._source, fields, message.tensors)
-        contribution = Given(x, fields.weight, tuple(fields.scalars), fields.round, fields.is_written)
+        contribution = NeighbourShare(x, fields.weight, tuple(fields.scalars), fields.round, fields.is_written)
         self._sent_mass += mass_of(contribution)
         self.ledger.received[self._source] += mass_of(contribution)
         self._received[contribution.round] = contribution
@@ -300,7 +302,7 @@ class GraphMembers:
                 return
 
 
-def mass_of(contribution: Given) -> float:
+def mass_of(contribution: NeighbourShare) -> float:
     """Return its weight times the first of its scalars: under push-sum, the weight that has come with it."""
     return contribution.weight * (contribution.scalars[0] if contribution.scalars else 1.0)
 
@@ -324,7 +326,7 @@ def weight_of_the_dead(
 ) -> float:
     """Return the mass that was lost with the `dead`: theirs, and the mass in flight from them and to them.
 
-    `began` holds the masses when all rested last (1 each, at the beginning), `balances` those of survivors' ledgers.
+    `began` holds the masses when all paused last (1 each, at the beginning), `balances` those of survivors' ledgers.
     All masses together: this, what survivors hold, and what is under way or lost among them.
     """
     held = sum(began[rank] for rank in dead)

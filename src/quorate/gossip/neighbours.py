@@ -20,7 +20,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed
 from quorate.core.fields import Fields, Header
-from quorate.core.neighbours import Answer, Gift, Given, Neighbours, Request, Written
+from quorate.core.neighbours import Answer, Neighbours, NeighbourShare, Request, SentVector, Written
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout, bare_layout, empty_vector, in_layout
@@ -103,7 +103,7 @@ class NeighbourExchange:
         self.answers: Answers | None = None
         self._has_ended = self._is_away = False
         self._is_used = is_gossip
-        self._late: list[Given] = []
+        self._late: list[NeighbourShare] = []
         """Contributions sent to this worker in exchanges that it took no part in, up to the newest pause of all."""
         self._pauses = -1 if wire.is_newcomer else 0
         self._hosts: tuple[str, ...] | None = None
@@ -175,7 +175,12 @@ class NeighbourExchange:
         return self._hosts
 
     def exchange(
-        self, x: Gift | Mapping[int, Gift], to: Sequence[Edge], source: Sequence[Edge], *, scalars: Sequence[float] = ()
+        self,
+        x: SentVector | Mapping[int, SentVector],
+        to: Sequence[Edge],
+        source: Sequence[Edge],
+        *,
+        scalars: Sequence[float] = (),
     ) -> StartedExchange:
         if self._is_away:
             raise ConfigurationError(
@@ -198,7 +203,7 @@ class NeighbourExchange:
         others = {peer: self._incoming_from(peer) for peer, _ in source if peer != self.rank}
         return StartedExchange(self.rank, own, others, self.round, self._timer)
 
-    def late(self) -> list[Given]:
+    def late(self) -> list[NeighbourShare]:
         before, self._late = self._late, []
         return before + [late for _, other in sorted(self._incoming.items()) for late in other.late(self.round)]
 
@@ -243,7 +248,7 @@ class NeighbourExchange:
         """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""
         if not self._is_used:
             return
-        late: list[Given] = []
+        late: list[NeighbourShare] = []
         others = {peer: self._incoming_from(peer) for peer in self.ranks if peer != self.rank}
         for other in others.values():
             late += other.drain(ended=self._has_ended)
@@ -267,7 +272,7 @@ class NeighbourExchange:
 
     # -- inside
 
-    def _agree_with(self, survivors: Survivors, others: Mapping[int, Incoming], late: Sequence[Given]) -> None:
+    def _agree_with(self, survivors: Survivors, others: Mapping[int, Incoming], late: Sequence[NeighbourShare]) -> None:
         """Set `round` to the newest exchange of all survivors, and count the weight lost with the dead."""
         mass = self._worker.mass() + sum(mass_of(contribution) for contribution in late)
         dead_peers = [peer for peer, other in others.items() if other.is_dead]

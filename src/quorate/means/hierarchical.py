@@ -46,16 +46,16 @@ class Hierarchical(Coded):
     # A newcomer takes part in sums by messages only, and is in no group.
 
     @cached_property
-    def _mates(self) -> list[int]:
+    def _on_host(self) -> list[int]:
         return next(own for own in self._hosts if self.wire.rank in own)
 
     @cached_property
     def _inner(self) -> Wire:
-        return self.wire.group(self._mates)
+        return self.wire.group(self._on_host)
 
     @cached_property
     def _piece(self) -> int:
-        return self._mates.index(self.wire.rank)
+        return self._on_host.index(self.wire.rank)
 
     @cached_property
     def _counterparts(self) -> list[int]:
@@ -68,8 +68,8 @@ class Hierarchical(Coded):
 
     def _pieces(self, part: int) -> list[tuple[int, int]]:
         """Return where the piece of each worker of a host begins and ends; empty for those that own none."""
-        numel, mates = self.layout.parts[part].numel, self._inner.size
-        ends = [round(numel * min(place, self._owners) / self._owners) for place in range(mates + 1)]
+        numel, workers = self.layout.parts[part].numel, self._inner.size
+        ends = [round(numel * min(place, self._owners) / self._owners) for place in range(workers + 1)]
         return list(pairwise(ends))
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:

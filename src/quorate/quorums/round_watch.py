@@ -139,8 +139,8 @@ class RoundWatch:
     def looked(self, look: Look, number: int, source: int | None = None) -> None:
         """Record that this worker has applied rounds up to `number`, or has copied a replica there: see `Applied`."""
         if self._timer.recorder is not None:
-            name, (rests, looks), is_copy = self._timer.name, look, None if source is None else True
-            row = Applied(optimizer=name, rests=rests, look=looks, round=number, is_copy=is_copy, source=source)
+            name, (pauses, looks), is_copy = self._timer.name, look, None if source is None else True
+            row = Applied(optimizer=name, rests=pauses, look=looks, round=number, is_copy=is_copy, source=source)
             self._timer.recorder.hold(row)
 
     def gave(self, at: Position, to: int) -> None:

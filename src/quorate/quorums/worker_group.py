@@ -119,7 +119,7 @@ class WorkerGroup:
             self._adopt(received.tensors[:first], dict(received.header["optimizer"]), received.tensors[first:last])
         return received.header["state"], received.tensors[last:]
 
-    def rested(self, number: int) -> None:
+    def paused(self, number: int) -> None:
         before, self._paused_round, self._departures = self._paused_round, number, 0
         if len(self.ranks) == 1 or before == number:
             return

@@ -361,9 +361,9 @@ class Replica:
             numbers.mul_(factors[group_of[id(p)]])
         return scaled
 
-    def shift(self, way: Flat) -> None:
+    def shift(self, delta: Flat) -> None:
         with torch.no_grad():
-            for p, numbers in zip(map(local, self.trained), full_segments(way), strict=False):
+            for p, numbers in zip(map(local, self.trained), full_segments(delta), strict=False):
                 p.add_(numbers)
 
     # -- inside

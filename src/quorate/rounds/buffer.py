@@ -154,7 +154,7 @@ class Buffer(Protocol):
     def lose(self, weight: float) -> None:
         """Count `weight` as expired: a void round had taken it."""
 
-    def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
+    def taken_from_learner(self, number: int, *, is_pause: bool) -> None:
         """Note that round `number` has the contribution of another worker of the same learner."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:

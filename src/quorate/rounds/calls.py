@@ -42,7 +42,7 @@ class Learners:
         """Return the learners of these workers."""
         return {self.of[rank] for rank in ranks}
 
-    def mates(self, rank: int) -> frozenset[int]:
+    def same_learner(self, rank: int) -> frozenset[int]:
         """Return the other workers of the same learner."""
         return frozenset(r for r, of in enumerate(self.of) if of == self.of[rank]) - {rank}
 
@@ -69,7 +69,7 @@ class Learners:
         return contributions
 
 
-Activity = Literal["stepping", "waiting", "away", "settling", "ended"]
+Activity = Literal["stepping", "waiting", "away", "pausing", "ended"]
 
 _STREAM = 0x5EED
 
@@ -132,7 +132,7 @@ class Calls:
             return self.agreed.quorum_of(len(self.members.alive))
         return self.agreed.quorum_of(len(self.learners.among(self.members.alive)))
 
-    def is_gone(self, rank: int) -> None:
+    def died(self, rank: int) -> None:
         """Note that `rank` has died: it counts for nothing but its contributions."""
         self.members, self._known, self._ready = self.members.after(dead=[rank]), None, None
         self.workers[rank].is_present = False
@@ -166,7 +166,7 @@ class Calls:
         elif kind == "away":
             self.went_away(rank)
         elif kind in ("copy", "enter") or (kind == "pause" and logged < era):
-            self.rode(rank, newest)  # it is inside by now, or has rested, as it will see
+            self.rode(rank, newest)  # it is inside by now, or has paused, as it will see
         else:
             self.paused(rank, ended=kind == "end")
 
@@ -202,7 +202,7 @@ class Calls:
     def paused(self, rank: int, *, ended: bool) -> None:
         """Note that `rank` pauses until all do: it drains, evaluates or (with `ended`) has ended."""
         worker, self._known, self._ready = self.workers[rank], None, None
-        worker.activity, worker.computing = "ended" if ended else "settling", None
+        worker.activity, worker.computing = "ended" if ended else "pausing", None
         self.callers.discard(rank)
 
     def counted_at(self, now: float) -> int:
@@ -227,7 +227,7 @@ class Calls:
         return missing
 
     def _will_step(self, worker: Stepper) -> bool:
-        return worker.is_present and worker.activity in ("stepping", "settling")
+        return worker.is_present and worker.activity in ("stepping", "pausing")
 
     def may_start(self) -> bool:
         """Return whether a round starts now."""
@@ -279,11 +279,11 @@ class Calls:
         computing = [(rank, self.workers[rank].computing) for rank in self._counted()[0]]
         return [rank for rank, number in computing if number is not None and number < oldest]
 
-    def may_settle(self) -> bool:
+    def may_pause(self) -> bool:
         """Return whether nobody steps any more: one more round takes what is pending."""
         if self.callers:  # they step
             return False
-        return {self.workers[rank].activity for rank in self.members.alive} <= {"settling", "ended"}
+        return {self.workers[rank].activity for rank in self.members.alive} <= {"pausing", "ended"}
 
     @property
     def ended(self) -> int:
@@ -323,7 +323,7 @@ class Calls:
     def resumed(self, number: int) -> None:
         """Note that all that paused step again from round `number` on; those that have ended do not."""
         for worker in self.workers:
-            if worker.activity == "settling":
+            if worker.activity == "pausing":
                 worker.activity, worker.computing = "stepping", number
         self._known = self._ready = None
 

@@ -68,7 +68,7 @@ class PendingFragments:
     _handed: dict[int, Entry] = field(default_factory=dict)
     _taken: dict[int, int] = field(default_factory=dict)  # by fragment, the newest round that took it for good
     _before: dict[int, int] = field(default_factory=dict)
-    _from_mates: dict[int, int] = field(default_factory=dict)
+    _from_learner: dict[int, int] = field(default_factory=dict)
     """By fragment: the newest round that has it from another worker of the same learner."""
     coding: CodedFragments | None = None
     _in_vectors: int = 0  # the newest round in the newest contribution
@@ -90,7 +90,7 @@ class PendingFragments:
 
         `version` is the newest round in the vectors, `began` the one that they age from (None:
         `version`). With `is_last`, take in nothing and return False if a round beyond `version` has taken something."""
-        if is_last and max((*self._taken.values(), *self._from_mates.values()), default=0) > version:
+        if is_last and max((*self._taken.values(), *self._from_learner.values()), default=0) > version:
             return False
         self._is_withdrawn, self._in_vectors = False, version
         since = version if began is None else min(began, version)
@@ -114,9 +114,9 @@ class PendingFragments:
     def holds(self) -> int:
         return max(self._taken.values(), default=0)
 
-    def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
+    def taken_from_learner(self, number: int, *, is_pause: bool) -> None:
         places = range(len(self.fragments.layouts)) if is_pause else [self.fragments.number(number)]
-        self._from_mates.update(dict.fromkeys(places, number))
+        self._from_learner.update(dict.fromkeys(places, number))
 
     @property
     def weight(self) -> float:
@@ -128,7 +128,7 @@ class PendingFragments:
         fit: dict[int, Entry] = {}
         for place in wanted:
             entry = self._handed.get(place)
-            taken = max(self._taken.get(place, 0), self._from_mates.get(place, 0))
+            taken = max(self._taken.get(place, 0), self._from_learner.get(place, 0))
             if entry is None or self._in_vectors < taken or self._is_withdrawn:
                 continue
             del self._handed[place]
@@ -205,7 +205,7 @@ class PendingFragments:
 
     def restore(self, kept: Kept) -> None:
         self.ledger, self.step, self._counted = kept.ledger, kept.step, kept.ledger.lost
-        self._handed, self._taken, self._before, self._from_mates = {}, {}, {}, {}
+        self._handed, self._taken, self._before, self._from_learner = {}, {}, {}, {}
         if self.coding is not None:
             self.coding.restore(kept.error)
 

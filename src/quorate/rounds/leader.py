@@ -165,7 +165,7 @@ class Leader:
         """Forget workers that have died; their contributions to the round under way are in it."""
         for rank in ranks:
             self.are_absent([rank])
-            self.calls.is_gone(rank)
+            self.calls.died(rank)
             self._asking.forget(rank)
             if self.gathering is not None:
                 self.gathering.until.pop(rank, None)
@@ -219,7 +219,7 @@ class Leader:
             if self._resumes or self.calls.may_start() or self._entrance.calls(self.holdings.told):
                 self._resumes = False
                 self._begin(now, is_pause=False)
-            elif self.calls.may_settle():
+            elif self.calls.may_pause():
                 self._begin(now, is_pause=True)
             elif not self._finds_silent(self.calls.held_by(), now):
                 break

@@ -189,7 +189,7 @@ class OwnPace:
     ) -> None:
         self.follows = False
         self._progress, self._member, self._arrival = progress, progress.member, arrival
-        self._era, self._settles, self._give = era, is_pause, give
+        self._era, self._is_pausing, self._give = era, is_pause, give
         self._applied = progress.applied
 
     def call(self, slack: float | None, *, waits: bool) -> Wait:
@@ -244,5 +244,5 @@ class OwnPace:
     def serve(self) -> None:
         member = self._member
         if member.copies_wanted or member.entries_wanted:
-            for to, is_whole in copies_wanted(member, is_pause=self._settles()):
+            for to, is_whole in copies_wanted(member, is_pause=self._is_pausing()):
                 self._give(to, is_whole)

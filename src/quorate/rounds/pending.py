@@ -117,7 +117,7 @@ class PendingGradients:
     def _empty(self, layout: Layout) -> Flat:
         return empty_vector(layout) if self.blank is None else self.blank(layout)
 
-    def taken_from_mate(self, number: int, *, is_pause: bool) -> None:
+    def taken_from_learner(self, number: int, *, is_pause: bool) -> None:
         """Do nothing: gradients are every worker's own."""
 
     def kept(self, snapshots: Mapping[int, Snapshot], number: int) -> Kept:
@@ -169,7 +169,7 @@ class Giving:
     def __init__(self, pending: Buffer, log: Log, rank: int, lock: AbstractContextManager[Any]) -> None:
         self._pending, self._log, self._rank, self._lock = pending, log, rank, lock
         learners = pending.agreed.learners
-        self._mates = Learners(learners).mates(rank) if learners else frozenset[int]()
+        self._same_learner = Learners(learners).same_learner(rank) if learners else frozenset[int]()
         self.snapshots: dict[int, Snapshot] = {}
         self._early = 0  # the round that the newest early contribution is for
         self._weights: dict[int, float] = {}  # by round, the weight sent and not taken back, as far as copies tell
@@ -201,9 +201,9 @@ class Giving:
     def put_back(self, newest: int, oldest_needed: int) -> None:
         """Take back what rounds did not take; forget what they took before round `newest`, as in `forget`."""
         completed = self._log.get(newest)
-        if completed is not None and not self._mates.isdisjoint(completed.contributors):
+        if completed is not None and not self._same_learner.isdisjoint(completed.contributors):
             with self._lock:
-                self._pending.taken_from_mate(newest, is_pause=completed.is_pause)
+                self._pending.taken_from_learner(newest, is_pause=completed.is_pause)
         for number in [n for n in self.snapshots if n <= newest]:
             if self._log.took(number, self._rank) is False:
                 self._take_back(number)

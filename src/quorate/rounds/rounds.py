@@ -52,17 +52,17 @@ class Rounds:
         self._meeting, self._member = Meeting(wire, agreed, replica), self._progress.member
         self._arrival = Arrival(wire, self._progress, self.give_copies)
         self._pace = pace_in(
-            row, self._progress, self._arrival, lambda: self._era, lambda: self._settles, self._give_copy
+            row, self._progress, self._arrival, lambda: self._era, lambda: self._is_pausing, self._give_copy
         )
         self.standing = Standing(self._progress, self._arrival, self._handed, lambda: self._call(waits=True))
-        self.is_over = self._has_settled = self._is_due = self._is_closed = self._settles = False
+        self.is_over = self._has_paused = self._is_due = self._is_closed = self._is_pausing = False
         self.version = self._progress.applied  # the newest round that was applied
         self.progress = 0.0  # synchronous steps made up to the newest round that was applied: see `Round.progress`
         self._era = -1  # of a newcomer: the round of the pause before its copy; -1: none
         self._put_off: Copied | None = None
         self._is_behind = False
         """Whether a checkpoint has left gradients without a round, and this worker has contributed none since."""
-        self._rests = self._looks = self._jumps = 0
+        self._pauses = self._looks = self._jumps = 0
         """The number of pauses, of looks for rounds since the last one, and of copies that this worker became."""
 
     def blank(self) -> Flat:
@@ -179,7 +179,7 @@ class Rounds:
                 yield from self._completed()
             if not self._pace.follows:
                 knocking.check()
-        self._rests, self._looks = 1, 0
+        self._pauses, self._looks = 1, 0
         self._wire.enter()
 
     def completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
@@ -200,7 +200,7 @@ class Rounds:
             yield
         finally:
             if self.version != before:
-                self._watching.looked((self._rests, self._looks), self.version)
+                self._watching.looked((self._pauses, self._looks), self.version)
 
     def _completed(self, *, in_step: bool = False, up_to: float = math.inf) -> Iterator[Round]:
         while not self._is_due and (due := self._pace.next(up_to)) is not None:
@@ -240,15 +240,15 @@ class Rounds:
         self._progress.say(Note("end" if ended else "pause").header())
         self._looks += 1
         while not self.is_over:
-            self._has_settled, self._settles = False, True
+            self._has_paused, self._is_pausing = False, True
             for completed in self._completed():
                 apply(completed)
                 if completed.is_pause:
                     self._has_applied(completed, in_step=False)
-                    self._has_settled, self.is_over = True, completed.is_last
+                    self._has_paused, self.is_over = True, completed.is_last
                     break
-            if self._has_settled:
-                self._settles, self._rests, self._looks = False, self._rests + 1, 0
+            if self._has_paused:
+                self._is_pausing, self._pauses, self._looks = False, self._pauses + 1, 0
                 log = self._member.log
                 self._meeting.meet(log.era, log.joined, is_over=self.is_over, meanwhile=self.give_copies)
                 if not ended:
@@ -266,9 +266,9 @@ class Rounds:
             raise
         if copy.is_whole:
             self._era = state.era
-        self._has_settled, self.is_over, self.progress = state.is_pause, state.is_last, state.progress
+        self._has_paused, self.is_over, self.progress = state.is_pause, state.is_last, state.progress
         self._has_come_to(state.number)
-        self._watching.looked((self._rests, self._looks), self.version, copied.source)
+        self._watching.looked((self._pauses, self._looks), self.version, copied.source)
         self._jumps += 1
         self._progress.say({"jump": copy.jump.header()})
         self._arrival.expect(lambda: self._member.jumps >= self._jumps)
@@ -325,7 +325,7 @@ class Rounds:
     def _give_copy(self, to: int, is_whole: bool) -> None:
         give_copy(to, self.version, self._member, self._progress, self._replica, is_whole=is_whole)
         if is_whole:
-            at = Position(self._rests, self._looks, self.version, self._member.pending.times)
+            at = Position(self._pauses, self._looks, self.version, self._member.pending.times)
             self._watching.gave(at, to)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class Order:
     """Pushes that are decided and have not arrived yet, by source and number."""
     _again: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Questions (rank and number of the push) that were asked again, minus the decisions about them."""
-    _rested: set[int] = field(default_factory=set)
+    _paused: set[int] = field(default_factory=set)
     _asking: set[int] = field(default_factory=set)
     """Workers that have left and wait for the final parameters of the era."""
 
@@ -85,8 +85,8 @@ class Order:
 
     @property
     def everyone(self) -> set[int]:
-        """The workers that push, rest or have ended; their number determines the share of each in a step."""
-        return {*self._workers, *self._rested, *self.ended}
+        """The workers that push, have paused or have ended; their number determines the share of each in a step."""
+        return {*self._workers, *self._paused, *self.ended}
 
     def pushed(self, push: Push) -> list[Decision]:
         """Take in a push that has arrived."""
@@ -112,7 +112,7 @@ class Order:
             return []
         del self._workers[rank]
         if how == "pauses":
-            self._rested.add(rank)
+            self._paused.add(rank)
         else:
             self.ended |= {rank}
         return [*self._in_turn(), *self._go_on()]
@@ -122,7 +122,7 @@ class Order:
         self.joining.asked.pop(rank, None)
         self._workers.pop(rank, None)
         self.ended -= {rank}
-        self._rested.discard(rank)
+        self._paused.discard(rank)
         self._asking.discard(rank)
         self._again = Counter({key: count for key, count in self._again.items() if key[0] != rank})
         return [*self._drop_pushes_of_dead(), *self._in_turn(), *self._go_on()]
@@ -270,7 +270,7 @@ class Order:
             return decisions
         if self._pending:
             decisions.append(self._step(()))
-        if self._asking and self._asking >= (self._rested or self.ended):
+        if self._asking and self._asking >= (self._paused or self.ended):
             readers, self._asking = tuple(sorted(self._asking)), set()
             there = tuple(rank for rank in readers if rank not in self.ended)
             questions = tuple((rank, 0) for rank in readers)

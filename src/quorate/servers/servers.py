@@ -217,9 +217,9 @@ class ServedParameters:
             return
         if not self._is_away and self.take_row_edits():
             self.push(None, count=0, reads=False)
-        has_rested, self._is_away = self._is_away, True
+        was_away, self._is_away = self._is_away, True
         self._link.tell(Signal("ended" if ended else "pauses", self._link.era))
-        if ended and has_rested:
+        if ended and was_away:
             self._task.ends()
 
     def quiesce(self) -> None:

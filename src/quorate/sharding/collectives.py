@@ -114,12 +114,12 @@ class WireAllGather:
 class WireReduceScatter:
     """Implements torch's `ReduceScatter` for the gradients of one block; messages carry its name."""
 
-    def __init__(self, pieces: Pieces, block: str = "") -> None:
+    def __init__(self, pieces: Pieces, block: str = "", reduced: Callable[[], None] = lambda: None) -> None:
+        """`reduced` is called when a sum is there."""
         self._pieces, self._has_input, self._of = pieces, False, f" of {block}," if block else ""
         self.unused: frozenset[int] = frozenset()
         """Positions of parameters without a gradient: before a call those of this worker, after it those of all."""
-        self.reduced: Callable[[], None] = lambda: None
-        """Called when a sum is there."""
+        self._reduced = reduced
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return memory for the input, which is sent, or in the next call for the output, the gradient."""
@@ -150,7 +150,7 @@ class WireReduceScatter:
                     output_tensor.add_(numbers)
             if op == dist.ReduceOp.AVG:
                 output_tensor.div_(wire.size)
-            self.reduced()
+            self._reduced()
 
         return pieces.end(finish, async_op)
 
@@ -168,8 +168,8 @@ def over_wires(module: Any, pieces: Pieces, name: str) -> None:
     """Let the groups of `module`, which is called `name`, gather and reduce by `pieces`."""
     for group in groups_of(module):
         group._all_gather_comm = WireAllGather(pieces, name)
-        group._reduce_scatter_comm = WireReduceScatter(pieces, name)
-        group.post_backward = Complete(group, group._reduce_scatter_comm)
+        group.post_backward = complete = Complete(group, pieces, name)
+        group._reduce_scatter_comm = complete.reducing
 
 
 def split_by_dtype(module: Any) -> None:
@@ -203,11 +203,12 @@ class Complete:
     vectors differ in length, or mix parameters of one shape. So a worker adds zeros for the parameters it has not used.
     """
 
-    def __init__(self, group: Any, reducing: WireReduceScatter) -> None:
-        self._group, self._reducing, self._post_backward = group, reducing, group.post_backward
+    def __init__(self, group: Any, pieces: Pieces, block: str) -> None:
+        self._group, self._post_backward = group, group.post_backward
+        self.reducing = WireReduceScatter(pieces, block, self._note_unused)
+        """Forms the sums of the group's gradients."""
         self._unused: list[tuple[Any, dict[Any, Any]]] = []
         """Parameters that no worker has used, and the hooks that are not to see their zeros."""
-        reducing.reduced = self._reduced
 
     def __call__(self, *args: Any) -> None:
         group = self._group
@@ -223,7 +224,7 @@ class Complete:
                 p.unsharded_accumulated_grad = torch.zeros_like(p._unsharded_param, dtype=p.reduce_dtype)
             else:
                 p._unsharded_param.grad = torch.zeros_like(p._unsharded_param)
-        self._reducing.unused = frozenset(n for n, _ in unused)
+        self.reducing.unused = frozenset(n for n, _ in unused)
         try:
             self._post_backward(*args)
         finally:
@@ -232,8 +233,8 @@ class Complete:
                 (p._post_accumulate_grad_hooks or {}).update(hooks)
             self._unused.clear()
 
-    def _reduced(self) -> None:
-        for n in self._reducing.unused:
+    def _note_unused(self) -> None:
+        for n in self.reducing.unused:
             p = self._group.fsdp_params[n].sharded_param
             if p.grad is None:
                 hooks = p._post_accumulate_grad_hooks or {}

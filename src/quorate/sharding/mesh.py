@@ -135,7 +135,7 @@ class Coordinates:
         return (self.stage * self.axes.shards + self.shard) * self.axes.tensor + self.part
 
     @property
-    def mates(self) -> Sequence[int]:
+    def replica_ranks(self) -> Sequence[int]:
         """The ranks of its replica's workers."""
         return self.workers[self.replica]
 

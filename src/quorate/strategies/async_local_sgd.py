@@ -52,9 +52,9 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.rounds.terms import Agreed
 from quorate.strategies import register
+from quorate.strategies.parts.learner_workers import LearnerSettings
 from quorate.strategies.parts.learners import AsyncLearner, learner_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
-from quorate.strategies.parts.mates import LearnerSettings
 from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, check_outer, chosen_outer, usual_outer
 
@@ -105,13 +105,13 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         return period_from(self.sync_every)
 
     def start(self, worker: Worker) -> AsyncLearner:
-        mates = self.mates_of(worker, self._period)
-        learners = worker.size if mates is None else len(set(mates.of))
+        workers = self.workers_of_learner(worker, self._period)
+        learners = worker.size if workers is None else len(set(workers.of))
         buffered = Agreed(size=learners, wait_for=self.wait_for).quorum
         every = self.momentum_every or (buffered if self.divide_by == "wait_for" else learners)
         chosen = chosen_outer(self.outer_rate, self.outer_momentum, usual_outer(self.outer, self._period))
         outer = OuterOptimizer(self.outer, *chosen, is_nesterov=True, device="own")
-        learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, mates=mates)
+        learner = learner_of(worker.parameters, 1, outer, AsyncLearner, every=every, workers=workers)
         more: dict[str, Any] = {"learners": learner.learners, **self.late_terms(self.late), **self.bounds}
         worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), units=units_of_deltas, **more)
         return learner
@@ -136,7 +136,7 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
         worker.state.arrived(result.payloads)
         for fragment, sums in result.fragments.items():
             sums = over_full_weights(sums, result.payloads, fragment)
-            own, turning = worker.state.told_in(worker, result), self.turning_of(self.late, result)
+            own, turning = worker.state.payload_in(worker, result), self.turning_of(self.late, result)
             worker.state.take(worker, fragment, sums, own, turning=turning)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
@@ -151,4 +151,4 @@ class AsyncLocalSGD(LocalRoundSettings, LearnerSettings, LatenessSettings):
     def pause(self, worker: Worker) -> None:
         worker.measure_distance(worker.state.common)
         worker.parameters = worker.state.common
-        worker.state.rested(worker)
+        worker.state.paused(worker)

@@ -51,9 +51,9 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.fragments import check_fragments
+from quorate.strategies.parts.learner_workers import LearnerSettings
 from quorate.strategies.parts.learners import Learner, learner_of, part_of
 from quorate.strategies.parts.local_steps import LocalRoundSettings, Period, period_from
-from quorate.strategies.parts.mates import LearnerSettings
 from quorate.strategies.parts.outer_gradients import LatenessSettings, over_full_weights, units_of_deltas
 from quorate.strategies.parts.outer_steps import OuterStepSettings
 
@@ -93,7 +93,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
 
     def start(self, worker: Worker) -> Learner:
         learner = learner_of(worker.parameters, self.fragments, self.outer_optimizer, Learner, by=self.fragments_by)
-        learner.mates, late = self.mates_of(worker, self._period), self.late_terms(self.late)
+        learner.workers, late = self.workers_of_learner(worker, self._period), self.late_terms(self.late)
         more = {"learners": learner.learners, "window": self.window if self.overlap else 0.0, **late, **self.bounds}
         worker.agree_on_rounds(wait_for=self.wait_for, fragments=learner.layouts(worker), units=units_of_deltas, **more)
         return learner
@@ -120,7 +120,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
         """Apply the rounds that are there; gives what this learner had told with what it has in each."""
         for result in worker.rounds.completed(up_to=worker.state.up_to):
             self.apply(worker, result)
-            yield worker.state.told_in(worker, result)
+            yield worker.state.payload_in(worker, result)
 
     def apply(self, worker: Worker, result: Mean) -> None:
         for fragment, sums in result.fragments.items():
@@ -129,7 +129,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
             part = part_of(fragment, result) if self.divide_by == "world" else 1.0
             rule: dict[str, Any] = {"share": self.merge, "within": self.overlap, "drops": self.late == "drop"}
             rule["turning"] = self.turning_of(self.late, result)
-            worker.state.take(worker, fragment, sums, worker.state.told_in(worker, result), part=part, **rule)
+            worker.state.take(worker, fragment, sums, worker.state.payload_in(worker, result), part=part, **rule)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         return worker.state.common, 1.0
@@ -143,4 +143,4 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
     def pause(self, worker: Worker) -> None:
         worker.measure_distance(worker.state.common)
         worker.parameters = worker.state.common
-        worker.state.rested(worker)
+        worker.state.paused(worker)

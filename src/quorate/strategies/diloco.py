@@ -64,7 +64,7 @@ from quorate.strategies.parts.outer_steps import (
 class DiLoCo(LocalStepSettings, OuterStepSettings):
     """Hundreds of local steps, then one step of an outer optimizer on the change of the parameters."""
 
-    compresses = "ways"
+    compresses = "deltas"
 
     sync_every: int | str = 500
     """H, as in `local-sgd`, for each fragment."""

@@ -49,7 +49,7 @@ from quorate.strategies.parts.servers import PlacedOnServers
 
 @dataclass(kw_only=True)
 class State(WithPoint):
-    """The centre as it was when all rested last, and where this worker was when it asked for the newest one."""
+    """The centre as it was when all paused last, and where this worker was when it asked for the newest one."""
 
     centre: Flat = kept("same")
     asked: Flat | None = kept("drop", default=None)

@@ -88,12 +88,12 @@ class FedOpt(FederatedSettings):
         return handed_in(worker, self)
 
     def apply(self, worker: Worker, result: Mean) -> None:
-        if (way := mean_delta(worker, self, result)) is not None:
-            self._go(worker, way)
+        if (delta := mean_delta(worker, self, result)) is not None:
+            self._go(worker, delta)
 
     def pause(self, worker: Worker) -> None:
-        if self.secure and (way := masked_mean_delta(worker, self)) is not None:
-            self._go(worker, way)
+        if self.secure and (delta := masked_mean_delta(worker, self)) is not None:
+            self._go(worker, delta)
 
     def _go(self, worker: Worker, delta: Flat) -> None:
         work: Served = worker.state
@@ -103,15 +103,15 @@ class FedOpt(FederatedSettings):
 
         work.m = work.m * self.beta1 + delta * (1 - self.beta1)
         work.v = work.v.map(second, delta)
-        way = work.m.map(lambda m, v: self.server_rate * m / (v.sqrt() + self.tau), work.v)
-        work.go_on_at(worker, work.point + way)
+        update = work.m.map(lambda m, v: self.server_rate * m / (v.sqrt() + self.tau), work.v)
+        work.go_on_at(worker, work.point + update)
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
 
 
 def moved_moments(kind: str, v: Tensor, delta: Tensor, beta2: float) -> Tensor:
-    """v after a mean way `delta` (Reddi et al. 2021, Algorithm 2), element by element; a new tensor.
+    """v after the mean delta (Reddi et al. 2021, Algorithm 2), element by element; a new tensor.
 
     adagrad  v + delta^2
     yogi     v - (1 - beta2) delta^2 sign(v - delta^2)

@@ -31,7 +31,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Given, UnderWay, added_up
+from quorate.core.neighbours import NeighbourShare, UnderWay, added_up
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -84,7 +84,7 @@ class OSGP(GossipSettings):
         s.x, s.u = added_up([newest.own, *s.taken(), *late], worker.neighbours.blank())
         worker.parameters = s.x / s.u
 
-    def _received(self, worker: Worker, *, at_most: int) -> list[Given]:
+    def _received(self, worker: Worker, *, at_most: int) -> list[NeighbourShare]:
         """The shares of others that have arrived, after waiting for those that are more than `at_most` steps late."""
         s, shares = worker.state, []
         while s.under_way and (len(s.under_way) > at_most or s.under_way[0].done()):

@@ -32,7 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quorate.core.neighbours import Given
+from quorate.core.neighbours import NeighbourShare
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.gossip.topology import topology_of
@@ -97,7 +97,7 @@ class SGP(GossipSettings):
 
     def pause(self, worker: Worker) -> None:
         s: State = worker.state
-        own = Given(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
+        own = NeighbourShare(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
         s.x, s.u = take_shares(worker, [own, *worker.neighbours.late()])
 
     def restored(self, worker: Worker, at: Flat | None) -> None:

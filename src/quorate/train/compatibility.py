@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _GRADIENTS_OF_ALL = ("all", "gradients")
-_RULED = (("rounds", "gradients"), ("all", "ways"))
+_RULED = (("rounds", "gradients"), ("all", "deltas"))
 """Whom a step meets, and what codecs may compress (see `Strategy`): where a rule may take the place of a mean."""
 _SUM_THEMSELVES = ("rounds", "servers")
 _COUNTS_INSTEAD = {
@@ -80,7 +80,7 @@ def check(combination: Combination, *features: str) -> None:
 
 RULES = (
     Rule("attack", lambda c, s, r: r.settings.attack
-         and not (s.meets == "all" and s.compresses in ("gradients", "ways")),
+         and not (s.meets == "all" and s.compresses in ("gradients", "deltas")),
          'attack="{settings.attack}" cannot be combined with {label}: attacks change gradients (all-reduce, robust), '
          "and how far workers went (diloco)"),
     Rule("on_anomaly", lambda c, s, r: r.settings.on_anomaly != "ignore"
@@ -156,7 +156,7 @@ RULES = (
          "{c.strategy.meets} form the sums: choose a codec, and leave reduce out"),
     Rule("compress", lambda c, s, r: r.codec and s.meets in _SUM_THEMSELVES and r.keeps_more,
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
-    Rule("compress", lambda c, s, r: s.compresses in ("ways", "momenta") and r.is_of_gradients,
+    Rule("compress", lambda c, s, r: s.compresses in ("deltas", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
     Rule("compress", lambda c, s, r: s is not UNCONCERNED
          and r.settings.compress == "auto" and s.on_death == "continue",

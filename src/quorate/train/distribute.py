@@ -64,7 +64,7 @@ from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
 from quorate.train.names import Settings, StrategyName
 from quorate.train.never_stepped import NeverStepped
-from quorate.train.pauses import rests_with_loaders
+from quorate.train.pauses import pause_with_loaders
 from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
@@ -104,7 +104,7 @@ class Distributes:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as in torch: every worker adds the same at the same step, and gets rank 0's numbers for it."""
         super().add_param_group(param_group)  # type: ignore[misc]
-        _kept(self, _LOOP).group_came(self.param_groups[-1])  # type: ignore[attr-defined]
+        _kept(self, _LOOP).group_added(self.param_groups[-1])  # type: ignore[attr-defined]
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Return a context in which backward passes only add to `.grad`; the first one outside averages the sum."""
@@ -316,7 +316,8 @@ def distribute(
                 serve(optimizer, plain, model, chosen, place, channel, named)
             if chosen.batch == "kept":
                 divide_steps(place, getattr(chosen, "micro_batches", 1), None if spread is None else spread.coordinates)
-            loop = Loop(optimizer, plain, model, chosen, place, channel, named)
+            may_count = partial(check, dataclasses.replace(combination, weight=COUNTED), "weight")
+            loop = Loop(optimizer, plain, model, chosen, place, channel, named, may_count)
             measure_gains(optimizer, loop.worker, watching)
             deal_out(combination.redundancy, place, lambda: loop.worker.version)
         except BaseException:
@@ -327,7 +328,6 @@ def distribute(
             raise
         optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
         kept.laid_out = loop.relayout.laid_out
-        loop.may_count = partial(check, dataclasses.replace(combination, weight=COUNTED), "weight")
         follow(optimizer, loop.worker.schedules)
         optimizer.__dict__[WORKER] = kept.worker = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
@@ -342,11 +342,11 @@ def distribute(
         place.leaving += [loop.finish, stepped.check]
         data_context(place).client_terms = chosen.client_terms or data_context(place).client_terms
         if chosen.waits or data_context(place).redundancy.by_round:
-            rests_with_loaders(place)
+            pause_with_loaders(place)
         else:
             data_context(place).nobody_waits = True
         if chosen.batch == "kept":
-            rests_with_loaders(place)
+            pause_with_loaders(place)
     if override.label is None:
         note_used(place.wire.board, "strategy")
     override.label = override.label or label
@@ -415,12 +415,12 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostSte
     if not any(boundary is how.boundary for boundary in boundaries):  # two optimizers may have one model
         boundaries.append(how.boundary)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    rests = how.where == "all"
-    if rests and not how.delays and all(p.dtype.itemsize > 2 for p in parameters):
+    is_all = how.where == "all"
+    if is_all and not how.delays and all(p.dtype.itemsize > 2 for p in parameters):
         return None  # the optimizer finds everything on the host
     is_pinned = any(event_on(p.device) is not None for p in parameters)
     memory = HostMemory(how.folder, is_pinned=is_pinned)
-    chosen = {"delays": how.delays, "corrects": how.corrects, "crosses": not rests}
+    chosen = {"delays": how.delays, "corrects": how.corrects, "crosses": not is_all}
     return HostStep(optimizer, plain, how.boundary, memory, **chosen)
 
 

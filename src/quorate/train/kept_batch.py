@@ -34,8 +34,15 @@ class MicroBatches(ABC):
     unit = 1.0
     """`.grad` is a sum, in units of the gradient of one micro-batch."""
 
-    def __init__(self, division: StepDivision, replica: Replica, means: Callable[[], MeansOfAll]) -> None:
-        self.division, self._replica, self._means = division, replica, means
+    def __init__(
+        self,
+        division: StepDivision,
+        replica: Replica,
+        means: Callable[[], MeansOfAll],
+        progress: Callable[[], float],
+    ) -> None:
+        """`progress` returns the synchronous steps of rounds, up to this worker's replica."""
+        self.division, self._replica, self._means, self._progress = division, replica, means, progress
         self.is_complete = False
         """Whether all micro-batches of a step are in a sum."""
         self._has_updated = True

@@ -29,8 +29,6 @@ class KeptInRounds(MicroBatches):
     place = math.inf
     _is_asked = True
     """Whether the script makes the steps, and steps its schedulers after them."""
-    progress: Callable[[], float] = staticmethod(lambda: 0.0)
-    """Returns the synchronous steps that the training has made, up to this worker's replica."""
     most = 0
     """The most workers there may ever be."""
 
@@ -65,7 +63,7 @@ class KeptInRounds(MicroBatches):
             agree()
         self._has_updated = self.is_complete
         if self.is_step:
-            self.place = self.progress()
+            self.place = self._progress()
         if not self.is_complete:
             self._drop()
 

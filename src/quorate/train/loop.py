@@ -80,9 +80,11 @@ class Loop(StepObserver):
         place: Place,
         name: str,
         watched: Watched,
+        may_count: Callable[[], None] = lambda: None,
     ) -> None:
+        """`may_count` raises `ConfigurationError` where steps cannot have weights."""
         self._place, self._observers, self.optimizer = place, observe_backward(place), name
-        self._pacing = injected(place).pacing
+        self._pacing, self._may_count = injected(place).pacing, may_count
         wire = place.wire if watched.coordinates is None else watched.coordinates.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
@@ -107,13 +109,11 @@ class Loop(StepObserver):
         """Whether a hook of the script has called `step` inside the current backward pass."""
         self.counts: LossCounts | None = None
         """The counts of losses, once the script has given one."""
-        self.rests = False
+        self.is_paused = False
         """Whether it has paused, and training has not gone on: it takes part in no exchange."""
         self.beside: Beside | None = None
         """The rounds of this worker's other optimizers, where this one has rounds as well."""
-        self.may_count: Callable[[], None] = lambda: None
-        """Raises `ConfigurationError` where steps cannot have weights."""
-        self.came_with: Flat | None = None
+        self.parameters_before: Flat | None = None
         """The replica before the pause, while all workers are paused at the mean."""
         begin(self.worker)
         self.worker.buffers.seen(reads=True)
@@ -201,7 +201,7 @@ class Loop(StepObserver):
     def count(self, count: object, full: object) -> None:
         """Take the count of the next backward pass: see `DistributedOptimizer.weight`."""
         if self.counts is None:
-            self.may_count()
+            self._may_count()
             self.counts = counting(self.worker)
         self.counts.note(count, full)
 
@@ -243,7 +243,7 @@ class Loop(StepObserver):
         if self._trained.missing:
             self._trained.check_entered()
         self._observers.step_begins(worker.name, worker.step + 1)
-        worker.step, worker.begun, self.came_with, of_closure = worker.step + 1, worker.begun + 1, None, None
+        worker.step, worker.begun, self.parameters_before, of_closure = worker.step + 1, worker.begun + 1, None, None
         exchanges_later = not worker.agrees_in_backward or worker.has_rounds or self.strategy.compresses == "momenta"
         if closure is not None and (exchanges_later or worker.differs):
             with torch.enable_grad():
@@ -306,11 +306,11 @@ class Loop(StepObserver):
         """The state for newcomers, where no step brings all workers together."""
         return self.worker.servers if self.worker.is_served else self.common
 
-    def group_came(self, group: dict[str, Any]) -> None:
+    def group_added(self, group: dict[str, Any]) -> None:
         """Lay out a new parameter group."""
         if self.worker.coordinates is not None:
             check_in_shards(self.replica.model, self.worker.coordinates, group["params"])
-        self.relayout.group_came(group["params"])
+        self.relayout.group_added(group["params"])
 
     # -- pauses
 
@@ -332,7 +332,7 @@ class Loop(StepObserver):
         self.worker.means.resume()
         if self.worker.is_served and not self.worker.finished:
             self.worker.servers.set_out()
-        self.rests = False
+        self.is_paused = False
 
     def _quiesce(self) -> None:
         worker = self.worker
@@ -362,7 +362,7 @@ class Loop(StepObserver):
         else:
             everyone = loops_of(self._place)
             for loop in everyone:
-                if worker.has_ended or not loop.rests:
+                if worker.has_ended or not loop.is_paused:
                     for single in loop.worker.with_single_ones:
                         single.go_away(ended=worker.has_ended)
             in_means([loop.worker.means for loop in everyone if not loop.worker.has_rounds])
@@ -370,7 +370,7 @@ class Loop(StepObserver):
             self.relayout.all_have_paused()
             for single in worker.with_single_ones:
                 single.quiesce()
-        self.rests = True
+        self.is_paused = True
         self.strategy.pause(worker)
         if not worker.has_rounds:
             worker.edits.average()

@@ -107,11 +107,11 @@ def agree_on_buffers(place: Place) -> None:
         loop.agree_on_buffers()
 
 
-def rests_with_loaders(place: Place) -> None:
+def pause_with_loaders(place: Place) -> None:
     """Let loaders that end for all workers together call `pause`."""
-    rests = data_context(place).rests
-    if not rests:
-        rests.append(lambda: pause(place))
+    callbacks = data_context(place).at_pause
+    if not callbacks:
+        callbacks.append(lambda: pause(place))
 
 
 @contextmanager
@@ -165,9 +165,9 @@ def at_the_own(place: Place) -> Iterator[None]:
     """
     now: list[tuple[Loop, Flat]] = []
     for loop in loops_of(place):
-        if loop.came_with is not None and not loop.worker.finished:
+        if loop.parameters_before is not None and not loop.worker.finished:
             now.append((loop, loop.worker.parameters))
-            loop.worker.parameters = loop.came_with
+            loop.worker.parameters = loop.parameters_before
     try:
         with apart(loops_of(place)):
             yield
@@ -179,8 +179,8 @@ def at_the_own(place: Place) -> Iterator[None]:
 def keep_own(place: Place) -> None:
     """Keep this worker's replica for `at_the_own` before all become equal. Cost: a copy of the parameters."""
     for loop in _equal_now(place):
-        if loop.came_with is None:
-            loop.came_with = loop.worker.parameters
+        if loop.parameters_before is None:
+            loop.parameters_before = loop.worker.parameters
 
 
 def differ(place: Place) -> bool:

@@ -183,7 +183,7 @@ class Relayout:
             self._start_anew()
         self._worker.edits.note()
 
-    def group_came(self, parameters: Sequence[Parameter]) -> None:
+    def group_added(self, parameters: Sequence[Parameter]) -> None:
         """Copy rank 0's numbers of a new group to all workers, which have all added it, before they are used."""
         if self._is_apart:
             self.look(in_backward=False)

@@ -63,15 +63,15 @@ class Schedules(StepObserver):
         steps: Callable[[], int],
         *,
         enters: bool,
+        waits: Callable[[], bool],
     ) -> None:
-        """`options` counts the steps that schedulers have made."""
+        """`options` counts the steps that schedulers have made. `waits` returns whether a step is under way, of which
+        the script has made some micro-batches."""
         self.optimizer, self._options, self._enters = optimizer, options, enters
-        self._progress, self._steps = progress, steps
+        self._progress, self._steps, self._waits = progress, steps, waits
         self._followed: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
         self._begun = 0
         self._runs = False
-        self.waits: Callable[[], bool] = lambda: False
-        """Returns whether a step is under way, of which the script has made some micro-batches."""
 
     @property
     def _place(self) -> int | None:
@@ -86,7 +86,7 @@ class Schedules(StepObserver):
         if getattr(scheduler, GOES_BY_ITSELF, False):
             self._run(scheduler, step, args, kwargs)
             return
-        if self.waits() and not _is_initial(scheduler):
+        if self._waits() and not _is_initial(scheduler):
             return
         place, steps, is_new = self._place, self._steps(), scheduler not in self._followed
         if self._runs or place is None or args[1:] or kwargs.get("epoch") is not None or _is_initial(scheduler):

@@ -19,7 +19,7 @@ class TrainingInRounds(Protocol):
     """The training of one optimizer: a `train.loop.Loop`."""
 
     worker: StrategyWorker
-    rests: bool
+    is_paused: bool
     beside: Beside | None
 
     @property
@@ -69,7 +69,7 @@ class Beside:
 
     def _each(self, tell: Callable[[AnyRounds], None]) -> None:
         for other in self._others:
-            if not other.rests and (rounds := other.running_rounds) is not None:
+            if not other.is_paused and (rounds := other.running_rounds) is not None:
                 tell(rounds)
 
     def _are_in_lockstep(self) -> bool:

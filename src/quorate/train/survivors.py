@@ -49,7 +49,7 @@ def tolerate_deaths(place: Place, name: str, strategy: Strategy, coordinates: Co
         own.survivors = own.survivors or Survivors(wire.channel("survivors"))
         if coordinates is not None:
             own.between = own.between or Survivors(coordinates.across.channel("survivors"))
-            own.replica = frozenset(coordinates.mates)
+            own.replica = frozenset(coordinates.replica_ranks)
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
             allow_going_on(wire.board, wire.size, name=name)

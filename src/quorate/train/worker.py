@@ -94,14 +94,20 @@ class StrategyWorker:
         self.loss: Any = None  # that its plain step has returned
         division = data_context(place).division
         kept: type[MicroBatches] = KeptInRounds if strategy.meets == "rounds" else KeptBatch
-        self.kept = None if division is None else kept(division, replica, lambda: self.means)
+        self.kept: MicroBatches | None = None
+        if division is not None:
+            self.kept = kept(division, replica, lambda: self.means, lambda: self.rounds.progress)
         self.step_weight: StepWeight | LossCounts | MicroBatches = self.kept or StepWeight(place, name, watched.weight)
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
-            name, replica.options, lambda: self.progress, lambda: self.begun, enters=wire.is_newcomer
+            name,
+            replica.options,
+            lambda: self.progress,
+            lambda: self.begun,
+            enters=wire.is_newcomer,
+            waits=lambda: self.kept is not None and self.kept.is_inside,
         )
-        self.schedules.waits = lambda: self.kept is not None and self.kept.is_inside
         self.finite = Finite(wire, watched.strategy, watched.on_nonfinite, watched.replicas)
         self.digests = Digests(
             wire, watched.strategy, watched.compare_every, lambda: (replica.all_names, replica.all_trained)
@@ -360,7 +366,6 @@ class StrategyWorker:
         )
         if isinstance(self.kept, KeptInRounds):
             asks.kept, self.kept.most = self.kept, self.wire.max_size
-            self.kept.progress = lambda: self.rounds.progress
             settings |= {"late": "drop", "batch": self.size}
         looking = Onlookers(self.losses, None if self.differs else self.digests, self.finite, self.noise, self.changes)
         of = self.replica, self.wire, self.timer, asks, looking, self.strategy, self._place, self._reduction

@@ -128,7 +128,7 @@ class GatherAmongSurvivors:
             return
         if not self._has_said:
             self._has_said = True
-            self._take_what_came()
+            self._take_arrived()
             wire.board.set(f"{self._key}/has/{wire.rank}", json.dumps(sorted(self._there)).encode())
         counts = f"{self._key}/counts"
         written, *lists = wire.board.get_all([counts, *(f"{self._key}/has/{rank}" for rank in self._living())])
@@ -144,7 +144,7 @@ class GatherAmongSurvivors:
                 for rank in json.loads(written)
             }
 
-    def _take_what_came(self) -> None:
+    def _take_arrived(self) -> None:
         """Take messages of dead workers that had arrived before: they may count."""
         for peer, work in list(self._receives.items()):
             with suppress(PeerFailed, WireTimeout):
@@ -185,7 +185,7 @@ class DeathTolerance:
     """Whether some optimizer cannot go on after a death."""
 
 
-def lost_mates(place: Place) -> list[int]:
+def dead_of_replica(place: Place) -> list[int]:
     """Return the dead workers of this worker's replica in pieces, where other replicas go on."""
     tolerance = place.context(DeathTolerance)
     return [] if tolerance.between is None else sorted(tolerance.replica & place.wire.dead)

@@ -32,7 +32,7 @@ class Launcher:
         if self._comes:
             report_coming(self.server.board, rank)
         else:
-            self.newcomers.came_to_nothing(rank, "exited with status 2")
+            self.newcomers.failed_to_join(rank, "exited with status 2")
 
     def _look(self) -> None:
         while not self._over.wait(0.01):

@@ -211,12 +211,12 @@ def test_a_replacement_that_dies_before_it_trains_is_replaced_and_one_that_is_re
     newcomers.died(1)
     newcomers.look()
     for rank in (2, 3, 4):
-        newcomers.came_to_nothing(rank, "was killed by signal 9", by_chance=True)
+        newcomers.failed_to_join(rank, "was killed by signal 9", by_chance=True)
         newcomers.look()
     assert started == [(2, 1), (3, 1), (4, 1)], "three times"
     newcomers.died(0)
     newcomers.look()
-    newcomers.came_to_nothing(5, "exited with status 2")
+    newcomers.failed_to_join(5, "exited with status 2")
     assert newcomers.look() == []
 
 

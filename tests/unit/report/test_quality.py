@@ -108,6 +108,17 @@ def test_losses_are_means_over_ranks_and_neighbouring_steps(tmp_path: Path, step
     assert list(curve.seconds) == sorted(curve.seconds)
 
 
+def test_a_batch_that_ends_an_epoch_counts_by_its_examples(tmp_path: Path) -> None:
+    rows = [
+        step(1, 0.0, 1.0, loss=2.0, examples=8),
+        step(2, 1.0, 2.0, loss=1.0, examples=9),
+        step(3, 2.0, 3.0, loss=6.0, examples=1),
+    ]
+    curve = losses_of(run_of(tmp_path, rows), seed=0)
+    assert curve is not None
+    assert curve.quality == (2.0, 1.5) and curve.seconds == (1.0, 3.0)
+
+
 def test_small_numbers_keep_their_digits(tmp_path: Path) -> None:
     curve = curve_of(run_of(tmp_path, [step(1, 0.0, 1.0), log(1.0, error=1.23456789e-9)]), "error", seed=0)
     assert curve is not None and curve.quality == (1.2345679e-9,)

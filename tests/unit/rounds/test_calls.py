@@ -107,9 +107,9 @@ def test_the_drawn_one_starts_the_round_and_others_when_it_does_not_step() -> No
 def test_all_settle_together_and_step_again() -> None:
     one = calls(2)
     one.paused(0, ended=False)
-    assert not one.may_settle()
+    assert not one.may_pause()
     one.paused(1, ended=True)
-    assert one.may_settle() and not one.all_ended
+    assert one.may_pause() and not one.all_ended
     one.resumed(one.begin())
     assert [worker.activity for worker in one.workers] == ["stepping", "ended"]
 
@@ -147,7 +147,7 @@ def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
     calls = Calls(Agreed(size=5, wait_for="majority"))
     assert calls.quorum == 3
     for rank in (3, 4, 4):
-        calls.is_gone(rank)
+        calls.died(rank)
     assert calls.quorum == 2
     calls.called(0, 0)
     assert not calls.may_start()
@@ -156,14 +156,14 @@ def test_a_quorum_is_one_of_those_that_have_not_died() -> None:
     calls.called(3, 0)
     for rank in (0, 1, 2):
         calls.paused(rank, ended=True)
-    calls.is_gone(3)
-    assert calls.may_settle()
+    calls.died(3)
+    assert calls.may_pause()
     assert calls.all_ended
 
 
 def test_a_newcomer_that_dies_before_its_round_takes_effect_stays_dead() -> None:
     calls = Calls(Agreed(size=2, max_size=4))
-    calls.is_gone(2)
+    calls.died(2)
     calls.takes_effect(1, [2, 3], is_pause=False)
     assert (*calls.inside,) == (0, 1, 3)
 

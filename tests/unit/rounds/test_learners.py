@@ -44,10 +44,10 @@ def test_a_learner_of_which_one_is_silent_is_not_waited_for() -> None:
 
 def test_learners_that_have_died_are_no_part_of_a_quorum() -> None:
     found = calls(wait_for="majority")
-    found.is_gone(0)
+    found.died(0)
     assert found.quorum == 2
-    found.is_gone(1)
-    found.is_gone(4)
+    found.died(1)
+    found.died(4)
     assert found.quorum == 1
     assert found.missing_at(0.0, is_pause=True) == [0, 1, 4]
 

@@ -15,7 +15,7 @@ from quorate.gossip import neighbours
 from quorate.quorums.worker_group import WorkerGroup
 from quorate.rounds.of_worker import rounds_of
 from quorate.rounds.terms import Agreed
-from quorate.strategies.parts.mates import Mates
+from quorate.strategies.parts.learner_workers import LearnerWorkers
 from tests.support.learner_trainings import ASYNC, DECOUPLED, Training, drawn
 from tests.unit.rounds.test_silence import let_stand_still, small_logs
 from tests.unit.strategies.test_decoupled_diloco import ledger, resumable, trained, uneven
@@ -95,14 +95,14 @@ def test_workers_of_a_learner_die(strategy: str, who: list[int]) -> None:
 @pytest.mark.parametrize("strategy", ["decoupled-diloco", "async-local-sgd"])
 def test_another_one_hands_in_what_one_was_about_to(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 dies where it would hand in for the last time."""
-    hands_in = Mates.hands_in
+    hands_in = LearnerWorkers.hands_in
 
-    def dying(self: Mates, worker: Any) -> bool:
+    def dying(self: LearnerWorkers, worker: Any) -> bool:
         if (worker.rank, worker.step) == (0, 16):
             worker.wire.crash()
         return hands_in(self, worker)
 
-    monkeypatch.setattr(Mates, "hands_in", dying)
+    monkeypatch.setattr(LearnerWorkers, "hands_in", dying)
     one = Training(2, 1, strategy, ASYNC if strategy == "async-local-sgd" else DECOUPLED[0])
     (end,) = one.run(dies_otherwise={0})
     per_step = 1 if strategy == "async-local-sgd" else 2  # of which every second one goes half the way
@@ -172,7 +172,7 @@ def test_learners_are_ranks_that_follow_each_other_or_hosts(monkeypatch: pytest.
     seen: set[tuple[int, ...]] = set()
 
     def learners(optimizer: Any) -> None:
-        seen.add(optimizer.__dict__["_quorate_worker"].state.mates.of)
+        seen.add(optimizer.__dict__["_quorate_worker"].state.workers.of)
 
     trained(5, "decoupled-diloco", steps=1, learners=2, look=learners)
     trained(4, "async-local-sgd", steps=1, learners="host", look=learners)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
+from tests.architecture.tree import ROOT
 from tests.support.every_strategy import EXAMPLES
 from tests.support.scene import Scene, Trainer, note, squares
 
@@ -84,6 +85,13 @@ def test_it_is_one_short_file_under_a_card(path: Path) -> None:
     card = ast.get_docstring(tree) or ""
     assert all(f"\n{title}:" in card for title in ("Idea", "Cost", "When it loses", "Honesty", "Paper"))
     assert len(text.splitlines()) - (tree.body[0].end_lineno or 0) <= 60
+
+
+def test_the_guide_shows_the_whole_of_gossip_with_memory() -> None:
+    card, code = (ROOT / "examples" / "strategies" / "gossip_memory.py").read_text(encoding="utf-8").split('"""\n\n', 1)
+    assert card.startswith('"""')
+    guide = (ROOT / "docs" / "howto" / "add-a-strategy.md").read_text(encoding="utf-8")
+    assert f"```python\n{code}```" in guide
 
 
 def test_the_file_of_a_strategy_is_a_name_of_it(tmp_path: Path) -> None:

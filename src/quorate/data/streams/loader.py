@@ -103,7 +103,7 @@ class StreamLoader(Loader):
     ) -> None:
         """`number` is that of the loader among the worker's loaders."""
         loading.check()
-        super().__init__(shared.batch_size, share, place, rests=True, meets=meets, labels=True)
+        super().__init__(shared.batch_size, share, place, pauses=True, meets=meets, labels=True)
         self.dataset = shared.stream
         self._shared, self._number, self._device = shared, number, device
         self._workers = loading.num_workers

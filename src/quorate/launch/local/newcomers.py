@@ -111,7 +111,7 @@ class Newcomers:
         """See `wire.failure.has_come`."""
         return has_come(self._board, self._size, rank)
 
-    def came_to_nothing(self, rank: int, reason: str, *, by_chance: bool = False) -> None:
+    def failed_to_join(self, rank: int, reason: str, *, by_chance: bool = False) -> None:
         """`rank` has ended before it trained; `by_chance`: another may come further, and is started if it had a place.
 
         At most `_TRIES` in a place have come to nothing: a script may raise always.

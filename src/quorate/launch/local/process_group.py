@@ -192,7 +192,7 @@ class Crew:
             self._board.set(ended(rank), b"%d" % status)
         elif self._newcomers is not None and not self._newcomers.has_come(rank):
             by_chance = status not in (0, *LEFT_WHEN_ASKED, WRONG_INPUT) and not self._asked
-            self._newcomers.came_to_nothing(rank, ending.in_words, by_chance=by_chance)
+            self._newcomers.failed_to_join(rank, ending.in_words, by_chance=by_chance)
             self._say(f"rank {rank} {ending.in_words} before it had joined; the others go on")
         elif self._is_outlived(rank, ending, host):
             self.outlived.append(ending)

@@ -141,7 +141,7 @@ def tell_all(board: Board, why: str, rank: int, text: str) -> None:
     board.set(_SAID, Report(rank, text).to_bytes())
 
 
-def wait_until_told(board: Board, why: str, seconds: float) -> None:
+def wait_until_reported(board: Board, why: str, seconds: float) -> None:
     """Return when a worker has reported. Raises as `Board.wait`."""
     board.wait([f"{_SAID}/{why}/text"], seconds)
 

@@ -110,7 +110,7 @@ def leave(task: Task, rank: int, answer: Any) -> NoReturn:
     os._exit(0)  # nothing that the script registered runs: it was only to be looked at
 
 
-def run_as_told(begin: Callable[[Task, int], None]) -> NoReturn:
+def serve_tasks(begin: Callable[[Task, int], None]) -> NoReturn:
     """Run the script as the arguments say; `begin(task, rank)` before it."""
     task_json, script, *arguments = sys.argv[1:]
     task = Task(**json.loads(task_json))
@@ -125,4 +125,4 @@ def _begin(task: Task, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    run_as_told(_begin)
+    serve_tasks(_begin)

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.warm.measuring import blocks_by_name, model_of
-from quorate.launch.warm.stepping import Divisions, Task, leave, run_as_told
+from quorate.launch.warm.stepping import Divisions, Task, leave, serve_tasks
 from quorate.launch.warm.timing import Timers, fixed_shares
 from quorate.sharding.traffic import Traffic
 
@@ -87,4 +87,4 @@ def _begin(task: Task, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    run_as_told(_begin)
+    serve_tasks(_begin)

@@ -44,7 +44,7 @@ from quorate.wire.failure import (
 )
 from quorate.wire.members import members_on
 from quorate.wire.real.wire import RealWire
-from quorate.wire.survivors import lost_mates
+from quorate.wire.survivors import dead_of_replica
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
 """Failures that concern several workers: what they say is the whole sentence."""
@@ -93,7 +93,7 @@ class _Ending:
                 report_quietly(self.place.wire, self.place, "a wait took too long", trace)
             status = status_after_error(kind)
             how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
-            lost = lost_mates(self.place) if issubclass(kind, PeerFailed) else []
+            lost = dead_of_replica(self.place) if issubclass(kind, PeerFailed) else []
             if lost:
                 self.fail(status, f"left, as {ranks_in_words(lost)} of its replica had died", goes_quietly=True)
             elif how is None:

@@ -101,7 +101,7 @@ def report(wire: RealWire, place: Place, main: int, why: str) -> None:
     board = wire.board
     if not requests.is_first_to_report(board, why, wire.rank):
         with suppress(QuorateError):
-            requests.wait_until_told(board, why, 2 * ANSWER_SECONDS)
+            requests.wait_until_reported(board, why, 2 * ANSWER_SECONDS)
         return
     number = requests.ask_where(board)
     answers: dict[int, Whereabouts | None] = dict.fromkeys(range(wire.size))

@@ -70,9 +70,13 @@ def curve_of(run: RunRecords, metric: str, seed: int, amounts: Amounts | None = 
 
 
 def losses_of(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Curve | None:
-    """Return the training loss, mean over ranks and neighbouring steps, in at most `POINTS` points; None if unknown."""
+    """Return the training loss, mean over ranks and neighbouring steps, in at most `POINTS` points; None if unknown.
+
+    A loss counts by the examples of its step. A last point of less than half as many is part of the one before it: the
+    batches that end an epoch may have one example.
+    """
     rows = sorted(
-        (rank.training_seconds(step.end, run.begin), step.end, step.loss)
+        (rank.training_seconds(step.end, run.begin), step.end, step.loss, step.examples or 1)
         for rank in run.ranks
         for step in rank.steps
         if is_number(step.loss)
@@ -82,10 +86,17 @@ def losses_of(run: RunRecords, seed: int, amounts: Amounts | None = None) -> Cur
     ranks = sum(bool(rank.steps) for rank in run.ranks)
     width = -(-len(rows) // (POINTS * ranks)) * ranks
     parts = [rows[begin : begin + width] for begin in range(0, len(rows), width)]
-    points = [
-        (part[-1][1], part[-1][0], statistics.fmean(loss for _, _, loss in part if loss is not None)) for part in parts
-    ]
+    counts = [sum(count for *_, count in part) for part in parts]
+    if len(parts) > 1 and 2 * counts[-1] < counts[-2]:
+        last = parts.pop()
+        parts[-1] += last
+    points = [(part[-1][1], part[-1][0], _mean_loss(part)) for part in parts]
     return curve_through(run, seed, points, amounts)
+
+
+def _mean_loss(rows: Sequence[tuple[float, float, float | None, int]]) -> float:
+    losses, counts = [loss for _, _, loss, _ in rows if loss is not None], [count for *_, count in rows]
+    return statistics.fmean(losses, counts)
 
 
 def curve_through(

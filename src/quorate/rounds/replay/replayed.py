@@ -88,9 +88,9 @@ class ReplayedRounds(IdleInReplays):
         self._pending = self._gradients if self._handed is None else self._handed
         self._meeting = Meeting(wire, agreed, replica)
         self.version, self.progress, self.is_over = 0, 0.0, False
-        self._step, self._options, self._rests, self._looks = 0.0, None, 0, 0
+        self._step, self._options, self._pauses, self._looks = 0.0, None, 0, 0
         self._own: dict[int, Contribution] = {}
-        self._settled = 0
+        self._pause_round = 0
         self._copies = _Copies(wire, tape, replica)
         self._entries = _Entries(wire, tape, replica)
         if agreed.tolerates_death:
@@ -135,7 +135,7 @@ class ReplayedRounds(IdleInReplays):
         is_lent: Callable[[], bool] | None = None,
         version: int | None = None,
     ) -> Decided:
-        self._end_if_gone()
+        self._end_if_dead()
         if vector is not None:
             version = self.version if version is None else version
             self._gradients.add(vector, weight, version, step, options, measures, is_lent=is_lent)
@@ -153,7 +153,7 @@ class ReplayedRounds(IdleInReplays):
         slack: Any = 0,
         began: int | None = None,
     ) -> Decided:
-        self._end_if_gone()
+        self._end_if_dead()
         assert self._handed is not None, "rounds are of fragments where that was agreed"
         self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began)
         self._give()
@@ -162,9 +162,9 @@ class ReplayedRounds(IdleInReplays):
     def hand_in_last(
         self, vectors: Sequence[Flat], *, fresh: float, step: float, measures: Any, began: int | None = None
     ) -> Decided | None:
-        self._end_if_gone()
+        self._end_if_dead()
         assert self._handed is not None, "rounds are of fragments where that was agreed"
-        if any(self._look < look < (self._rests + 1, 0) for look in self._tape.looks):
+        if any(self._look < look < (self._pauses + 1, 0) for look in self._tape.looks):
             return Decided(self.version + 1)  # it had to look once more before it could
         self._handed.hand_in(vectors, fresh, self.version, step, measures, began=began)
         self._give()
@@ -198,7 +198,7 @@ class ReplayedRounds(IdleInReplays):
     # -- what it applies
 
     def completed(self, *, in_step: bool = False, up_to: float = 0.0) -> Iterator[Round]:
-        self._end_if_gone()
+        self._end_if_dead()
         self._looks += 1
         newest = self._tape.looks.get(self._look, self.version)
         self._jump()
@@ -281,20 +281,20 @@ class ReplayedRounds(IdleInReplays):
     # -- pauses
 
     def pause(self, *, ended: bool, apply: Callable[[Round], None]) -> None:
-        self._end_if_gone()
+        self._end_if_dead()
         self._looks += 1
         while not self.is_over:
             self._jump()
             row = self._tape.rounds.get(self.version)
-            if row is None or not row.settles or self._settled == self.version:
+            if row is None or not row.settles or self._pause_round == self.version:
                 formed = self._formed(self.version + 1)
                 apply(formed)
                 self._applied(formed)
                 row = self._tape.rounds[formed.number]
             if not row.settles:
                 continue
-            self._settled = self.version
-            self.is_over, self._rests, self._looks = row.is_last is True, self._rests + 1, 0
+            self._pause_round = self.version
+            self.is_over, self._pauses, self._looks = row.is_last is True, self._pauses + 1, 0
             joined = self._tape.joined_by(self.version)
             self._meeting.meet(self.version, joined, is_over=self.is_over, meanwhile=lambda: None)
             self._give_entries()
@@ -303,9 +303,9 @@ class ReplayedRounds(IdleInReplays):
 
     @property
     def _look(self) -> Look:
-        return self._rests, self._looks
+        return self._pauses, self._looks
 
-    def _end_if_gone(self) -> None:
+    def _end_if_dead(self) -> None:
         tape = self._tape
         self._give_entries()
         if (
@@ -338,7 +338,7 @@ class ReplayedRounds(IdleInReplays):
             if entry is not None:
                 self._become(*entry)
             yield from self._apply_up_to(self._tape.looks.get(self._look, self.version))
-        self._rests, self._looks = 1, 0
+        self._pauses, self._looks = 1, 0
         self._wire.enter()
         if not looks:
             self.end()  # it died before it gave anything, and its records do not say how it joined

@@ -181,14 +181,14 @@ class ClientWork:
         return counts
 
     def add(self, delta: Flat, weight: float) -> None:
-        """One client's way counts so much."""
+        """Add the delta of one client, with its weight."""
         if self.total is None:
             self.total = Flat.zeros(delta.layout)
         self.total.add_(delta, alpha=weight)
         self.weight += weight
 
     def mean_delta(self) -> tuple[Flat, float] | None:
-        """The mean way of this worker's clients and its weight; None where no client has ended."""
+        """The mean delta of this worker's clients and its weight; None where no client has ended."""
         if self.total is None or self.weight == 0:
             return None
         return self.total / self.weight, self.weight
@@ -223,7 +223,7 @@ def make_step(worker: Worker, strategy: FederatedSettings, gradient: Flat | None
             "noise and secure need the clients of a loader; give quorate.loader partition= and clients="
         )
     contribution = strategy.contribution(worker)
-    assert contribution is not None, "a client that has made steps gives its way"
+    assert contribution is not None, "a client that has made steps contributes its delta"
     strategy.apply(worker, mean_of_all(worker, *contribution))
 
 
@@ -232,7 +232,7 @@ def check_privacy(weigh: str, clip: float, noise: float) -> None:
     if not (clip >= 0 and noise >= 0 and math.isfinite(clip) and math.isfinite(noise)):
         raise ConfigurationError(f"clip={clip}, noise={noise}: they are numbers from 0 on")
     if noise > 0 and not clip > 0:
-        raise ConfigurationError("noise is measured in units of clip, the greatest length of a way; set clip as well")
+        raise ConfigurationError("noise is measured in units of clip, the greatest norm of a delta; set clip as well")
     if noise > 0 and weigh != "equal":
         raise ConfigurationError(
             "with noise all clients count the same, because noise hides a client with more weight "
@@ -241,9 +241,9 @@ def check_privacy(weigh: str, clip: float, noise: float) -> None:
 
 
 def clipped(delta: Flat, most: float) -> Flat:
-    """The way, shortened in place to the length `most` where it is longer; 0: as it is.
+    """Return `delta`, scaled in place to the norm `most` where its norm is larger; 0: as it is.
 
-    With a bound, one that is not finite becomes zeros: its length is none.
+    With a bound, a delta that is not finite becomes zeros: it has no norm.
     """
     if not most:
         return delta

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import Given, NumberedExchanges, UnderWay, added_up
+from quorate.core.neighbours import NeighbourShare, NumberedExchanges, UnderWay, added_up
 from quorate.core.own_replica import OwnReplica
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
@@ -124,7 +124,7 @@ def numerators(worker: Worker, x: Flat, u: float) -> Flat:
     return numerator
 
 
-def take_shares(worker: Worker, shares: Iterable[Given]) -> tuple[Flat, float]:
+def take_shares(worker: Worker, shares: Iterable[NeighbourShare]) -> tuple[Flat, float]:
     """x and u, the sums of all shares; x / u is written into the model, and where momenta travel, their mean, too."""
     total, u = added_up(shares, worker.neighbours.blank())
     worker.replica.write(total / u, moments=worker.neighbours.has_moments)
@@ -187,7 +187,7 @@ class PushSum:
         if self.came_x is not None:
             replica.take_edits(z, into=self.came_x, scale=self.came_u)
 
-    def keep(self, shares: Sequence[Given], blank: Flat) -> None:
+    def keep(self, shares: Sequence[NeighbourShare], blank: Flat) -> None:
         """Hold shares that arrived during a pause of all; `blank` takes their sum.
 
         They may be older than an edit of the model after the newest step: then their weight is added to the model.
@@ -197,9 +197,9 @@ class PushSum:
             if self.is_edited:
                 scale_into(self.x / self.u, self.came_u, into=self.came_x)
 
-    def taken(self) -> list[Given]:
+    def taken(self) -> list[NeighbourShare]:
         """Return the shares that arrived during a pause as one share, and hold them no more."""
-        held = [] if self.came_x is None else [Given(self.came_x, 1.0, (self.came_u,), -1)]
+        held = [] if self.came_x is None else [NeighbourShare(self.came_x, 1.0, (self.came_u,), -1)]
         self.came_x, self.came_u = None, 0.0
         return held
 

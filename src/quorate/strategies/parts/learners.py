@@ -1,6 +1,6 @@
 """Learners that never wait: their steps since their newest merges, by fragment, and the merges.
 
-The local steps of a learner may be made by several workers: see `mates`.
+The local steps of a learner may be made by several workers: see `learner_workers`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat, Layout
 from quorate.strategies.parts.edits import WithPoint, edit_of
 from quorate.strategies.parts.fragments import By, Fragment, among, fragments_of
+from quorate.strategies.parts.learner_workers import LearnerWorkers, Met
 from quorate.strategies.parts.local_steps import LocalSteps, Period
-from quorate.strategies.parts.mates import Mates, Met
 from quorate.strategies.parts.outer_gradients import Turning, deltas_of, laid_out_as, merged_deltas
 from quorate.strategies.parts.outer_steps import OuterOptimizer, dots, merged
 
@@ -43,7 +43,7 @@ class HandedIn:
 
 
 @dataclass(kw_only=True)
-class StepsOfMates(LocalSteps):
+class LearnerSteps(LocalSteps):
     """One worker's part in the steps of its learner."""
 
     fragments: tuple[Fragment, ...] = kept("drop")
@@ -57,39 +57,39 @@ class StepsOfMates(LocalSteps):
     """The step of the newest contribution."""
     again_after: float = kept("average", default=0.0)
     """Steps from the newest contribution to the next one, set by `adjust_period`; 0: the period of the settings."""
-    mates: Mates | None = kept("drop", default=None)
+    workers: LearnerWorkers | None = kept("drop", default=None)
     """The workers of this learner, if learners are of several."""
 
     def meet(self, worker: Worker) -> None:
         """Exchange gradients with the other workers of the learner, if any, once for each step."""
-        if self.mates is not None:
-            counts = self.mates.period.unit == "seconds" and self.began is not None
-            self.mates.meet(worker, self, worker.now() - (self.began or 0.0) if counts else 0.0)
+        if self.workers is not None:
+            counts = self.workers.period.unit == "seconds" and self.began is not None
+            self.workers.meet(worker, self, worker.now() - (self.began or 0.0) if counts else 0.0)
 
     def step_begins(self, worker: Worker) -> None:
         """Exchange gradients, unless a backward pass of this step has."""
-        if self.mates is not None and self.mates.met is None:
+        if self.workers is not None and self.workers.met is None:
             self.meet(worker)
 
     def step_ended(self) -> None:
         """End the step for which the workers of the learner have met."""
-        if self.mates is not None:
-            self.mates.met = None
+        if self.workers is not None:
+            self.workers.met = None
 
     @property
     def met(self) -> Met | None:
         """The numbers of this step, if the learner is of several workers."""
-        return None if self.mates is None else self.mates.met
+        return None if self.workers is None else self.workers.met
 
     @property
     def learners(self) -> tuple[int, ...]:
         """The number of each worker's learner, by rank; nothing if each worker is a learner."""
-        return () if self.mates is None else self.mates.of
+        return () if self.workers is None else self.workers.of
 
     @property
     def fresh(self) -> float:
         """The steps that are new in a contribution; all, if another worker may have been about to contribute them."""
-        is_alone = self.mates is None or len(self.mates.group.ranks) == 1
+        is_alone = self.workers is None or len(self.workers.group.ranks) == 1
         return float(self.steps if is_alone else max(amounts[0] for amounts in self.since))
 
     @property
@@ -97,15 +97,17 @@ class StepsOfMates(LocalSteps):
         """The newest round to apply in this step; None: all that have arrived."""
         return None if self.met is None else self.met.up_to
 
-    def told_in(self, worker: Worker, result: Mean) -> Sequence[Any]:
+    def payload_in(self, worker: Worker, result: Mean) -> Sequence[Any]:
         """Return the payloads of this learner's contributions to a round."""
-        return result.payloads.get(worker.rank, ()) if self.mates is None else self.mates.told_in(result.payloads)
+        return (
+            result.payloads.get(worker.rank, ()) if self.workers is None else self.workers.payload_in(result.payloads)
+        )
 
     def layouts(self, worker: Worker) -> list[Layout]:
         """Return the layouts of a contribution, by fragment."""
         return [worker.replica.read(numbers=[0.0] * (1 + len(own)), only=own).layout for own in self.fragments]
 
-    def told_whole(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
+    def full_state(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
         """Return the state that is not equal on all workers, as JSON and tensors."""
         payload = {name: getattr(self, name) for name in _WHOLE}
         payload["ago"] = worker.step - self.handed_at
@@ -128,7 +130,7 @@ Averaging = Literal["mean", "radial"]
 
 
 @dataclass(kw_only=True)
-class Learner(StepsOfMates, WithPoint):
+class Learner(LearnerSteps, WithPoint):
     """One worker between its merges. `steps` and `done` count since its newest contribution."""
 
     outer: OuterOptimizer = kept("drop")
@@ -206,11 +208,11 @@ class Learner(StepsOfMates, WithPoint):
     def give(self, worker: Worker, contribution: dict[str, Any], *, waits: bool, slack: float | None = None) -> None:
         """Contribute the result of `hand_in`; with `waits` return when its round has arrived."""
         handed = None
-        if self.mates is None or self.mates.hands_in(worker):
+        if self.workers is None or self.workers.hands_in(worker):
             handed = worker.rounds.hand_in(**contribution, waits=waits, slack=slack)
         self.was_handed_in(worker, contribution)
-        if waits and self.mates is not None:
-            self.mates.wait(worker, self, handed)
+        if waits and self.workers is not None:
+            self.workers.wait(worker, self, handed)
         elif waits and handed is not None:
             handed.wait()
 
@@ -223,7 +225,7 @@ class Learner(StepsOfMates, WithPoint):
     def hand_in_last(self, worker: Worker, period: Period, averaging: Averaging, take: Callable[[], None]) -> None:
         """Contribute all that is left before the pause of all; `take` applies the rounds that have arrived."""
         self.at_pause = True
-        if self.mates is not None and not self.mates.leaves(worker, self, take):
+        if self.workers is not None and not self.workers.leaves(worker, self, take):
             return
         while unknown := worker.rounds.hand_in_last(**(contribution := self.hand_in(worker, period, averaging))):
             unknown.wait()
@@ -336,19 +338,19 @@ class Learner(StepsOfMates, WithPoint):
             self.forget_steps()
         elif not len(self.memory) == len(self.since) == count:
             self.memory, self.since = [{} for _ in range(count)], [[0.0, 0.0] for _ in range(count)]
-        if self.mates is not None:
+        if self.workers is not None:
             worker.rounds.standing.withdraw()
-            self.mates.group.doubt()
+            self.workers.group.doubt()
 
-    def rested(self, worker: Worker) -> None:
-        """All workers have, and all that they had done is merged."""
+    def paused(self, worker: Worker) -> None:
+        """Note that all workers have paused, and all of their steps are merged."""
         self.at_pause = False
-        if self.mates is None:
+        if self.workers is None:
             return
-        if len(self.mates.group.ranks) > 1:
+        if len(self.workers.group.ranks) > 1:
             self.handed = {}
             self.forget_steps()
-        self.mates.rested(worker)
+        self.workers.paused(worker)
 
 
 def part_of(fragment: int, result: Mean) -> float:
@@ -418,7 +420,7 @@ class AsyncLearner(Learner):
         """
         take()
         began = self.began_at
-        for _ in range(_ATTEMPTS if self.mates is None else 1):
+        for _ in range(_ATTEMPTS if self.workers is None else 1):
             self.began_at = began
             self.give(worker, self.hand_in(worker, period, "mean"), waits=True)
             take()
@@ -433,7 +435,7 @@ class AsyncLearner(Learner):
 
     def _of(self, rank: int) -> str:
         """Which learner a worker is of."""
-        return str(rank if self.mates is None else self.mates.of[rank])
+        return str(rank if self.workers is None else self.workers.of[rank])
 
     def weight_of(self, fragment: int, period: Period) -> float:
         """1: outer gradients are not averaged."""

@@ -152,7 +152,7 @@ def _as_words(own: tuple[Flat, float] | None, length: int, workers: int, bits: i
     if not (np.isfinite(numbers).all() and np.abs(numbers).max() * workers < 2.0**31):
         raise ConfigurationError(
             f"a number of a masked sum is not finite, or too large for 32 bits with secure_bits={bits}: use fewer "
-            'bits, weigh="equal", or clip ways'
+            'bits, weigh="equal", or clip deltas'
         )
     words: Words = np.round(numbers).astype(np.int64).astype(np.uint32)
     return words

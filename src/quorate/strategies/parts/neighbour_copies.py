@@ -1,7 +1,7 @@
 """Copies that neighbours keep of each other's replicas, and tell each other by differences which codecs write small.
 
 A copy of worker i, its x^_i, is the same to the bit at i itself and at all its neighbours. All advance it by the vector
-that neighbours decode from the same code. Who has missed an exchange of i (it rested, or has only now become a
+that neighbours decode from the same code. Who has missed an exchange of i (it paused, or has only now become a
 neighbour) gets the whole copy with the next one. Both ends of an edge know that, as both know in which exchange both
 took part last. So an edge counts at both ends or at none, and what its ends draw each other by adds up to zero.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.neighbours import EdgeCodec, Gift, UnderWay
+from quorate.core.neighbours import EdgeCodec, SentVector, UnderWay
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
@@ -61,7 +61,7 @@ def tell(worker: Worker, x: Flat, difference: Callable[[], Flat], advance: Advan
     s.of = {peer: s.of[peer] if peer in s.of else s.own.clone() for peer in current}
     code = None if near.codec is None else near.written(difference())
     s.own = x if code is None else advance(s.own.clone(), code.x, number)
-    gifts: dict[int, Gift] = {peer: code if code is not None and peer in current else s.own for peer in others}
+    gifts: dict[int, SentVector] = {peer: code if code is not None and peer in current else s.own for peer in others}
     s.under_way = near.exchange({worker.rank: s.own, **gifts}, to, source)
 
 

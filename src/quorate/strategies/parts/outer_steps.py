@@ -1,4 +1,4 @@
-"""Outer steps: the optimizer that takes the way of all workers for a gradient, what it remembers, and what it gains."""
+"""Outer steps: the optimizer whose gradient is the mean delta of all workers, what it remembers, and what it gains."""
 
 from __future__ import annotations
 

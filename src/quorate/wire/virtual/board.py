@@ -46,7 +46,7 @@ class VirtualBoard(Board):
         if key == FAILED:
             self._scene.learn_of_failure(self._values[key])
         if key == GONE:
-            self._scene.learn_who_is_gone(self._values[key])
+            self._scene.learn_members(self._values[key])
 
     def get(self, key: str) -> bytes | None:
         return self._values.get(key)

@@ -48,5 +48,5 @@ class Scene(Protocol):
     def learn_of_failure(self, value: bytes | None) -> None:
         """Let all workers notice a new value of the key `failed`."""
 
-    def learn_who_is_gone(self, value: bytes) -> None:
+    def learn_members(self, value: bytes) -> None:
         """Let all workers notice a new value of the key `gone`."""

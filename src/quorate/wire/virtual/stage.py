@@ -128,7 +128,7 @@ class Stage:
         self._failure = value
         self._stop_waits()
 
-    def learn_who_is_gone(self, value: bytes) -> None:
+    def learn_members(self, value: bytes) -> None:
         before, self.members = self.members, members_in(value, self.size)
         new_deaths = sorted(self.members.dead - before.dead)
         for address in self.followers if new_deaths else ():

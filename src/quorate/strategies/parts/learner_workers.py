@@ -27,7 +27,7 @@ Learners = int | Literal["each", "host"]
 class LearnerSettings(Strategy):
     """The settings that strategies of learners on rounds have in common; their hooks are their own."""
 
-    compresses = "ways"
+    compresses = "deltas"
 
     learners: int | Literal["each", "host"] = "each"
     """Workers that form a learner: each worker, the workers of each host, or a number of groups of consecutive ranks,
@@ -46,13 +46,13 @@ class LearnerSettings(Strategy):
     def agrees_in_backward(self) -> bool:
         return self.learners != "each"
 
-    def mates_of(self, worker: Worker, period: Period) -> Mates | None:
+    def workers_of_learner(self, worker: Worker, period: Period) -> LearnerWorkers | None:
         """Return the workers of this worker's learner; None if it is one by itself."""
         of = learners_from(self.learners, worker)
         if not of or worker.rank >= worker.size:  # who comes later is refused: see `lets_join`
             return None
         ranks = [rank for rank, learner in enumerate(of) if learner == of[worker.rank]]
-        return Mates(worker.group(ranks), of, period, partial(self.apply, worker))
+        return LearnerWorkers(worker.group(ranks), of, period, partial(self.apply, worker))
 
 
 def learners_from(setting: Learners, worker: Worker) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class Whole(Protocol):
 
     times: int
 
-    def told_whole(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
+    def full_state(self, worker: Worker) -> tuple[dict[str, Any], list[Tensor]]:
         """Return the state as JSON and tensors."""
 
     def become(self, worker: Worker, state: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
@@ -102,7 +102,7 @@ class Met:
 
 
 @dataclass
-class Mates:
+class LearnerWorkers:
     """The workers of one learner, as one of them sees them.
 
     `of` has the number of each worker's learner, by rank; `apply` applies a round.
@@ -181,15 +181,15 @@ class Mates:
             take()
         return True
 
-    def rested(self, worker: Worker) -> None:
+    def paused(self, worker: Worker) -> None:
         """End the pause of all: workers that have not ended step again."""
         self.met, self._holds = None, {}
         self._have_handed_in.clear()
-        self.group.rested(worker.rounds.standing.version)
+        self.group.paused(worker.rounds.standing.version)
 
     # -- what rounds say
 
-    def told_in(self, payloads: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
+    def payload_in(self, payloads: Mapping[int, Sequence[Any]]) -> Sequence[Any]:
         """Return the payloads of the worker that has contributed to a round for the learner."""
         return next((payloads[rank] for rank in self.group.ranks if rank in payloads), ())
 
@@ -248,7 +248,7 @@ class Mates:
                 self.apply(result)
         while len(equal) < len(messages):
             source = min(equal)
-            state = learner.told_whole(worker) if source == worker.rank else ({}, [])
+            state = learner.full_state(worker) if source == worker.rank else ({}, [])
             takes = worker.rank not in equal
             copy = self.group.copy_replica(source, *state, takes=takes)
             if copy is not None:

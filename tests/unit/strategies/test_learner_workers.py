@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quorate.core.groups import Said
+from quorate.strategies.parts.learner_workers import LearnerWorkers, equal_ones
 from quorate.strategies.parts.local_steps import Period
-from quorate.strategies.parts.mates import Mates, equal_ones
 
 
 @dataclass
@@ -83,11 +83,11 @@ class Case:
     has_handed_in: int = 0
 
     def leaves(self) -> bool:
-        mates = Mates(Group(self.others, dead=self.dead), (0, 0, 0), Period(4, "steps"), lambda one: None)  # type: ignore[arg-type]
-        mates._have_handed_in.add(self.has_handed_in)
+        workers = LearnerWorkers(Group(self.others, dead=self.dead), (0, 0, 0), Period(4, "steps"), lambda one: None)  # type: ignore[arg-type]
+        workers._have_handed_in.add(self.has_handed_in)
         worker: Any = Worker(Rounds(self.standing))
         learner: Any = Learner()
-        return mates.leaves(worker, learner, self.standing.take)
+        return workers.leaves(worker, learner, self.standing.take)
 
 
 def test_the_lowest_of_those_that_leave_last_hands_in() -> None:
