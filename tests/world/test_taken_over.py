@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from quorate.launch.local.processes import free_port
 from tests.architecture.tree import ROOT
+from tests.support.launching import LIMIT
 from tests.support.programs import quorate
 
 pytestmark = pytest.mark.slow
@@ -39,25 +43,34 @@ def trained(folder: Path, name: str, strategy: str | None, size: int = 2) -> dic
     return first
 
 
-@pytest.mark.parametrize("name", ["gan", "imagenet", "nanogpt"])
-def test_all_reduce_has_the_bits_of_ddp(name: str, tmp_path: Path) -> None:
-    own = trained(tmp_path / "own", name, None)
-    ours = trained(tmp_path / "ours", name, "all-reduce")
+def trained_by_torch(folder: Path, name: str, size: int) -> dict[str, Tensor]:
+    """The same state under torch's DDP alone; `quorate run` refuses scripts that start processes there."""
+    if name != "multigpu":
+        return trained(folder, name, None, size)
+    folder.mkdir()
+    command = [sys.executable, str(SCRIPTS / "multigpu.py"), *ARGUMENTS[name], str(size)]
+    environment = {**os.environ, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=LIMIT)
+    return states(folder, size)[0]
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS.keys() - {"hsdp"}))
+@pytest.mark.parametrize(("size", "tolerance"), [(2, 0.0), (3, 1e-6)])
+def test_all_reduce_has_the_numbers_of_ddp(name: str, size: int, tolerance: float, tmp_path: Path) -> None:
+    """With two workers its bits; `tolerance` is a share of the largest weight."""
+    own = trained_by_torch(tmp_path / "own", name, size)
+    ours = trained(tmp_path / "ours", name, "all-reduce", size)
     assert list(own) == list(ours)
-    assert all(torch.equal(own[key], ours[key]) for key in own)
-
-
-def test_three_workers_have_its_numbers(tmp_path: Path) -> None:
-    own = trained(tmp_path / "own", "gan", None, size=3)
-    ours = trained(tmp_path / "ours", "gan", "all-reduce", size=3)
+    largest = max(float(x.abs().max()) for x in own.values() if x.is_floating_point())
     for key in own:
-        torch.testing.assert_close(ours[key], own[key], rtol=0, atol=1e-6)
+        torch.testing.assert_close(ours[key], own[key], rtol=0, atol=tolerance * largest, msg=key)
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS.keys() - {"hsdp"}))
 @pytest.mark.parametrize("strategy", ["eager-majority", "local-sgd", "d-psgd"])
-def test_all_workers_end_with_one_model(name: str, strategy: str, tmp_path: Path) -> None:
-    state = trained(tmp_path / "ours", name, strategy)
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_workers_end_with_one_model(name: str, strategy: str, size: int, tmp_path: Path) -> None:
+    state = trained(tmp_path / "ours", name, strategy, size)
     assert all(x.isfinite().all() for x in state.values())
 
 
