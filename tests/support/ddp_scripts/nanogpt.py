@@ -38,7 +38,7 @@ class GPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(block_size, width)
-        self.block = nn.TransformerEncoderLayer(width, 2, 32, 0.1, batch_first=True, norm_first=True)
+        self.block = nn.TransformerEncoderLayer(width, 2, 32, 0.1, batch_first=True, norm_first=True, bias=False)
         self.lm_head = nn.Linear(width, vocab, bias=False)
         self.wte.weight = self.lm_head.weight
 
