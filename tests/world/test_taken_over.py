@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def trained(folder: Path, name: str, strategy: str | None, size: int = 2) -> dic
     """The state that all workers save at the end, which is the same."""
     ended = run(folder, name, *(() if strategy is None else ("--strategy", strategy)), size=size)
     assert ended.returncode == 0, ended.stderr
+    assert ("strategy: the script's own DistributedDataParallel" in ended.stderr) == (strategy is None)
     first, *others = states(folder, size)
     for other in others:
         assert all(torch.equal(other[key], first[key]) for key in first)
@@ -83,6 +85,50 @@ def test_it_resumes(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
     resumed = states(parts)[0]
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+def test_untouched_scripts_are_compared_by_a_line_that_they_print(tmp_path: Path) -> None:
+    words = ["-n", "2", "--seeds", "1", "--name", "c", "--baseline", "ddp", "--strategy", "local-sgd"]
+    pattern = ("--metric-pattern", "val_acc=([0-9.]+)")
+    ended = quorate(tmp_path, "compare", *words, *pattern, str(SCRIPTS / "imagenet.py"), timeout=2 * LIMIT)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads((tmp_path / "runs" / "c" / "summary.json").read_text())
+    assert summary["metric"]["name"] == "val_acc"
+    assert [(arm["name"], arm["is_baseline"]) for arm in summary["arms"]] == [("ddp", True), ("local-sgd", False)]
+    for arm in summary["arms"]:
+        assert 0 < arm["quality"]["mean"] <= 100 and arm["examples_per_second"]["mean"] > 0
+
+
+OF_A_NOTEBOOK = """
+import quorate
+
+def train():
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(6):
+        model(torch.ones(1, 2) * dist.get_rank()).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    type_of_model = type(model).__module__
+    dist.destroy_process_group()
+    return type_of_model, model.module.weight.tolist()
+
+first, second = quorate.launch(train, n=2, strategy="local-sgd", progress=False).results
+print(first == second, first[0])
+"""
+
+
+def test_a_function_with_ddp_is_taken_over_in_a_notebook(tmp_path: Path) -> None:
+    (tmp_path / "notebook.py").write_text(OF_A_NOTEBOOK)
+    command = [sys.executable, "notebook.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "True quorate.launch.takeover.wrapper\n"
 
 
 @pytest.fixture(scope="module")
