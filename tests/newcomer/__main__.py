@@ -46,7 +46,8 @@ TABLES = (
     "quorate doctor --cost train.py",
     "quorate tune -n 2 train.py",
     "quorate run -n 2 --name seen train.py > /dev/null && quorate watch --text seen",
-    """python -c "import torch; from safetensors.torch import save_file as s; s({'w': torch.ones(64)}, 'm.safetensors')" """
+    "python -c 'import torch; from safetensors.torch import save_file; "
+    """save_file({"w": torch.ones(64)}, "m.safetensors")' """
     "&& quorate pack m.safetensors",
 )
 
