@@ -1,10 +1,12 @@
 """Sentences are short, and have none of the words that docs/explanation/words.md replaces.
 
-This holds for pages, for docstrings, for help and messages in the code, and for pages that are made from the code.
+This holds for pages and notebooks, for docstrings, for help and messages in the code, and for pages that are made from
+the code.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -19,7 +21,8 @@ from tests.architecture.tree import ROOT
 
 LONGEST_SENTENCE = 30
 WORDS = ROOT / "docs" / "explanation" / "words.md"
-PAGES = [page for page in DOCUMENTS if page.name != "CHANGELOG.md"]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+PAGES = [*DOCUMENTS, *sorted((ROOT / ".github").rglob("*.md")), *NOTEBOOKS]
 
 each_kind = pytest.mark.parametrize("kind", [docstrings, messages, generated_pages], ids=lambda kind: kind.__name__)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -30,6 +33,14 @@ def banned_phrases() -> list[str]:
     table = WORDS.read_text(encoding="utf-8").partition("## Words that are not used")[2]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
     return [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row[-1])]
+
+
+def read(page: Path) -> str:
+    """Return the text of a page; of a notebook, that of its cells of text."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    return "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
 
 
 @cache
@@ -52,7 +63,7 @@ def banned_words(text: str) -> list[str]:
 
 @each_page
 def test_no_sentence_is_long(page: Path) -> None:
-    long = [text for text in sentences(page.read_text(encoding="utf-8")) if word_count(text) > LONGEST_SENTENCE]
+    long = [text for text in sentences(read(page)) if word_count(text) > LONGEST_SENTENCE]
     assert not long, "split: " + "\n".join(long)
 
 
@@ -60,7 +71,7 @@ def test_no_sentence_is_long(page: Path) -> None:
 def test_no_page_has_banned_words(page: Path) -> None:
     if page == WORDS:
         return
-    assert not banned_words(page.read_text(encoding="utf-8"))
+    assert not banned_words(read(page))
 
 
 @each_kind

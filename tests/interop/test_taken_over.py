@@ -159,9 +159,11 @@ def test_a_training_goes_on_from_it(name: str, strategy: str, size: int, tmp_pat
 VARIANTS = {
     "accelerate_nlp in bf16": ("accelerate_nlp", "--mixed_precision", "bf16"),
     "lightning_ddp clipped in bf16": ("lightning_ddp", "--precision", "bf16-mixed"),
+    "lightning_ddp compiled": ("lightning_ddp", "--compile", "aot_eager"),
     "lightning_ddp with SWA": ("lightning_ddp", "--average", "swa"),
     "lightning_ddp with EMA": ("lightning_ddp", "--average", "ema"),
     "timm_train in bf16": ("timm_train", "--amp"),
+    "timm_train compiled": ("timm_train", "--torchcompile", "aot_eager"),
     "trainer in bf16": ("trainer", "--bf16"),
     "trainer compiled": ("trainer", "--torch_compile"),
 }

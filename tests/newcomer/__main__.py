@@ -41,6 +41,14 @@ TABLES = (
     "quorate plan -n 8 --memory 24GB --bandwidth 10Gbit --flops 30T --batch 64 "
     "gpt:hidden=512,layers=8,heads=8,sequence=512,vocabulary=10000",
     "quorate compare least-squares --virtual 4 --strategy all-reduce --strategy eager-majority --epochs 1 --target 1",
+    "quorate bench -n 2 --to 4KiB all-reduce",
+    "quorate doctor --data train.py",
+    "quorate doctor --cost train.py",
+    "quorate tune -n 2 train.py",
+    "quorate run -n 2 --name seen train.py > /dev/null && quorate watch --text seen",
+    "python -c 'import torch; from safetensors.torch import save_file; "
+    """save_file({"w": torch.ones(64)}, "m.safetensors")' """
+    "&& quorate pack m.safetensors",
 )
 
 

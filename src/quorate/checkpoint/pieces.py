@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=0)]
 class Piece:
     """Which rows of a tensor a piece has; where several workers compute layers together, of which part of the tensor.
 
-    Files name the first two fields, or all six. Raises `ValueError` for numbers that cannot be.
+    Files name the first two fields, or all six. Raises `ValueError` for invalid numbers.
     """
 
     first: Count

@@ -25,8 +25,8 @@ _ANSWERS = {
     **dict.fromkeys(
         ("--timeline-filename", "--timeline-mark-cycles"), "quorate trace RUN writes the timeline of a run"
     ),
-    "--fusion-threshold-mb": "gradients travel in buckets of their own; leave it out",
-    "--cycle-time-ms": "a bucket is sent when it is complete; leave it out",
+    "--fusion-threshold-mb": "--set part_bytes=N is the size of a part of the gradients",
+    "--cycle-time-ms": "a part of the gradients is sent when it is complete; leave it out",
     **dict.fromkeys(
         ("--cache-capacity", "--disable-cache"), "workers do not negotiate which tensors are ready; leave it out"
     ),
@@ -35,7 +35,7 @@ _ANSWERS = {
             "--autotune", "--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample",
             "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise",
         ),
-        "quorate plan chooses strategy and layout before a run; leave it out",
+        "--set autotune=true tunes how gradients are sent, and quorate tune does so before a run",
     ),
     **dict.fromkeys(
         ("--hierarchical-allreduce", "--hierarchical-allgather"),

@@ -50,14 +50,30 @@ class AdaScale(Optimizer):
         r = (sigma2 + mu2) / (sigma2 / S + mu2)                      1 where workers agree, S where they are all noise
         v <- momentum v + g + weight_decay w                         w <- w - eta r v
 
-    sigma2 and mu2 are separate running means of the unbiased estimates (`spread_of`); `smoothing` is the weight of the
-    past in each step; None: max(0, 1 - S / 1000). `lr` is the rate of a single worker, and must not be scaled. A step
-    counts as r steps of one worker: a scheduler by `quorate.schedule` advances by r batches, so that a schedule for one
-    worker holds. `gain` is the newest r; it is in the parameter groups, and so in checkpoints.
+    sigma2 and mu2 are separate running means of the unbiased estimates (`spread_of`). A step counts as r steps of one
+    worker: a scheduler by `quorate.schedule` advances by r batches, so that a schedule for one worker holds. `gain` is
+    the newest r; it is in the parameter groups, and so in checkpoints.
 
     `quorate.distribute` lets workers exchange the squared norms of their gradients, under strategies that form the mean
-    gradient of all (`all-reduce`). This costs two passes over the gradient, and a sum of one number, in each step. Not
-    distributed, or in a world of one, it is SGD. Raises `ConfigurationError` for numbers out of range.
+    gradient of all (`all-reduce`). Not distributed, or in a world of one, it is SGD.
+
+    Args:
+        params: As for torch's optimizers.
+        lr: eta, the rate of a single worker; it must not be scaled.
+        momentum: The factor of v in each step.
+        weight_decay: The factor of the weights in the update.
+        smoothing: The weight of the past in the running means; None: max(0, 1 - S / 1000).
+
+    Raises:
+        ConfigurationError: A number is out of range.
+
+    Cost beyond SGD: two passes over the gradient, and a sum of one number, in each step.
+
+    Example:
+        >>> optimizer = quorate.optim.AdaScale(model.parameters(), lr=0.1, momentum=0.9)
+        >>> optimizer = quorate.distribute(optimizer, model)
+        >>> optimizer.gain
+        1.0
     """
 
     def __init__(

@@ -28,11 +28,23 @@ class LAMB(ByLayers):
     that `exclude` names, take a plain step of Adam, without weight decay. Norms are float32, and of full parameters
     even where these lie in pieces.
 
-    `params` is as for torch's optimizers. `lr` is eta; scaling by the square root of the batch applies to it. `exclude`
-    are patterns of names (with them, pass `model.named_parameters()`).
+    Args:
+        params: As for torch's optimizers; `model.named_parameters()` if `exclude` has patterns.
+        lr: eta. Scaling by the square root of the batch applies to it.
+        betas: beta1 and beta2.
+        eps: A number added to the root of v'.
+        weight_decay: The factor of the weights in the update.
+        bounds: The lowest and the highest |w| in phi; None: phi is the identity.
+        exclude: Patterns of names of parameters that take a plain step of Adam.
 
-    Cost beyond Adam: two norms of each layer, and memory for the update of all layers during a step. Raises
-    `ConfigurationError` for numbers out of range, sparse gradients, and patterns that match nothing.
+    Raises:
+        ConfigurationError: A number is out of range, a gradient is sparse, or a pattern matches nothing.
+
+    Cost beyond Adam: two norms of each layer, and memory for the update of all layers during a step.
+
+    Example:
+        >>> optimizer = quorate.optim.LAMB(model.named_parameters(), lr=0.01)
+        >>> optimizer = quorate.distribute(optimizer, model)
     """
 
     def __init__(

@@ -24,16 +24,29 @@ class LARS(ByLayers):
     Parameters of one dimension (biases, norms), and those that `exclude` names, take a plain step of SGD with momentum,
     without weight decay. Norms are float32, and of full parameters even where these lie in pieces.
 
-    `params` is as for torch's optimizers. `lr` is gamma; linear scaling applies to it. `exclude` are patterns of names
-    (with them, pass `model.named_parameters()`). With `momentum_correction` the velocity holds no rate, v <- momentum v
-    + ratio (g + weight_decay w), w <- w - gamma v. This is the same for a constant gamma, and right when it changes
-    (Goyal et al. 2017, arXiv 1706.02677, section 3). Without it, the step has the paper's form.
-
     In a group, `share` is the part of a step to make, for a round of some of the workers. The velocity decays and grows
     by that part of a step, and the weights move by it.
 
-    Cost beyond SGD: two norms of each layer; memory: a number for each parameter. Raises `ConfigurationError` for
-    numbers out of range, sparse gradients, and patterns that match nothing.
+    Args:
+        params: As for torch's optimizers; `model.named_parameters()` if `exclude` has patterns.
+        lr: gamma. Linear scaling applies to it.
+        momentum: The factor of the velocity in each step.
+        weight_decay: The factor of the weights in the update.
+        coefficient: The trust coefficient, which multiplies the ratio of norms.
+        eps: A number added to the divisor of the ratio.
+        exclude: Patterns of names of parameters that take a plain step of SGD with momentum.
+        momentum_correction: Whether the velocity holds no rate: v <- momentum v + ratio (g + weight_decay w),
+            w <- w - gamma v. This is the same for a constant gamma, and right when it changes (Goyal et al. 2017, arXiv
+            1706.02677, section 3). False: the form of the paper.
+
+    Raises:
+        ConfigurationError: A number is out of range, a gradient is sparse, or a pattern matches nothing.
+
+    Cost beyond SGD: two norms of each layer; memory: a number for each parameter.
+
+    Example:
+        >>> optimizer = quorate.optim.LARS(model.parameters(), lr=1.0, weight_decay=1e-4)
+        >>> optimizer = quorate.distribute(optimizer, model)
     """
 
     def __init__(

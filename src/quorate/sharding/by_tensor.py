@@ -323,7 +323,7 @@ def _by_channel(bias: Tensor, module: Any) -> Tensor:
 
 def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection[Module] = ()) -> Statistics:
     """Let every module of `model` calculate with its pieces; return the running statistics of channels. Raises
-    `ConfigurationError` for heads that do not divide."""
+    `ConfigurationError` for heads that are not divisible by the workers."""
     inside = {
         id(part): module
         for module in model.modules()

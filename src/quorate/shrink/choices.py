@@ -18,7 +18,7 @@ NONE = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One step that makes the model smaller. Raises `ConfigurationError` for settings that cannot be."""
+    """One step that makes the model smaller. Raises `ConfigurationError` for invalid settings."""
 
     kind: ClassVar[str]
     call: ClassVar[str]

@@ -39,6 +39,13 @@ def harden(model: nn.Sequential) -> nn.Sequential:
 
     Cost: a copy of the model. Outputs differ by rounding only. Before a convolution with padding a filter stays unless
     its constant is zero, because padding is zero at the edges.
+
+    Example:
+        >>> layers = [torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)]
+        >>> with torch.no_grad():
+        ...     _ = layers[0].weight[:3].zero_()
+        >>> quorate.shrink.harden(torch.nn.Sequential(*layers))[0].out_features
+        5
     """
     if not isinstance(model, nn.Sequential):
         raise ConfigurationError(f"harden takes a Sequential, not a {type(model).__name__}; pass its Sequential part")

@@ -208,8 +208,8 @@ def low_rank(
 
     Example:
         >>> optimizer = quorate.distribute(optimizer, model)
-        >>> quorate.shrink.low_rank(optimizer, share=0.25, layers=["0"]).ranks
-        {'0.weight': 1}
+        >>> quorate.shrink.low_rank(optimizer, share=0.25, layers=["weight"]).ranks
+        {'weight': 1}
     """
     place = current.here()
     entry = entry_of(place, optimizer, "low_rank()")

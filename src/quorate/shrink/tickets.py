@@ -111,6 +111,17 @@ def lottery(
             `prune`.
 
     Cost: `rounds` + 1 trainings, twice as many with redraw="each", and a copy of the parameters.
+
+    Example:
+        >>> optimizer = quorate.distribute(optimizer, model)
+        >>> def train(training):
+        ...     for _ in range(4):
+        ...         model(inputs).square().mean().backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        ...         training.step()
+        ...     return -model(inputs).square().mean().item()
+        >>> _ = quorate.shrink.lottery(train, optimizer, rounds=1, rewind="step 2", redraw="none")
     """
     step = _step_in(rewind)
     if type(rounds) is not int or rounds < 1:

@@ -10,7 +10,7 @@ from torch.distributed import barrier, destroy_process_group, init_process_group
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-eval_interval, eval_iters, max_iters, gradient_accumulation_steps = 4, 2, 10, 4
+eval_interval, eval_iters, max_iters, gradient_accumulation_steps = 4, 2, 10, 6
 batch_size, block_size, vocab, width = 4, 16, 32, 16
 learning_rate, warmup_iters, min_lr, grad_clip = 3e-3, 2, 3e-4, 1.0
 ddp = int(os.environ.get("RANK", -1)) != -1
@@ -38,7 +38,7 @@ class GPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(block_size, width)
-        self.block = nn.TransformerEncoderLayer(width, 2, 32, 0.1, batch_first=True, norm_first=True)
+        self.block = nn.TransformerEncoderLayer(width, 2, 32, 0.1, batch_first=True, norm_first=True, bias=False)
         self.lm_head = nn.Linear(width, vocab, bias=False)
         self.wte.weight = self.lm_head.weight
 

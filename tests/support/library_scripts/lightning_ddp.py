@@ -66,7 +66,7 @@ def main():
     parser.add_argument("--ckpt_path")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--average", choices=["ema", "swa"])
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", nargs="?", const="inductor")
     parser.add_argument("--precision", default="32-true")
     args = parser.parse_args()
     L.seed_everything(5)
@@ -93,7 +93,7 @@ def main():
     )
     model = ImageClassifier(args.lr)
     if args.compile:
-        model.compile()
+        model.compile(backend=args.compile)
     trainer.fit(model, train, validation, ckpt_path=args.ckpt_path)
     if trainer.is_global_zero:
         print(f"val_acc={trainer.callback_metrics['val_acc']:.4f}", flush=True)

@@ -27,7 +27,7 @@ parser.add_argument("--model", default="test_resnet")
 parser.add_argument("--amp", action="store_true")
 parser.add_argument("--drop", default=0.1, type=float)
 parser.add_argument("--mixup", default=0.2, type=float)
-parser.add_argument("--torchcompile", action="store_true")
+parser.add_argument("--torchcompile", nargs="?", const="inductor")
 parser.add_argument("--stop", default=0, type=int)
 args = parser.parse_args()
 
@@ -110,7 +110,7 @@ def main():
     if args.resume:
         load_checkpoint(model_ema.module, args.resume, use_ema=True)
     if args.torchcompile:
-        model = torch.compile(model)
+        model = torch.compile(model, backend=args.torchcompile)
     model = NativeDDP(model, broadcast_buffers=args.dist_bn not in ("broadcast", "reduce"))
     train, validation = pictures(96, 1), pictures(32, 2)
     sampler = torch.utils.data.distributed.DistributedSampler(train)

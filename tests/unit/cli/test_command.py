@@ -78,13 +78,15 @@ def test_an_error_names_the_help_of_its_verb(
 
 def test_each_option_of_horovodrun_in_its_table_has_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     _, _, table = (ROOT / "docs" / "howto" / "horovod.md").read_text().partition("## Options of horovodrun")
-    flags = [flag for row in table.splitlines() for flag in re.findall("`(-[A-Za-z-]+)", row.partition(" | ")[0])]
-    assert len(flags) > 10
-    for flag in flags:
+    rows = [row.partition(" | ") for row in table.splitlines()]
+    answers = {flag: use for flags, _, use in rows for flag in re.findall("`(-[A-Za-z-]+)", flags)}
+    assert len(answers) > 10
+    for flag, use in answers.items():
         assert status_of(["run", flag, "2", "--zzz", "x.py"]) == 2
         said = capsys.readouterr().err
         assert ("no such option: --zzz" if flag == "-np" else f"no such option: {flag}; ") in said
         assert "did you mean" not in said
+        assert flag == "-np" or all(words in said for words in re.findall(r"`(quorate \w+|--set \w+=|--[\w-]+)", use))
 
 
 @pytest.mark.parametrize("words", [["help"], ["-h"], ["help", "run"], ["run", "-h"], ["doctor", "-h"]])

@@ -148,7 +148,9 @@ def test_each_key_becomes_a_line(config: dict[str, Any], line: str) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention: no equivalent"),
+        ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention: call quorate.sparse_attention"),
+        ({"compression_training": {"weight_quantization": {}}}, "compression_training: quorate.shrink prunes"),
+        ({"progressive_layer_drop": {"enabled": True}}, "progressive_layer_drop: no equivalent"),
         ({"something": 3}, "something: not known"),
         ({"bf16": {"enabled": True}}, "torch.autocast"),
         ({"optimizer": {"type": "Muon"}}, "give it the matrices"),

@@ -7,14 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from quorate.cli import bench
 from quorate.cli.compare.results import show
+from quorate.cli.doctor import data
 from quorate.cli.doctor.findings import ok, warn
 from quorate.cli.doctor.memory import Line, in_words
 from quorate.cli.doctor.verb import _show
 from quorate.cli.listing import FAMILIES, registry
 from quorate.cli.tables import paragraphs, table, terminal_width, text_table
+from quorate.cli.tune import TuneOptions, _tell
 from quorate.cli.verbs import status_of
+from quorate.records.choice_rows import Tuned
 from quorate.report.summary import summarize
 from tests.support.made_records import make_comparison, make_run, make_scaled_comparison
 
@@ -68,6 +74,47 @@ def findings(folder: Path) -> None:
     _show(here | of_hosts, "trainings can run here")
 
 
+def packed(folder: Path) -> None:
+    tensors = {f"encoder.layers.{n}.self_attention.projection.weight": 0.1 * torch.arange(40_000.0) for n in range(2)}
+    save_file(tensors, "model.safetensors")
+    verb("pack", "model.safetensors")(folder)
+
+
+def tuned(folder: Path) -> None:
+    tried = {
+        "words": "parts of 16.8 MB, the first of 1.05 MB, in the order of the backward pass", "parts": 12,
+        "predicted": 0.0123, "measured": 0.0119, "pairs": 24, "speed_up": 1.123, "low": 1.045, "high": 1.201,
+        "taken": True,
+    }  # fmt: skip
+    row = Tuned(
+        step=180, time=9.5, optimizer="0", steps=180, latency=1e-4, gap=1e-5, bandwidth=1e9, skew=0.001, ready=0.02,
+        predicted=0.0145, measured=0.0139, parts=24, refused=3, tried=[tried], settings={"part_bytes": 2**24},
+        why=["The network is slow.", "Larger parts are faster.", "They are taken."],
+    )  # fmt: skip
+    _tell(row, TuneOptions(script="train.py"))
+
+
+def loading(folder: Path) -> None:
+    trials = [{"processes": n, "rate": 1_234.5 * (n + 1), "error": None} for n in (0, 1, 2, 4)]
+    answer = {
+        "steps": 100, "seconds": 0.04, "waited": 0.03, "busy": 0.01, "loader": True, "processes": 0,
+        "batch_bytes": 1_204_224, "trials": trials,
+    }  # fmt: skip
+    print("\n".join(data.in_words("train.py", [answer, answer])))
+
+
+def rates(folder: Path) -> None:
+    measured = [
+        {
+            "operation": "all-reduce", "way": way, "size": 4**power, "seconds": 1e-6 * 4**power,
+            "algorithm_bandwidth": 43.6e9, "bus_bandwidth": 76.4e9,
+        }
+        for way in ("quorate", "gloo") for power in (5, 15)
+    ]  # fmt: skip
+    about = {"workers": 4, "network": "shared memory", "backend": "gloo", "device": "cpu"}
+    print("\n".join(bench.in_words(about, measured)))
+
+
 SHOWN: dict[str, Callable[[Path], None]] = {
     "simulate": verb("simulate", "--strategy", "quorum:wait_for=2", "-n", "4,16", "--network", "50us:10Gbit",
                      "--network", "5ms:1Gbit", "--steps", "20", "--imbalance", "one-of:20ms", "--name", "one"),
@@ -77,9 +124,13 @@ SHOWN: dict[str, Callable[[Path], None]] = {
     "plan": verb("plan", *CLUSTER, GPT),
     "compare": comparison(lambda folder: make_comparison(folder, seeds=(0, 1, 2), fails=False, steps=30)),
     "compare --scale": comparison(make_scaled_comparison),
+    "bench": rates,
     "doctor": findings,
+    "doctor --data": loading,
     "doctor --memory": memory,
     "list": verb("list"),
+    "pack": packed,
+    "tune": tuned,
     "watch": lambda folder: verb("watch", "--text", str(make_run(folder / "run", steps=40)))(folder),
     "explain topology": verb("explain", "random:degree=3", "-n", "12"),
     "explain reducer": verb("explain", "halving-doubling", "-n", "6"),

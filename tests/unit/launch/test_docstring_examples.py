@@ -6,7 +6,9 @@ import doctest
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ MODULES = {"attention": None, "launch": launch, "report": report, "optim": None,
 """Public names that are modules: what a call of them calls, or None."""
 WITHOUT_AN_EXAMPLE = {"World.serve_until_done", "World.barrier"}
 """Calls without arguments and results."""
+OF_OTHER_LIBRARIES = {"attention.register"}
+RETURNED = {"shrink.Pruning", "shrink.Shrinking"}
+"""Classes whose objects other calls return."""
 OF_PROCESSES = {"World.mesh", "parallelize"}
 """What virtual workers refuse."""
 ARGUMENTS_ELSEWHERE = {"World", "World.all", "World.max", "loader", "shard"}
@@ -37,6 +42,12 @@ def described() -> Iterator[tuple[str, Any]]:
         entry = MODULES[name] if name in MODULES else getattr(quorate, name)
         if entry is not None:
             yield name, entry
+    for package in ("attention", "optim", "shrink"):
+        places: Any = getattr(quorate, package)
+        for name, module in places._PLACES.items():
+            entry = getattr(import_module(module if "." in module else f"quorate.{package}.{module}"), name)
+            if not is_dataclass(entry) and f"{package}.{name}" not in OF_OTHER_LIBRARIES | RETURNED:
+                yield f"{package}.{name}", entry
     for kind in (quorate.World, quorate.DistributedOptimizer):
         members = {
             name: member

@@ -39,7 +39,7 @@ def test_an_open_file_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_a_share_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUORATE_SHARE", "statik")
+    monkeypatch.setenv("QUORATE_DATA_SHARE", "statik")
     with pytest.raises(ConfigurationError, match='^unknown share "statik"; did you mean "static"'):
         overrides_here()
 

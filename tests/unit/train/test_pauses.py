@@ -154,7 +154,7 @@ def test_an_evaluation_does_not_use_up_the_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_launcher_goes_before_the_script_where_data_is_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUORATE_SHARE", "dynamic")
+    monkeypatch.setenv("QUORATE_DATA_SHARE", "dynamic")
     monkeypatch.setenv("QUORATE_SEED", "5")
 
     def task(world: quorate.World) -> Any:

@@ -80,8 +80,12 @@ def overrides_here() -> Overrides:
     return Overrides(**read)
 
 
+_VARIABLES = {"pace": "QUORATE_MIN_STEP_TIME", "share": "QUORATE_DATA_SHARE"}
+"""Variables that have the name of the option, and not of the field."""
+
+
 def _variable(name: str) -> str:
-    return f"QUORATE_{name.upper()}"
+    return _VARIABLES.get(name, f"QUORATE_{name.upper()}")
 
 
 def _share(name: str, text: str) -> str:

@@ -6,6 +6,7 @@ It calls the model, and lets the optimizers of the script be distributed; how wo
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from quorate.launch.takeover.optimizers import FoundOptimizers
 from quorate.launch.worker.join import join
 from quorate.launch.worker.world import World
 from quorate.means.equal_replicas import copy_tensors
+from quorate.strategies import strategies
 from quorate.train.chosen import chosen_in
 from quorate.train.loop import Loop, loops_of
 from quorate.train.pauses import pause
@@ -52,6 +54,8 @@ class TakenOver:
     consumed: Consumed = field(default_factory=Consumed)
     wire: Wire | None = None
     """A channel for copies of models as wrappers are made."""
+    has_own_buffers: bool = False
+    """Whether each worker keeps its buffers between evaluations (`broadcast_buffers=False`)."""
 
     def begin(self, place: Place, world: World) -> None:
         """Take over the models of this worker's script, once."""
@@ -61,7 +65,11 @@ class TakenOver:
         self.consumed = consumed(place)
         modules = self.optimizers.alive
         self.evaluations = Evaluations(
-            place, world, needs_buffers=lambda: has_running_statistics(modules()), agreed=agreed, modules=modules
+            place,
+            world,
+            needs_buffers=lambda: self.has_own_buffers or has_running_statistics(modules()),
+            agreed=agreed,
+            modules=modules,
         )
         place.context(Undistributed).close()
         data_context(place).is_of_script = True
@@ -123,6 +131,9 @@ class DistributedDataParallel(OfTorch):
     ) -> None:
         Module.__init__(self)
         Joinable.__init__(self)
+        unknown = sorted(more.keys() - inspect.signature(OfTorch.__init__).parameters.keys())
+        if unknown:
+            raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument {unknown[0]!r}")
         refused = {
             "delay_all_reduce_named_params": delay_all_reduce_named_params,
             "param_to_hook_all_reduce": param_to_hook_all_reduce,
@@ -156,13 +167,19 @@ class DistributedDataParallel(OfTorch):
         self.device_type, self.dim = self.device.type, dim
         self.device_ids = list(device_ids) if device_ids and self.device_type != "cpu" else None
         self.output_device, self.process_group = output_device, process_group or _default_group()
-        self.broadcast_buffers = broadcast_buffers is not False
+        forward_sync_buffers = more.get("forward_sync_buffers")  # from torch 2.13 on
+        self.broadcast_buffers = (
+            broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
+        ) is not False
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.mixed_precision = gradient_as_bucket_view, None
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.reducer: Any = _Reducer(self)
         self._paused: AbstractContextManager[object] | None = None
         taken = self._taken = place.context(TakenOver)
+        if not self.broadcast_buffers:
+            _keep_own_buffers(place)
+            taken.has_own_buffers |= any(True for _ in module.buffers())
         taken.begin(place, world)
         if init_sync and world.size > 1 and not place.wire.is_newcomer:
             check_alike(module, world)
@@ -285,6 +302,13 @@ class DistributedDataParallel(OfTorch):
 
 
 DistributedDataParallel.__name__ = DistributedDataParallel.__qualname__ = OfTorch.__name__
+
+
+def _keep_own_buffers(place: Place) -> None:
+    """Let no step copy buffers that forward passes read; evaluations of all workers and the end do."""
+    chosen = chosen_in(place)
+    if chosen.strategy_name is not None and strategies.get(chosen.strategy_name).buffers == "rank0-each-step":
+        chosen.settings = {"buffers": "rank0", **chosen.settings}
 
 
 def _default_group() -> Any:

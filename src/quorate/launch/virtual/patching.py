@@ -65,7 +65,7 @@ class StandIns:
         _scheduler = None
 
     def serve(self, of: Scheduler) -> None:
-        """From now on the threads of `of` meet the stand-ins."""
+        """From now on the threads of `of` get the replacements."""
         global _scheduler
         _scheduler = of
 

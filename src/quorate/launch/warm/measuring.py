@@ -132,7 +132,7 @@ def _plain_name(optimizer: Optimizer) -> str:
 
 
 def mesh_of_one(world: World, **_: Any) -> Any:
-    """Stands in for `World.mesh`: alone, a mesh of many workers cannot be made."""
+    """Replaces `World.mesh`: alone, a mesh of many workers cannot be made."""
     return mesh_of(current.here(), Axes(1, 1), world.device)
 
 

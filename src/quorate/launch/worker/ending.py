@@ -111,7 +111,7 @@ class _Ending:
             self._shown(kind, error, trace)
 
     def exit(self, status: Any = None) -> NoReturn:
-        """Stands in for `sys.exit`: at exit the status cannot be asked for any more."""
+        """Replaces `sys.exit`: at exit the status cannot be asked for any more."""
         self._asked = status
         self._exit(status)
 

@@ -270,7 +270,7 @@ def _mean(late: Iterable[Mapping[int, float]], rank: int) -> float | None:
 
 
 def waiting_in_step(steps: Mapping[int, Sequence[Step]]) -> float | None:
-    """Return the share of the time that would have been waiting for others, had all begun each step together.
+    """Return the share of the time that would have been waiting for others if all had begun each step together.
 
     Of the steps of equal number the longest work counts: workers would have waited for the rest of it. Added to it
     is the time of each worker after its arrival, other than `wait`. Exchanges are taken to cost nothing, and workers to
