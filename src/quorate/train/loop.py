@@ -359,6 +359,8 @@ class Loop(StepObserver):
                 worker.rounds.pause(ended=worker.has_ended)
             worker.edits.average()
             self.relayout.all_have_paused()
+            if not worker.has_ended:
+                worker.schedules.has_paused()
         else:
             everyone = loops_of(self._place)
             for loop in everyone:

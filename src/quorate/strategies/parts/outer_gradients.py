@@ -19,7 +19,7 @@ from quorate.strategies.parts.outer_steps import Pair, dots
 Late = Literal["carry", "cosine", "decay", "drop", "root", "turn"]
 NOBODY_WAITS = 1 << 20
 """The bound on how many rounds a learner may be behind."""
-_WEIGHTS: dict[Late, str] = {"cosine": "gated", "decay": "falling", "root": "root"}
+_WEIGHTS: dict[Late, str] = {"decay": "falling", "root": "root"}
 
 
 def deltas_of(contribution: Flat, size: int) -> list[torch.Tensor]:
@@ -136,7 +136,8 @@ class LatenessSettings(Strategy):
     The abstract has the product, that it comes before the moments, and a cosine gate that is 0 past a cutoff. Only the
     abstract was at hand, so the formula of the gate and the defaults of `late_cutoff` and `late_alpha` are ours.
 
-    Turned directions are those of `Turning`. The published values of its five constants were not at hand: their
+    Turned directions are those of `Turning`. They may have the weight of the cosine gate, too (`late_gated`), as the
+    published rule may weigh by age. The published values of its five constants were not at hand: their
     defaults are unverified, and ours.
     """
 
@@ -155,6 +156,8 @@ class LatenessSettings(Strategy):
     late_kappa: float = 1.0
     """With `late="turn"`: weight of the length of the momentum; greater values leave short outer gradients as they
     are."""
+    late_gated: bool = False
+    """With `late="turn"`: whether late outer gradients have the weight of `late="cosine"` besides."""
     late_most: float = 1.0
     """With `late="turn"`: largest share of the opposed part that is removed, at most 1; it is never reversed."""
 
@@ -179,11 +182,15 @@ class LatenessSettings(Strategy):
             return None
         return Turning(self.late_aligned, self.late_opposed, self.late_turned, self.late_kappa, self.late_most)
 
+    def is_gated(self, late: Late) -> bool:
+        """Return whether late outer gradients have the weight of the cosine gate."""
+        return late == "cosine" or (late == "turn" and self.late_gated)
+
     def late_terms(self, late: Late) -> dict[str, Any]:
         """Return the settings of rounds for late contributions."""
         return {
             "late": "drop" if late == "drop" else "carry",
-            "late_weight": _WEIGHTS.get(late, "full"),
+            "late_weight": "gated" if self.is_gated(late) else _WEIGHTS.get(late, "full"),
             "late_cutoff": self.late_cutoff,
             "late_alpha": self.late_alpha,
             "max_staleness": NOBODY_WAITS,
