@@ -9,7 +9,7 @@ import torch
 
 from quorate.checkpoint.frozen import base_digest, base_of, words_on_rates
 from quorate.checkpoint.participants import Trained, by_name
-from quorate.core.contracts import Message
+from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
 from quorate.core.telling import tell
 from quorate.means.admission import wait_outside
@@ -178,7 +178,7 @@ def _copied(wire: Wire, rank: int) -> str:
 
 def admit(worker: StrategyWorker) -> None:
     """Make the newcomers that sums have admitted members from the next sum on; called after a step."""
-    means, wire, admission = worker.means, worker.wire, worker.means.headers.admission
+    means, admission = worker.means, worker.means.headers.admission
     if not admission.entering or not isinstance(means.reducer, FaultTolerantSum):
         return
     senders, new = admission.living, admission.entering
