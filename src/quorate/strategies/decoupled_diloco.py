@@ -124,7 +124,7 @@ class DecoupledDiLoCo(LocalRoundSettings, LearnerSettings, OuterStepSettings, La
 
     def apply(self, worker: Worker, result: Mean) -> None:
         for fragment, sums in result.fragments.items():
-            if self.is_gated(self.late):
+            if self.late == "cosine":
                 sums = over_full_weights(sums, result.payloads, fragment)
             part = part_of(fragment, result) if self.divide_by == "world" else 1.0
             rule: dict[str, Any] = {"share": self.merge, "within": self.overlap, "drops": self.late == "drop"}

@@ -19,7 +19,7 @@ from quorate.strategies.parts.outer_steps import Pair, dots
 Late = Literal["carry", "cosine", "decay", "drop", "root", "turn"]
 NOBODY_WAITS = 1 << 20
 """The bound on how many rounds a learner may be behind."""
-_WEIGHTS: dict[Late, str] = {"decay": "falling", "root": "root"}
+_WEIGHTS: dict[Late, str] = {"cosine": "gated", "decay": "falling", "root": "root"}
 
 
 def deltas_of(contribution: Flat, size: int) -> list[torch.Tensor]:
@@ -70,13 +70,14 @@ class Turning:
     HeLoCo (2026, arXiv 2606.00271), after a public description of its formulas. With d the outer gradient of a tensor,
     m the momentum in the unit of one outer gradient, and c the cosine between them:
 
-        trust = |d| / (|d| + kappa |m|)
+        trust = share |d| / (|d| + kappa |m|)
         c >= aligned:  d stays as it is
         c < 0:         d - beta c |d| m / |m|,  beta = min(-opposed c trust, most)
         otherwise:     |d| w / |w|,  w = (1 - lambda) d / |d| + lambda m / |m|,  lambda = min(turned (1 - c) trust, 1)
 
     With beta = 1 the part of d against m is removed; as `most` is at most 1, it is never reversed. A tensor whose
-    momentum is zero stays as it is. Cost: three inner products per tensor, and no bytes.
+    momentum is zero stays as it is. The sum of a round may have fresh outer gradients as well: the correction is
+    weakened to the share of late ones, which is ours. Cost: three inner products per tensor, and no bytes.
     """
 
     aligned: float
@@ -84,6 +85,7 @@ class Turning:
     turned: float
     kappa: float
     most: float
+    share: float = 1.0
 
     def of(
         self, deltas: Sequence[torch.Tensor], momenta: Sequence[torch.Tensor], unit: float = 1.0
@@ -112,7 +114,7 @@ class Turning:
     ) -> torch.Tensor:
         if not 0 < length * size < math.inf:
             return d
-        cosine, trust = product / (length * size), length * unit / (length * unit + self.kappa * size)
+        cosine, trust = product / (length * size), self.share * length * unit / (length * unit + self.kappa * size)
         if cosine >= self.aligned:
             return d
         if cosine < 0:
@@ -136,8 +138,7 @@ class LatenessSettings(Strategy):
     The abstract has the product, that it comes before the moments, and a cosine gate that is 0 past a cutoff. Only the
     abstract was at hand, so the formula of the gate and the defaults of `late_cutoff` and `late_alpha` are ours.
 
-    Turned directions are those of `Turning`. They may have the weight of the cosine gate, too (`late_gated`), as the
-    published rule may weigh by age. The published values of its five constants were not at hand: their
+    Turned directions are those of `Turning`. The published values of its five constants were not at hand: their
     defaults are unverified, and ours.
     """
 
@@ -156,8 +157,6 @@ class LatenessSettings(Strategy):
     late_kappa: float = 1.0
     """With `late="turn"`: weight of the length of the momentum; greater values leave short outer gradients as they
     are."""
-    late_gated: bool = False
-    """With `late="turn"`: whether late outer gradients have the weight of `late="cosine"` besides."""
     late_most: float = 1.0
     """With `late="turn"`: largest share of the opposed part that is removed, at most 1; it is never reversed."""
 
@@ -180,17 +179,14 @@ class LatenessSettings(Strategy):
         """Return the correction of the outer gradient of a round; None if all contributions to it are fresh."""
         if late != "turn" or not any(result.ages.values()):
             return None
-        return Turning(self.late_aligned, self.late_opposed, self.late_turned, self.late_kappa, self.late_most)
-
-    def is_gated(self, late: Late) -> bool:
-        """Return whether late outer gradients have the weight of the cosine gate."""
-        return late == "cosine" or (late == "turn" and self.late_gated)
+        constants = self.late_aligned, self.late_opposed, self.late_turned, self.late_kappa, self.late_most
+        return Turning(*constants, share=sum(age > 0 for age in result.ages.values()) / len(result.ages))
 
     def late_terms(self, late: Late) -> dict[str, Any]:
         """Return the settings of rounds for late contributions."""
         return {
             "late": "drop" if late == "drop" else "carry",
-            "late_weight": "gated" if self.is_gated(late) else _WEIGHTS.get(late, "full"),
+            "late_weight": _WEIGHTS.get(late, "full"),
             "late_cutoff": self.late_cutoff,
             "late_alpha": self.late_alpha,
             "max_staleness": NOBODY_WAITS,
