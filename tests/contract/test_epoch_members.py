@@ -46,7 +46,7 @@ def test_the_next_epochs_have_each_example_once(strategy: str, dies: int, capsys
     assert said.count(f"rank {VICTIM} died in epoch") == 1
     if strategy == "all-reduce":
         epoch, left = (1, 6) if dies == 6 else (0, 6 - dies)
-        assert f"rank 1 died in epoch {epoch}: about {left} batches of it are left out" in said
+        assert f"rank 1 died in epoch {epoch}. About {left} batches of it are left out" in said
 
 
 def test_a_newcomer_is_counted_from_the_next_epoch_on() -> None:

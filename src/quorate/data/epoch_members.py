@@ -72,8 +72,8 @@ class EpochMembers:
         dead = sorted(rank for rank in wire.dead - self._said if rank in members)
         self._said |= wire.dead
         if dead and wire.rank == wire.alive[0]:
-            ranks = ", ".join(map(str, dead))
+            ranks, lost = ", ".join(map(str, dead)), len(dead) * (left + 1)
             tell(
-                f"quorate: rank {ranks} died in epoch {epoch}: about {len(dead) * (left + 1)} batches of it are left "
-                f"out, unless a worker joins in its place; epoch {epoch + 1} is divided among those that live then\n"
+                f"quorate: rank {ranks} died in epoch {epoch}. About {lost} batches of it are left out, "
+                f"unless a worker joins in its place. Epoch {epoch + 1} is divided among those that live then\n"
             )

@@ -133,10 +133,10 @@ class Schedules(StepObserver):
                 self._run(scheduler, type(scheduler).step, (), {}, stops_at_end=True)
         put_options(optimizer.param_groups, shared)
 
-    def has_paused(self) -> None:
-        """Make the steps of schedulers for the rounds that this worker has applied in a pause."""
+    def has_paused(self, *, ended: bool) -> None:
+        """Make the steps of schedulers for the rounds that this worker has applied in a pause, if it goes on."""
         place = self._place
-        if place is None:
+        if place is None or ended:
             return
         for scheduler, followed in list(self._followed.items()):
             due = place - followed.base - _count(scheduler, followed) if followed.is_per_step else 0
