@@ -1,4 +1,4 @@
-"""A worker that dies while it copies its replica for a newcomer: another one sends the copy, and the training goes on."""
+"""A worker dies while it copies its replica for a newcomer: another one sends the copy, and the training goes on."""
 
 from __future__ import annotations
 
