@@ -62,7 +62,7 @@ LATE: dict[str, list[dict[str, Any]]] = {
     "carry": [],
 }
 DILOCO = [(0.7, 0.9), (0.7, 0.6), (1.0, 0.3), (1.0, 0.5), (1.0, 0.7)]
-SPARSE = [0.6, 1.0, 1.5, 2.2, 3.2]
+SPARSE = [0.6, 1.0, 1.5, 2.2, 3.2, 4.5, 6.4, 9.0]
 
 
 def drawn(task: str, rank: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -224,3 +224,41 @@ def test_a_newcomer_goes_on_at_the_rate_of_the_others(strategy: str, has_loader:
     assert len(common) >= 5
     if strategy == "all-reduce":
         assert {rate: newcomer[rate] for rate in common} == {rate: first[rate] for rate in common}
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "torch's": lambda plain: lr_scheduler.LambdaLR(plain, lambda step: 1 - step / STEPS),
+    "by examples": lambda plain: quorate.schedule(
+        plain, STEPS * 6, batch_size=2, base_batch_size=6, warm_up_examples=0, decay="polynomial", power=1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_rounds_that_are_applied_in_a_pause_count_for_the_next_rate(name: str, kind: str) -> None:
+    """The pause applies rounds that the newest step of a worker has not; its rate is that of the training then."""
+
+    def train(world: World) -> int:
+        model = nn.Linear(4, 1)
+        plain = torch.optim.SGD(model.parameters(), lr=PEAK)
+        optimizer: Any = quorate.distribute(plain, model, name)
+        scheduler, worker, missed = SCHEDULERS[kind](optimizer), optimizer.__dict__["_quorate_worker"], 0
+        for step in range(12):
+            world.wire.clock.sleep(0.01 * (1 + 3 * world.rank))
+            (model(torch.ones(2, 4)) * 0).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            if step % 4 == 3:
+                before = plain.param_groups[0]["lr"]
+                with world.evaluate():
+                    pass
+                expected = PEAK * (1 - int(worker.progress + 1e-6) / STEPS)
+                assert plain.param_groups[0]["lr"] == pytest.approx(expected)
+                missed += before != plain.param_groups[0]["lr"]
+        optimizer.finish()
+        return missed
+
+    missed = VirtualWorld(3, seed=1, timeout=60.0).run(joined(train))
+    assert sum(missed) > 0 or name == "quorum"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,8 +124,16 @@ class Training:
         workers = VirtualWorld(size, seed=seed).run(joined(live))
         return [seen for seen, _ in workers], [position for _, position in workers]
 
-    def run_with_a_death(self, size: int, *, joins_at: float | None = None) -> list[list[tuple[int, int]]]:
-        """Return what each worker has computed, of which `dies` has died; with `joins_at`, another one joins then."""
+    def run_with_a_death(
+        self,
+        size: int,
+        *,
+        joins_at: float | None = None,
+        stops: Callable[[Any, int, int], bool] = lambda loader, rank, steps: False,
+    ) -> list[list[tuple[int, int]]]:
+        """Return what each worker has computed, of which `dies` has died; with `joins_at`, another one joins then.
+
+        `stops` says, of a loader, a rank and its number of steps, whether the worker ends there."""
         assert self.dies is not None, "a worker dies"
         victim, steps_left = self.dies
         computed: dict[int, list[tuple[int, int]]] = {}
@@ -137,9 +145,9 @@ class Training:
             optimizer = quorate.distribute(plain, model, self.strategy, on_death="continue", **self.settings)
             loader = quorate.loader(self.stream(), **{"batch_size": 2, **self.options})
             seen = computed.setdefault(world.rank, [])
-            steps = 0
+            steps, has_stopped = 0, False
             for _ in range(loader.epoch, self.epochs):
-                for inputs, numbers in loader:
+                for inputs, numbers in () if has_stopped else loader:
                     world.wire.clock.sleep(0.01 * (1 + world.rank))
                     if (world.rank, steps) == (victim, steps_left):
                         world.wire.crash()
@@ -148,6 +156,8 @@ class Training:
                     optimizer.zero_grad()
                     seen += [(loader.epoch, number) for number in numbers.tolist()]
                     steps += 1
+                    if has_stopped := stops(loader, world.rank, steps):
+                        break
             optimizer.finish()
 
         def begin(wire: Any) -> None:

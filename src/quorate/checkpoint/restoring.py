@@ -148,7 +148,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             place_now = (entry.coordinates.replica, entry.coordinates.axes.replicas)
         _restore_own(place, entry, olds, *place_now)
         sentences += restore_state(entry, about["strategy"], kept["state"], olds, *place_now, is_cut_anew=is_cut_anew)
-        if entry.worker is not None:
+        if entry.worker is not None and not entry.worker.finished:
             restore_round(entry.worker.state, entry.worker.neighbours)
             edited = [old.get("edited", False) for old in olds]
             is_same = len(olds) == place_now[1]
@@ -319,13 +319,15 @@ def restore_state(
     """
     worker, sentences = entry.worker, []
     rounds = [old["rounds"] for old in olds]
-    if worker is not None and worker.has_rounds and all(kept is not None for kept in rounds):
+    if entry.is_in_rounds and worker is not None and all(kept is not None for kept in rounds):
         for old in olds:
             _check_rounds(entry, worker, old, is_same=len(olds) == size)
         sentences += worker.rounds.restore(rounds)
     elif any(kept is not None and kept["entries"] for kept in rounds):
-        count = sum(gradient["count"] for kept in rounds for gradient in kept["entries"])
-        sentences.append(f"{count} gradients that were pending are left out: {entry.strategy} takes none that are late")
+        count = sum(gradient["count"] for kept in rounds for gradient in kept["entries"] if kept is not None)
+        has_ended = worker is not None and worker.finished
+        why = f"{entry.name} has finished" if has_ended else f"{entry.strategy} takes none that are late"
+        sentences.append(f"{count} gradients that were pending are left out: {why}")
     reducers = [old.get("reducer", {}) for old in olds]
     if is_cut_anew and any(reducers):
         sentences.append(f"the memory of the codec of {entry.strategy} starts empty: it was of other shards")

@@ -19,6 +19,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.arguments import Labelled, Loading, check_batch_size
 from quorate.data.assignment import KeptShare, Share
 from quorate.data.consumption import consumed, is_training
+from quorate.data.epoch_members import EpochMembers
 from quorate.data.growth import Growing, growth
 from quorate.data.loader import Loader, Pass
 from quorate.data.on_device import on_device
@@ -77,6 +78,7 @@ class IndexedLoader(Loader):
         share: Share,
         order: EpochOrder,
         loading: Loading,
+        members: EpochMembers,
         place: Place,
         *,
         pauses: bool,
@@ -91,14 +93,15 @@ class IndexedLoader(Loader):
         labelled = Labelled(dataset, loading.collate_fn) if loading.num_workers > 0 and not loading.in_order else None
         super().__init__(batch_size, share, place, pauses=pauses, meets=meets, labels=labelled is not None)
         self.dataset = dataset
-        self._device, self._growing = device, growing
+        self._device, self._growing, self._members = device, growing, members
         self._batches = PassBatches(share, self._examples, batch_size, getattr(dataset, "ask", None))
         self.torch_loader = loading.over(dataset, self._batches, labelled)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's position, as plain JSON values. Cost: one pass over the epoch's consumed batches."""
         epoch, begun = self._begun(consumed(self._place).steps)
-        return Position.of(self.share, self.batch_size, self._examples, epoch, begun, self._trained).as_json()
+        of_epoch = self._examples, epoch, begun, self._trained
+        return Position.of(self.share, self.batch_size, *of_epoch, self._members.changes).as_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the loader with this `state_dict`, one worker alone.
@@ -119,7 +122,7 @@ class IndexedLoader(Loader):
         if alone:
             self.load_state_dicts([state])
         else:
-            self._continue(position)
+            self._continue(position, [position])
 
     def load_state_dicts(self, workers: Sequence[dict[str, Any]]) -> None:
         """Continue from the loaders of all workers of a run; `workers` are their `state_dict`s, equal on all new
@@ -150,14 +153,15 @@ class IndexedLoader(Loader):
             raise ConfigurationError("these positions do not belong to one loader of one run: their settings differ")
         is_of_all = isinstance(self.share, KeptShare)  # the position of each worker is that of all
         if (is_of_all or len(saved) == saved[0].size) and saved[0].is_shared_as(self.share, self.batch_size):
-            self._continue(saved[0] if is_of_all else saved[self.share.rank])
+            self._continue(saved[0] if is_of_all else saved[self.share.rank], saved)
             return
         saved[0].check(self.share, self._examples)
         epoch, left = deal_again(saved)
         self._go_on_at(epoch, left, trained=any(each.trained for each in saved))
 
-    def _continue(self, position: Position) -> None:
+    def _continue(self, position: Position, saved: Sequence[Position]) -> None:
         position.check(self.share, self._examples)
+        self._members.fixed = max((epoch for each in saved for epoch in each.begun), default=-1)
         left = {epoch: begun for epoch, begun in position.begun.items() if epoch >= position.epoch}
         self._go_on_at(position.epoch, left, trained=position.trained)
 
@@ -168,14 +172,15 @@ class IndexedLoader(Loader):
         if this is not None:
             epoch, passes, left[this.epoch] = this.epoch, this.number, this.began
         left_by_epoch = {str(number): begun_as_json(each) for number, each in left.items()}
-        return {"epoch": epoch, "passes": passes, "left": left_by_epoch, "batch_size": self.batch_size}
+        plain = {"batch_size": self.batch_size, "fixed": self._members.fixed}
+        return {"epoch": epoch, "passes": passes, "left": left_by_epoch, **plain}
 
     def enter_at(self, about: dict[str, Any]) -> None:
         """Begin at the `whereabouts` of another worker's loader."""
         if self._growing is not None:
             self._resize(about["batch_size"])
         self._go_on_at(about["epoch"], {int(number): begun_from(each) for number, each in about["left"].items()})
-        self._passes = about["passes"]
+        self._passes, self._members.fixed = about["passes"], about["fixed"]
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate; a mere check for an iterator (as Lightning makes) begins no epoch, but the first batch does."""
@@ -186,11 +191,14 @@ class IndexedLoader(Loader):
             self._resize(self._growing.size_in(epoch, self.batch_size))
         number, self._passes = self._passes, self._passes + 1
         of_pass = self._order, self.batch_size, epoch, number, begun or Begun()
-        if isinstance(self.share, KeptShare) and is_training(self._place):
+        trains = is_training(self._place)
+        if isinstance(self.share, KeptShare) and trains:
             divided = self._batches.latest = DividedIteration(self.share, *of_pass)
             yield from self._given(self._divided(divided), divided)
             return
-        this = self._batches.latest = Iteration(self.share, *of_pass)
+        share = self._members.share_of(self.share, epoch, trains=trains)
+        self._batches.resize(share, self._examples, self.batch_size)
+        this = self._batches.latest = Iteration(share, *of_pass, watch=self._members.watch)
         # A DataLoader draws one number when it begins, which was drawn when this epoch was begun
         with nullcontext() if begun is None else torch.random.fork_rng(devices=[]):
             batches = on_device(iter(self.torch_loader), self._device)
@@ -234,12 +242,25 @@ class Iteration(Pass):
     The order is drawn when the pass is made, so that successive passes have the epochs in which they began.
     """
 
-    def __init__(self, share: Share, order: EpochOrder, batch_size: int, epoch: int, number: int, begun: Begun) -> None:
-        self.epoch, self.number, self._began = epoch, number, begun
+    def __init__(
+        self,
+        share: Share,
+        order: EpochOrder,
+        batch_size: int,
+        epoch: int,
+        number: int,
+        begun: Begun,
+        *,
+        watch: Callable[[int, int], None] = lambda epoch, left: None,
+    ) -> None:
+        """`watch` is called before each batch that is trained on, with the epoch and the number of batches left."""
+        self.epoch, self.number, self._began, self._watch = epoch, number, begun, watch
         self._share, self._batch_size = share.of_epoch(epoch), batch_size
         drawn = order.draw(epoch)
         self._order: Tensor | None = left_of(drawn.order, begun.past)
         self._drawn_batches = drawn.batches
+        self._left_batches = self._share.number_of_batches(len(self._order), batch_size)
+        self._left_batches -= sum(end - begin for begin, end in begun.consumed)
         self._fetched: deque[tuple[int, list[int]]] = deque()
         self._in_hand: list[int] = []
         self._done: list[tuple[int, int]] = []
@@ -257,6 +278,9 @@ class Iteration(Pass):
                 self._fetched.append((number, indices))
                 yield indices
 
+    def batch_begins(self) -> None:
+        self._watch(self.epoch, max(0, self._left_batches))
+
     def give(self, steps: int | None, label: list[int] | None = None) -> int:
         """Return the next fetched batch to the worker; with a `label` that of these indices, as batches may be fetched
         in any order."""
@@ -265,6 +289,7 @@ class Iteration(Pass):
         number, examples = self._fetched[place]
         del self._fetched[place]
         self._in_hand.append(number)
+        self._left_batches -= 1
         self.newest = number
         self._steps = steps
         return len(examples)

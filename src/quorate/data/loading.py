@@ -41,6 +41,7 @@ from quorate.data.assignment import (
 from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.clients import clients_from
 from quorate.data.context import data_context
+from quorate.data.epoch_members import EpochMembers
 from quorate.data.files.dataset import OwnFiles
 from quorate.data.growth import growing
 from quorate.data.indexed import IndexedLoader
@@ -259,6 +260,7 @@ def loader(
         own_share,
         order,
         loading,
+        EpochMembers(place, number),
         place,
         pauses=pauses,
         device=there,

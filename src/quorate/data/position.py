@@ -7,8 +7,8 @@ at any number of workers: each removes the consumed examples from the epoch's or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,9 @@ from quorate.data.assignment import BY_ROUND, CLIENTS, DYNAMIC, KEPT, OWN, REPEA
 
 Spans = tuple[tuple[int, int], ...]
 """A set of whole numbers: sorted pairs (first, last + 1)."""
+Changes = dict[int, tuple[int, ...]]
+"""By the first epoch for which they hold: the ranks among which epochs are divided, where they are others than in the
+epoch before."""
 
 
 def union(spans: Iterable[tuple[int, int]]) -> Spans:
@@ -36,6 +39,12 @@ def union(spans: Iterable[tuple[int, int]]) -> Spans:
 def numbers_in(spans: Spans) -> Iterable[int]:
     """Return the numbers in `spans`, ascending."""
     return chain.from_iterable(range(*span) for span in spans)
+
+
+def members_in(changes: Mapping[int, Sequence[int]], epoch: int, size: int) -> tuple[int, ...]:
+    """Return the ranks among which `epoch` is divided, with `size` workers at the start."""
+    since = max((first for first in changes if first <= epoch), default=None)
+    return tuple(range(size)) if since is None else tuple(changes[since])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +109,19 @@ class Position:
     begun: dict[int, Begun]
     """By epoch: `epoch` itself, if it is begun; later ones, begun by workers that were ahead; with a dynamic share the
     one before, for workers that are behind."""
+    changes: Changes = field(default_factory=dict)
+    """The ranks among which a static share is divided, after deaths and joins."""
 
     @classmethod
     def of(
-        cls, share: Share, batch_size: int, examples: int, epoch: int, begun: dict[int, Begun], trained: bool
+        cls,
+        share: Share,
+        batch_size: int,
+        examples: int,
+        epoch: int,
+        begun: dict[int, Begun],
+        trained: bool,
+        changes: Changes | None = None,
     ) -> Position:
         """Return the position of the worker with `share`."""
         return cls(
@@ -118,6 +136,7 @@ class Position:
             trained=trained,
             epoch=int(epoch),
             begun=begun,
+            changes=dict(changes or {}),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -125,6 +144,7 @@ class Position:
         plain: dict[str, Any] = {
             **vars(self),
             "begun": {str(epoch): begun_as_json(each) for epoch, each in self.begun.items()},
+            "changes": [[epoch, list(members)] for epoch, members in sorted(self.changes.items())],
         }
         return plain
 
@@ -133,8 +153,9 @@ class Position:
         """Return the position that `as_json` has described. Raises `ConfigurationError` for anything else."""
         try:
             begun = {int(epoch): begun_from(each) for epoch, each in state["begun"].items()}
-            plain = {name: _checked(name, state[name]) for name in cls.__dataclass_fields__ if name != "begun"}
-            position = cls(**plain, begun=begun)
+            fields = cls.__dataclass_fields__.keys() - {"begun", "changes"}
+            plain = {name: _checked(name, state[name]) for name in fields}
+            position = cls(**plain, begun=begun, changes=_changes(state.get("changes", [])))
             position._check_bounds()
             return position
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -155,7 +176,8 @@ class Position:
 
     def is_shared_as(self, share: Share, batch_size: int) -> bool:
         """Return whether the same batches have the same numbers in `share`, on every worker separately."""
-        return share.kind != DYNAMIC and self.sharing == (share.kind, share.size, batch_size, share.drop_last)
+        is_alike = self.sharing == (share.kind, share.size, batch_size, share.drop_last)
+        return share.kind != DYNAMIC and is_alike and not self.changes
 
     def check(self, share: Share, examples: int) -> None:
         """Raise `ConfigurationError` where the remainder is unknown, since the data or its order has changed."""
@@ -229,14 +251,16 @@ def deal_again(workers: Sequence[Position]) -> tuple[int, dict[int, Begun]]:
 def _dealt(workers: Sequence[Position], epoch: int) -> Dealt:
     first = workers[0]
     by_rank = {worker.rank: worker.consumed_in(epoch) for worker in workers}
+    changes = {since: members for worker in workers for since, members in worker.changes.items()}
+    members = members_in(changes, epoch, first.size)
     if first.share == DYNAMIC:
         consumed: tuple[Spans, ...] = (union(chain.from_iterable(by_rank.values())),)
     elif first.share == KEPT:  # all are at one step of all parts
         consumed = (first.consumed_in(epoch),) * first.size
     else:
-        consumed = tuple(by_rank.get(rank, ()) for rank in range(first.size))
+        consumed = tuple(by_rank.get(rank, ()) for rank in members)
     return Dealt(
-        share=first.share, size=first.size, batch_size=first.batch_size, drop_last=first.drop_last, consumed=consumed
+        share=first.share, size=len(members), batch_size=first.batch_size, drop_last=first.drop_last, consumed=consumed
     )
 
 
@@ -267,8 +291,18 @@ def _spans(pairs: Any) -> Spans:
     return spans
 
 
+def _changes(pairs: Any) -> Changes:
+    changes: Changes = {}
+    for epoch, ranks in pairs:
+        members = tuple(_checked("rank", rank) for rank in ranks)
+        if not members or len(set(members)) < len(members):
+            raise ValueError(f"{ranks} are no members of an epoch")
+        changes[_checked("epoch", epoch)] = members
+    return changes
+
+
 _LEAST = {"size": 1, "batch_size": 1, "seed": None}
-_MOST = {"size": 1_000_000}
+_MOST = {"size": 1_000_000, "rank": 1_000_000}
 
 
 def _checked(name: str, value: Any) -> Any:

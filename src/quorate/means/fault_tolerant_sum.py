@@ -64,6 +64,8 @@ class FaultTolerantSum:
         """The rows beside the newest sum, of the workers whose contributions are in it."""
         self.is_whole = True
         """Whether all workers live, as far as sums have shown."""
+        self.while_waiting: Callable[[], None] = lambda: None
+        """Called every few hundredths of a second while a sum after a death or a join waits for others."""
         self._calls = 0
         self._lacks_parts = False
         """Whether a part of the next sum was not launched when it was ready."""
@@ -273,6 +275,7 @@ class _Sum:
             try:
                 self._reducer.under_way[0]._move_on(max(0.0, left) if is_alone else slice_, slice_)
             except WireTimeout as error:
+                self._reducer.while_waiting()
                 if left <= _SLICE:
                     late = error.ranks or self._silent()
                     raise WireTimeout(

@@ -196,6 +196,18 @@ class Claim(Row):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Divided(Row):
+    """An epoch with a static share that is divided among other workers than those of the start."""
+
+    kind = "divided"
+    loader: int
+    """Number of the loader in the script, from 1."""
+    epoch: int
+    members: tuple[int, ...]
+    """Their ranks, in the order of their parts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch(Row):
     """An epoch that this worker begins to train on."""
 

@@ -147,6 +147,9 @@ class Tape:
     """By optimizer and rank: see `OptimizerTape.copies`."""
     claims: dict[tuple[int, int, int], list[Claim]] = field(default_factory=lambda: defaultdict(list))
     """Claims in order, by rank, loader and iteration."""
+    divided: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    """By loader and epoch: the workers among which a static share was divided, where they were others than at the
+    start."""
     dead: set[int] = field(default_factory=set)
     joined: dict[int, int] = field(default_factory=dict)
     """By rank of a newcomer: the round from which on it stepped."""
@@ -263,6 +266,8 @@ def _take(tape: Tape, rank: int, row: Mapping[str, Any]) -> None:
             loader=int(row["loader"]), iteration=int(row["iteration"]), batch=int(row["batch"]), of=row.get("of")
         )
         tape.claims[rank, claim.loader, claim.iteration].append(claim)
+    elif kind == "divided":
+        tape.divided[int(row["loader"]), int(row["epoch"])] = tuple(map(int, row["members"]))
     elif kind == "gone":
         tape.dead.add(int(row["rank"]))
 

@@ -124,6 +124,19 @@ class ExampleSchedule(LRScheduler):
         if self.corrects_momentum:
             self._correct(before)
 
+    def has_paused(self) -> None:
+        """Follow the rounds that this worker has applied in a pause, if `step()` was called after its newest step."""
+        (place, own), worker = self._now, self._worker
+        due = place - self._place
+        if own != self._own or due <= 0 or worker is None or worker.progress is None:
+            return
+        self._place = place
+        before = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._put(self.examples + due * self.batch * workers_now(worker))
+        self._put_rates()
+        if self.corrects_momentum:
+            self._correct(before)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the counts; settings stay those of the script."""
         return {EXAMPLES: self.examples, "last_epoch": self.last_epoch, "_step_count": self._step_count}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from quorate.checkpoint.frozen import base_digest, base_of, words_on_rates
 from quorate.checkpoint.participants import Trained, by_name
-from quorate.core.contracts import Message
+from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
 from quorate.core.telling import tell
 from quorate.means.admission import wait_outside
@@ -147,23 +146,24 @@ def _enter_sums(worker: StrategyWorker) -> None:
     wire, clock = worker.wire, worker.wire.clock
     receive = wire.receive(None, _TAG)
     wait_outside(wire.board, wire.name, wire.rank)
-    until, sources = clock.now() + wire.timeout, set[int]()
+    until, senders = clock.now() + wire.timeout, set[int]()
     while True:
         try:
             source, message = receive.wait(KNOCK_SECONDS)
         except WireTimeout:
-            if not sources:
+            if not senders:
                 leave_if_over(wire)
-            if sources and sources <= wire.dead:
-                raise RuntimeError("the worker that was to send its replica has died") from None
+            if senders and senders <= wire.dead:
+                raise RuntimeError("the workers that admitted this one have died") from None
             if clock.now() > until:
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s to join") from None
             continue
         header = dict(message.header)
-        sources.add(int(header["source"]))
+        senders.add(source)
         if source == header["source"]:
             break
         receive = wire.receive(None, _TAG)
+    wire.board.set(_copied(wire, wire.rank), b"")
     worker.copies.adopt(header["replica"], list(message.tensors))
     worker.means.take_in(header["members"][wire.size :], header["calls"])
     worker.strategy.restored(worker, None)
@@ -172,26 +172,73 @@ def _enter_sums(worker: StrategyWorker) -> None:
     wire.enter()
 
 
+def _copied(wire: Wire, rank: int) -> str:
+    return f"{wire.name}/copied/{rank}"
+
+
 def admit(worker: StrategyWorker) -> None:
     """Make the newcomers that sums have admitted members from the next sum on; called after a step."""
-    means, wire, admission = worker.means, worker.wire, worker.means.headers.admission
+    means, admission = worker.means, worker.means.headers.admission
     if not admission.entering or not isinstance(means.reducer, FaultTolerantSum):
         return
-    source, new = admission.living[0], admission.entering
+    senders, new = admission.living, admission.entering
     if worker.kept is not None:
         worker.kept.division.join(new)
-    calls = means.take_in(new)
-    header: dict[str, Any] = {"source": source}
-    tensors: Sequence[Tensor] = ()
-    if source == wire.rank:
-        copied, tensors = worker.copies.capture(is_whole=True)
-        header |= {
-            "replica": copied,
-            "members": sorted(admission.members.everyone),
-            "calls": calls,
-            "stands": worker.neighbours.position,
-            "flags": [means.headers.has_vectors, means.headers.has_voted],
-        }
+    about = {
+        "calls": means.take_in(new),
+        "members": sorted(admission.members.everyone),
+        "stands": worker.neighbours.position,
+        "flags": [means.headers.has_vectors, means.headers.has_voted],
+    }
+    copies = means.reducer.while_waiting = _CopiesForNewcomers(worker, means.reducer, senders, new, about)
     worker.losses.joined(admission.members.joined, worker.updates + 1)
-    for rank in new:
-        wire.send(Message(tuple(tensors), header), rank, _TAG)
+    copies.begin()
+
+
+class _CopiesForNewcomers:
+    """The copies of a replica for `new` members, which one of the `senders` sends; if it dies, the next one does.
+
+    Nobody has a further sum until the newcomers have their copies. So a later copy is of the same update.
+    """
+
+    def __init__(
+        self,
+        worker: StrategyWorker,
+        reducer: FaultTolerantSum,
+        senders: Sequence[int],
+        new: Sequence[int],
+        about: Mapping[str, Any],
+    ) -> None:
+        self._worker, self._reducer, self._about, self._step = worker, reducer, about, worker.step
+        self._senders, self._new, self._source = senders, new, senders[0]
+
+    def begin(self) -> None:
+        """Send the newcomers the copy, or, on all workers but the first, only the name of the one that sends it."""
+        if self._source == self._worker.wire.rank:
+            self._send(self._new)
+            return
+        for rank in self._new:
+            self._worker.wire.send(Message((), {"source": self._source}), rank, _TAG)
+
+    def __call__(self) -> None:
+        """Send the copy to newcomers that have none, where those that were to send it have died."""
+        wire = self._worker.wire
+        if self._source not in wire.dead:
+            return
+        living = [rank for rank in self._senders if rank not in wire.dead]
+        left = [rank for rank in self._new if rank not in wire.dead and wire.board.get(_copied(wire, rank)) is None]
+        if not left:
+            self._reducer.while_waiting = lambda: None
+            return
+        self._source = living[0]
+        if self._source == wire.rank:
+            self._send(left)
+
+    def _send(self, ranks: Sequence[int]) -> None:
+        worker, step = self._worker, self._worker.step
+        worker.step = self._step  # a step that has begun since is the newcomers' next one
+        copied, tensors = worker.copies.capture(is_whole=True)
+        worker.step = step
+        header = {"source": self._source, "replica": copied, **self._about}
+        for rank in ranks:
+            worker.wire.send(Message(tuple(tensors), header), rank, _TAG)

@@ -256,8 +256,7 @@ class Loop(StepObserver):
             self._agree_without_backward()
         if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
             worker.changes.step_begins()
-        worker.loss = None
-        headers = worker.means.headers
+        worker.loss, headers = None, worker.means.headers
         bad, headers.bad, is_late, headers.is_bad_late = headers.bad, [], headers.is_bad_late, False
         if self._may_differ and (worker.step >= self.relayout.due or not self.replica.is_laid_out):
             self.relayout.look(in_backward=False)
@@ -359,6 +358,7 @@ class Loop(StepObserver):
                 worker.rounds.pause(ended=worker.has_ended)
             worker.edits.average()
             self.relayout.all_have_paused()
+            worker.schedules.has_paused(ended=worker.has_ended)
         else:
             everyone = loops_of(self._place)
             for loop in everyone:

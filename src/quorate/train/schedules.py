@@ -6,7 +6,8 @@ training has made synchronous steps: gradients used, over the number of workers.
 per epoch) is stepped when the script says so.
 
 Where all make each step together, a worker whose data ended early misses the steps of the others until all pause. Its
-schedulers that are stepped once per step then make up for these steps.
+schedulers that are stepped once per step then make up for these steps. Under a quorum they do so after a pause, for
+the rounds that this worker has applied there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import wraps
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -28,7 +29,7 @@ from quorate.replica.plain_step import options_of
 SCHEDULES = "_quorate_schedules"
 """The attribute of an optimizer that holds its `Schedules`."""
 GOES_BY_ITSELF = "_quorate_goes_by_itself"
-"""The attribute of a scheduler that reads the progress of the training itself."""
+"""The attribute of a scheduler that reads the progress of the training itself; it has a method `has_paused`."""
 _WRAPPED = "_quorate_wrapped"
 _lock = Lock()
 
@@ -70,6 +71,7 @@ class Schedules(StepObserver):
         self.optimizer, self._options, self._enters = optimizer, options, enters
         self._progress, self._steps, self._waits = progress, steps, waits
         self._followed: WeakKeyDictionary[Any, _Followed] = WeakKeyDictionary()
+        self._by_themselves: WeakSet[Any] = WeakSet()
         self._begun = 0
         self._runs = False
 
@@ -84,6 +86,7 @@ class Schedules(StepObserver):
     def called(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Handle the script's call `scheduler.step(*args, **kwargs)` of the scheduler's own `step`."""
         if getattr(scheduler, GOES_BY_ITSELF, False):
+            self._by_themselves.add(scheduler)
             self._run(scheduler, step, args, kwargs)
             return
         if self._waits() and not _is_initial(scheduler):
@@ -103,9 +106,11 @@ class Schedules(StepObserver):
             followed.base = 0 if self._enters else self._begun - _count(scheduler, followed)
         since, followed.called = steps - followed.called, steps
         if since != 1:
+            followed.is_per_step = False
             self._run(scheduler, step, args, kwargs)
             followed.base = place - _count(scheduler, followed)
             return
+        followed.is_per_step = not args and not kwargs
         due = place - followed.base - _count(scheduler, followed)
         if self._enters and is_new and due > 1:
             _put_first(scheduler)
@@ -127,6 +132,19 @@ class Schedules(StepObserver):
             for _ in range(missed if followed.is_per_step else 0):
                 self._run(scheduler, type(scheduler).step, (), {}, stops_at_end=True)
         put_options(optimizer.param_groups, shared)
+
+    def has_paused(self, *, ended: bool) -> None:
+        """Make the steps of schedulers for the rounds that this worker has applied in a pause, if it goes on."""
+        place = self._place
+        if place is None or ended:
+            return
+        for scheduler, followed in list(self._followed.items()):
+            due = place - followed.base - _count(scheduler, followed) if followed.is_per_step else 0
+            for _ in range(due):
+                self._run(scheduler, type(scheduler).step, (), {})
+                followed.done += 1
+        for scheduler in self._by_themselves:
+            scheduler.has_paused()
 
     def _run(
         self, scheduler: Any, step: Callable[..., Any], args: Any, kwargs: Any, *, stops_at_end: bool = False

@@ -202,3 +202,29 @@ def test_replicas_that_differ_go_on_each_as_it_was(size: int, tmp_path: Path) ->
     mean = torch.stack([end.state[0] for end in there]).mean(0)
     resized = in_world(5 - size, tmp_path / "kept", lambda world: train(world, 6, strategy="local-sgd"))
     assert all(torch.allclose(end.state[0], mean, atol=1e-6) for end in resized)
+
+
+@pytest.mark.parametrize("strategy", ["quorum", "decoupled-diloco", "local-sgd", "all-reduce"])
+def test_load_after_an_optimizer_has_finished_restores_it_without_its_rounds(strategy: str, tmp_path: Path) -> None:
+    def task(world: World) -> None:
+        models = [net(0), net(0)]
+        optimizers: list[Any] = [
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy, name=name)
+            for name, model in zip("ab", models, strict=True)
+        ]
+        for step in range(4):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+            if step == 1:
+                quorate.save()
+                saved = [p.detach().clone() for p in models[0].parameters()]
+        optimizers[0].finish()
+        assert quorate.load() == 2
+        assert all(torch.equal(p, x) for p, x in zip(models[0].parameters(), saved, strict=True))
+        models[1](torch.ones(2, 3)).sum().backward()
+        optimizers[1].step()
+        optimizers[1].finish()
+
+    in_world(2, tmp_path, task)

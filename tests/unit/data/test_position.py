@@ -155,3 +155,33 @@ def test_what_is_no_position_at_all() -> None:
     for state in ({}, {"state": 1}, [], None):
         with pytest.raises(ConfigurationError, match="not the state of a loader"):
             Position.read(state)  # type: ignore[arg-type]
+
+
+def changed(rank: int, consumed: Spans, changes: dict[int, tuple[int, ...]], epoch: int = 1) -> Position:
+    begun = {epoch: Begun(consumed=consumed)} if consumed else {}
+    return Position.of(StaticShare(rank=rank, size=3), 2, 12, epoch, begun, True, changes)
+
+
+def test_an_epoch_that_the_living_have_divided_is_divided_again() -> None:
+    """Rank 1 has died; the others had the even places of the order, and the odd ones."""
+    changes = {1: (0, 2)}
+    old = [changed(0, ((0, 1),), changes), changed(2, ((0, 2),), changes)]
+    assert [Position.read(json.loads(json.dumps(each.as_json()))) for each in old] == old
+    epoch, left = deal_again(old)
+    assert epoch == 1
+    assert left_of(torch.arange(12), left[1].past).tolist() == [4, 6, 8, 9, 10, 11]  # without 0, 2 and 1, 3, 5, 7
+    assert not old[0].is_shared_as(StaticShare(rank=0, size=3), 2)
+
+
+def test_a_worker_in_the_next_epoch_has_consumed_its_part_among_the_living() -> None:
+    old = [changed(0, (), {1: (0, 2)}, epoch=2), changed(2, ((0, 1),), {1: (0, 2)})]
+    epoch, left = deal_again(old)
+    assert epoch == 1
+    assert left_of(torch.arange(12), left[1].past).tolist() == [5, 7, 9, 11]
+
+
+@pytest.mark.parametrize("changes", [[[1, []]], [[1, [0, 0]]], [[-1, [0]]], [[1, [0.5]]], 3, [1]])
+def test_damaged_members_of_epochs_are_refused(changes: Any) -> None:
+    state = changed(0, (), {}).as_json() | {"changes": changes}
+    with pytest.raises(ConfigurationError, match="this is not the state of a loader"):
+        Position.read(state)

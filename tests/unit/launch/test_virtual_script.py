@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.run.overrides import Overrides
 from quorate.launch.virtual.run import INTERRUPTED, run_script
+from quorate.launch.warm.request import RunRequest, VirtualRun, run_request
 from tests.support.programs import Program
 
 PREAMBLE = "from quorate.wire import current\nwire = current.here().wire\n"
@@ -375,3 +377,18 @@ def test_an_error_under_rounds_ends_the_run_or_is_outlived_and_told(
     assert status == 5
     assert [log for log in logs if "finished" in log] == ["finished\n"] * 2
     assert 'rank 1 had failed, and the others went on (on_error="continue")' in capsys.readouterr().err
+
+
+def test_a_virtual_run_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "print(*sorted(name for name in os.environ if name.startswith('QUORATE_')))\n"
+        "os.environ['QUORATE_OF_SCRIPT'] = '1'\n"
+    )
+    monkeypatch.setenv("QUORATE_SEED", "7")
+    before, overrides = dict(os.environ), Overrides(seconds=5.0)
+    request = RunRequest(script=str(script), size=2, folder=tmp_path, overrides=overrides)
+    assert run_request(request, VirtualRun()) == 0
+    assert dict(os.environ) == before
+    assert (tmp_path / "rank-0.log").read_text().split() == ["QUORATE_RUN", "QUORATE_SECONDS"]

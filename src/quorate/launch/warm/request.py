@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,22 +112,38 @@ class RunRequest:
 
 
 def run_request(request: RunRequest, virtual: VirtualRun) -> int:
-    """Return the exit status, as `run_script`. The shared environment has only the variables asked for."""
+    """Return the exit status, as `run_script`. During the run the shared environment has only the variables asked for,
+    and afterwards those of before."""
     from quorate.launch.virtual.run import run_script
 
-    for name in [name for name in os.environ if name.startswith("QUORATE_")]:
-        del os.environ[name]
-    os.environ["QUORATE_RUN"] = str(request.folder.resolve())
-    os.environ.update(request.overrides.environment())
+    variables = {"QUORATE_RUN": str(request.folder.resolve()), **request.overrides.environment()}
     if request.servers:
-        os.environ["QUORATE_SERVERS"] = str(request.servers)
-    return run_script(
-        request.script,
-        request.arguments,
-        request.size,
-        joiners=virtual.joiners + request.servers,
-        seed=virtual.seed,
-        compute=virtual.compute_model(),
-        network=virtual.network(),
-        run_dir=request.folder,
-    )
+        variables["QUORATE_SERVERS"] = str(request.servers)
+    with _only(variables):
+        return run_script(
+            request.script,
+            request.arguments,
+            request.size,
+            joiners=virtual.joiners + request.servers,
+            seed=virtual.seed,
+            compute=virtual.compute_model(),
+            network=virtual.network(),
+            run_dir=request.folder,
+        )
+
+
+@contextmanager
+def _only(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set these `variables` inside, and no others of Quorate's; afterwards those of before."""
+    before = _taken_from_environment()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        _taken_from_environment()
+        os.environ.update(before)
+
+
+def _taken_from_environment() -> dict[str, str]:
+    names = [name for name in os.environ if name.startswith("QUORATE_")]
+    return {name: os.environ.pop(name) for name in names}

@@ -70,13 +70,14 @@ class Turning:
     HeLoCo (2026, arXiv 2606.00271), after a public description of its formulas. With d the outer gradient of a tensor,
     m the momentum in the unit of one outer gradient, and c the cosine between them:
 
-        trust = |d| / (|d| + kappa |m|)
+        trust = share |d| / (|d| + kappa |m|)
         c >= aligned:  d stays as it is
         c < 0:         d - beta c |d| m / |m|,  beta = min(-opposed c trust, most)
         otherwise:     |d| w / |w|,  w = (1 - lambda) d / |d| + lambda m / |m|,  lambda = min(turned (1 - c) trust, 1)
 
     With beta = 1 the part of d against m is removed; as `most` is at most 1, it is never reversed. A tensor whose
-    momentum is zero stays as it is. Cost: three inner products per tensor, and no bytes.
+    momentum is zero stays as it is. The sum of a round may have fresh outer gradients as well: the correction is
+    weakened to the share of late ones, which is ours. Cost: three inner products per tensor, and no bytes.
     """
 
     aligned: float
@@ -84,6 +85,7 @@ class Turning:
     turned: float
     kappa: float
     most: float
+    share: float = 1.0
 
     def of(
         self, deltas: Sequence[torch.Tensor], momenta: Sequence[torch.Tensor], unit: float = 1.0
@@ -112,7 +114,7 @@ class Turning:
     ) -> torch.Tensor:
         if not 0 < length * size < math.inf:
             return d
-        cosine, trust = product / (length * size), length * unit / (length * unit + self.kappa * size)
+        cosine, trust = product / (length * size), self.share * length * unit / (length * unit + self.kappa * size)
         if cosine >= self.aligned:
             return d
         if cosine < 0:
@@ -177,7 +179,8 @@ class LatenessSettings(Strategy):
         """Return the correction of the outer gradient of a round; None if all contributions to it are fresh."""
         if late != "turn" or not any(result.ages.values()):
             return None
-        return Turning(self.late_aligned, self.late_opposed, self.late_turned, self.late_kappa, self.late_most)
+        constants = self.late_aligned, self.late_opposed, self.late_turned, self.late_kappa, self.late_most
+        return Turning(*constants, share=sum(age > 0 for age in result.ages.values()) / len(result.ages))
 
     def late_terms(self, late: Late) -> dict[str, Any]:
         """Return the settings of rounds for late contributions."""

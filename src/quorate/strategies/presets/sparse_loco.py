@@ -14,9 +14,10 @@ of a dense update every H steps, where a dense mean sends nearly 2. Vectors and 
 
 When it loses: With many workers, because every code goes to all: from about 290 on, a dense mean sends less. With few
 outer steps, because numbers that are not sent arrive late. For a number that is never among the largest and changes by
-d in each period, the memory holds at most 20 d. In small models, where 64 of 4096 numbers are few: after 20 outer steps
-of four workers the loss was 12 % above that of `diloco` (docs/benchmarks/late-workers.md). With workers of unequal
-speed and a period in seconds, because longer updates are shortened.
+d in each period, the memory holds at most 20 d. In small models, where 64 of 4096 numbers are few. After 20 outer steps
+of four workers the loss was 8 and 12 % above that of `diloco`. Few workers rarely send the same numbers and may need a
+greater outer rate, there 6.4 and 1 (docs/benchmarks/late-workers.md). With workers of unequal speed and a period in
+seconds, because longer updates are shortened.
 
 Honesty:
 - worker death: goes on; the next mean is over the remaining workers; the dead worker's steps since the last mean and
