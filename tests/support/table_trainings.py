@@ -27,7 +27,7 @@ class Tables(nn.Module):
         self.bags = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=sparse)
         self.bags.weight = self.words.weight
         self.others = nn.EmbeddingBag(7, WIDTH, mode="mean", sparse=sparse)
-        self.blocks = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.blocks = nn.Sequential(nn.Linear(WIDTH, 12), nn.Tanh(), nn.Linear(12, 1))
 
     def forward(self, indices: Tensor, weights: Tensor) -> Tensor:
         words = self.words(indices[:, 0]) + self.bags(indices, per_sample_weights=weights)
@@ -46,6 +46,7 @@ class Case:
     accumulates: int = 1
     precision: str | None = None
     numbers: str = "float64"
+    is_along_tensor: bool = False
     empty: int = -1
     """The rank whose batches have no examples."""
 
@@ -72,7 +73,9 @@ def begun(case: Case, world: Any, *, shards: bool, seed: int) -> tuple[Any, list
     torch.manual_seed(seed)
     model: Any = Tables().to(getattr(torch, case.numbers))
     if shards:
-        model = quorate.parallelize(model, world.mesh(replicas=case.replicas), zero=case.zero, precision=case.precision)
+        mesh = world.mesh(tensor=world.size) if case.is_along_tensor else world.mesh(replicas=case.replicas)
+        plan: Any = {"blocks.0": "columns", "blocks.2": "rows"} if case.is_along_tensor else None
+        model = quorate.parallelize(model, mesh, zero=case.zero, precision=case.precision, tensor=plan)
         assert max(len(local(p)) for p in model.parameters()) < ROWS
     optimizers: list[Any] = made(case, model)
     if world is not None:
@@ -80,13 +83,13 @@ def begun(case: Case, world: Any, *, shards: bool, seed: int) -> tuple[Any, list
     return model, optimizers
 
 
-def step_once(case: Case, model: Any, optimizers: list[Any], step: int, ranks: range, workers: int = 1) -> None:
-    """One step on the batches of `ranks`, which are divided among `workers`."""
+def step_once(case: Case, model: Any, optimizers: list[Any], step: int, ranks: range) -> None:
+    """One step on the batches of `ranks`."""
     for optimizer in optimizers:
         optimizer.zero_grad()
     for part in range(case.accumulates):
         number = step * case.accumulates + part
-        losses = [loss_of(model, case, number, rank) * workers / len(ranks) for rank in ranks]
+        losses = [loss_of(model, case, number, rank) / len(ranks) for rank in ranks]
         loss: Any = sum(losses)
         is_last = part == case.accumulates - 1
         contexts = [] if is_last else [x.accumulate() for x in optimizers if hasattr(x, "accumulate")]
@@ -102,8 +105,9 @@ def step_once(case: Case, model: Any, optimizers: list[Any], step: int, ranks: r
 def spread(case: Case, world: Any) -> list[Tensor]:
     """The parameters after a training on real workers, whose models begin differently."""
     model, optimizers = begun(case, world, shards=True, seed=1 + world.rank)
+    share = 0 if case.is_along_tensor else world.rank
     for step in range(STEPS):
-        step_once(case, model, optimizers, step, range(world.rank, world.rank + 1))
+        step_once(case, model, optimizers, step, range(share, share + 1))
     for table in (model.words.weight, model.others.weight):
         assert local(table.grad).layout == torch.sparse_coo
     for optimizer in optimizers:
@@ -111,11 +115,11 @@ def spread(case: Case, world: Any) -> list[Tensor]:
     return [whole(p) for p in model.parameters()]
 
 
-def alone(case: Case, size: int, until: int = STEPS) -> list[Tensor]:
+def alone(case: Case, batches: int, until: int = STEPS) -> list[Tensor]:
     """The parameters after a training of one process on the joined batches."""
     model, optimizers = begun(case, None, shards=False, seed=1)
     for step in range(until):
-        step_once(case, model, optimizers, step, range(size))
+        step_once(case, model, optimizers, step, range(batches))
     return [p.detach() for p in model.parameters()]
 
 
@@ -123,9 +127,10 @@ def kept(case: Case, root: Path, until: int, batches: int, world: Any) -> list[T
     """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, and saves one."""
     checkpoint_context(current.here()).root = root
     model, optimizers = begun(case, world, shards=world.size > 1, seed=1 + world.rank)
-    each = batches // world.size
+    workers, rank = (1, 0) if case.is_along_tensor else (world.size, world.rank)
+    each = batches // workers
     for step in range(quorate.load() or 0, until):
-        step_once(case, model, optimizers, step, range(each * world.rank, each * (world.rank + 1)))
+        step_once(case, model, optimizers, step, range(each * rank, each * (rank + 1)))
     quorate.save()
     with world.evaluate(at="replica"), quorate.whole(model):
         return [p.detach().clone() for p in model.parameters()]

@@ -27,7 +27,8 @@ def check(cases: Sequence[Case], size: int) -> None:
     for number, case in enumerate(cases):
         most = {"float64": 1e-12, "float32": 1e-6}[case.numbers] if case.precision is None else 0.02
         for parameters in ends:
-            for x, expected in zip(parameters[number], alone(case, size), strict=True):
+            reference = alone(case, 1 if case.is_along_tensor else size)
+            for x, expected in zip(parameters[number], reference, strict=True):
                 torch.testing.assert_close(x, expected, rtol=0, atol=most, msg=lambda text, case=case: f"{case} {text}")
 
 
@@ -39,12 +40,15 @@ def test_two_workers_are_one_process(few: Few) -> None:
         Case(optimizer="adam"),
         Case(numbers="float32", optimizer="adam", accumulates=2),
         Case(precision="bfloat16", numbers="float32"),
+        Case(is_along_tensor=True),
+        Case(is_along_tensor=True, optimizer="adam", accumulates=2),
     ]
     check(few(cases), 2)
 
 
 def test_three_workers_are_one_process(few: Few) -> None:
-    check(few([Case(empty=0), Case(optimizer="adam", zero=2), Case(optimizer="adagrad", zero=1, empty=2)]), 3)
+    three = [Case(empty=0), Case(optimizer="adam", zero=2), Case(optimizer="adagrad", zero=1, empty=2)]
+    check(few([*three, Case(is_along_tensor=True, optimizer="adagrad")]), 3)
 
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -64,8 +68,9 @@ def go_on(case: Case, root: Path, until: int, workers: int) -> Any:
     return run_real_world(workers, partial(kept, case, root, until, 6), 120.0)
 
 
-def test_resumed_on_another_number_of_workers(tmp_path: Path) -> None:
-    case = Case(optimizer="adam")
+@pytest.mark.parametrize("is_along_tensor", [False, True], ids=["shards", "tensor"])
+def test_resumed_on_another_number_of_workers(is_along_tensor: bool, tmp_path: Path) -> None:
+    case = Case(optimizer="adam", is_along_tensor=is_along_tensor)
     for until, workers in ((1, 2), (2, 3), (3, 1), (4, 2)):
         ends = go_on(case, tmp_path, until, workers)
     for end in ends:

@@ -74,6 +74,7 @@ def by_rows(
     the gradient. Returns the parameters that are now in pieces, and the handles of hooks. With `precision` rows are
     sent, and calculated with, in this dtype.
     """
+    _define_operations()
     made, handles, dtype = dict[int, Parameter](), list[Any](), None if precision is None else getattr(torch, precision)
     wire = coordinates.beside if coordinates.parts is None else coordinates.together
     mesh = coordinates.shards if coordinates.parts is None else coordinates.parts
@@ -87,6 +88,14 @@ def by_rows(
         handles += Lookups(name, exchange, dtype).hook(module)
         handles.append(module.register_load_state_dict_pre_hook(partial(take_whole_tensors, None)))
     return set(made.values()), handles
+
+
+def _define_operations() -> None:
+    """Let a GradScaler look at the numbers of sparse gradients in pieces, for which torch has no rule."""
+    handlers: dict[Any, Any] = DTensor._op_dispatcher._custom_op_handlers
+    handlers[torch.ops.aten._values.default] = lambda _, args, kwargs: as_piece_of(args[0], local(args[0])._values())
+    handlers[torch.ops.aten._coalesce.default] = lambda _, args, kwargs: as_piece_of(args[0], local(args[0]).coalesce())
+    handlers[torch.ops.aten.is_coalesced.default] = lambda _, args, kwargs: local(args[0]).is_coalesced()
 
 
 def _block(p: Parameter, mesh: DeviceMesh) -> Parameter:
