@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ def as_gradient(rows: Rows, like: Tensor) -> Tensor:
     """Return `rows` as a gradient of the table `like`, in its dtype: sparse and coalesced, or dense for all rows."""
     values = rows.values.to(like.dtype)
     if rows.indices is not None:
-        how: dict[str, bool] = {"is_coalesced": True, "check_invariants": False}
+        how: dict[str, Any] = {"is_coalesced": True, "check_invariants": False}
         values = torch.sparse_coo_tensor(rows.indices[None], values, local(like).shape, **how)
     return as_piece_of(like, values)
 
@@ -136,7 +137,10 @@ def sum_of(messages: Sequence[RowsOfWorker], table: int, like: Tensor) -> Rows |
 
     Numbers are added in the dtype of summation. Cost: by the rows of the messages; by the table where one is dense.
     """
-    like, parts = local(like), [(worker.scale, rows) for worker in messages if (rows := worker.tables[table]) is not None]
+    like, parts = (
+        local(like),
+        [(worker.scale, rows) for worker in messages if (rows := worker.tables[table]) is not None],
+    )
     if not parts:
         return None
     dtype, sparse = sum_dtype(like.dtype), [rows.indices for _, rows in parts if rows.indices is not None]

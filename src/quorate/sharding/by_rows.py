@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -128,7 +129,8 @@ class Lookups:
         ids = args[0] if args else kwargs["input"]
         needed, places = torch.unique(ids, return_inverse=True)
         counts, first = self._counted(needed.long(), module.num_embeddings)
-        rows = _Fetched.apply(weight, self._exchange, needed, counts, first, padding, self._precision or weight.dtype)
+        dtype = self._precision or weight.dtype
+        rows = _Fetched.apply(weight, self._exchange, needed, counts, first, padding, dtype)  # type: ignore[no-untyped-call]
         self._kept.append((weight, padding, module.sparse))
         module._parameters["weight"] = rows
         module.sparse = False  # the gradient of these rows has all of them
@@ -148,7 +150,7 @@ class Lookups:
         if reached[0] or reached[-1] != len(needed):
             outside = int(needed[0] if reached[0] else needed[-1])
             raise IndexError(f"{self._name or 'the model'} has {total} rows, and was asked for row {outside}")
-        return [end - begin for begin, end in zip(reached, reached[1:], strict=False)], firsts[self._exchange.rank]
+        return [end - begin for begin, end in pairwise(reached)], firsts[self._exchange.rank]
 
     def _behind(self, module: Any, args: Any, output: Any) -> None:
         if self._kept:

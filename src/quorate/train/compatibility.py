@@ -239,8 +239,8 @@ RULES = (
     Rule("joining", lambda c, s, r: c.joins and c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds",
          "the gradient of {c.sparse_table} is sparse, and under {label} a worker that joins would not receive the rows "
          "of the others; let none join, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "both" and s.momentum == "average",
-         "the gradient of {c.sparse_table} is sparse, and under {label} means exchange its rows without the optimizer's "
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "both" and getattr(s, "momentum", "") == "average",
+         "the gradient of {c.sparse_table} is sparse, and means under {label} are of its rows, without the optimizer's "
          'state. Leave momentum at "keep" or "reset", or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
          and (_sparse(s) in ("rows", "both") or c.axes or getattr(s, "momentum", None) == "average"),
