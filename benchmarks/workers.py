@@ -26,6 +26,4 @@ def json_lines(script: str, size: int, *arguments: str, options: tuple[str, ...]
         if run.returncode:
             raise SystemExit(f"the workers of {script} failed:\n{aside.read()}")
         if not count:
-            raise SystemExit(
-                f"the workers of {script} ended, as asked to or by themselves, and printed no figure:\n{aside.read()}"
-            )
+            raise SystemExit(f"the workers of {script} ended with status 0 and printed no figure:\n{aside.read()}")

@@ -5,8 +5,8 @@ sends the owners the indices of the rows that its batch needs, each once, and th
 it sends their gradients, which each owner adds in order of ranks and divides by S, as other gradients of a replica are
 divided. The gradient of a block is sparse, as in one process.
 
-Cost, for each worker and pass: for each row that its batch needs from another worker an index (4 bytes, in tables of
-2^31 rows 8), the row and its gradient. Neither time nor memory depends on the size of the table.
+Cost: a pass sends, for each row that a batch needs from another worker, an index, the row and its gradient. An index
+has 4 bytes, and in tables of 2^31 rows 8. Neither time nor the memory of a pass depends on the size of the table.
 """
 
 from __future__ import annotations

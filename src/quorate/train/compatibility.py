@@ -239,7 +239,8 @@ RULES = (
     Rule("joining", lambda c, s, r: c.joins and c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds",
          "the gradient of {c.sparse_table} is sparse, and under {label} a worker that joins would not receive the rows "
          "of the others; let none join, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "both" and getattr(s, "momentum", "") == "average",
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "both"
+         and getattr(s, "momentum", "") == "average",
          "the gradient of {c.sparse_table} is sparse, and means under {label} are of its rows, without the optimizer's "
          'state. Leave momentum at "keep" or "reset", or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
@@ -247,8 +248,8 @@ RULES = (
          "the gradient of {c.sparse_table} is sparse, and the momentum of {kind} is sparse as well. It grows to all "
          "rows that any step has touched, and can be neither copied nor saved: take momentum=0, SparseAdam or Adagrad"),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.axes and (c.offloads or c.shard_by == "tensors"),
-         "the gradient of {c.sparse_table} is sparse, and its rows are stepped where they lie, not on the host "
-         '(offload=) or as full tensors (shard_by="tensors"); leave these out, or build the layer with sparse=False'),
+         "the gradient of {c.sparse_table} is sparse, and its rows are stepped where they lie, not on the host or as "
+         'full tensors. Leave out offload= and shard_by="tensors", or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.is_a(_ADA_SCALE),
          "AdaScale measures dense gradients, and that of {c.sparse_table} is sparse; build it with sparse=False"),
     Rule("weight", lambda c, s, r: c.weight not in ("equal", COUNTED) and s.meets in _COUNTS_INSTEAD,

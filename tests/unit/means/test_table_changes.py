@@ -141,6 +141,7 @@ def test_bytes_are_of_touched_rows(strategy: str, settings: dict[str, Any], monk
     ends = Scene(strategy, 2, model=Large, make=SGD, steps=8, loss=of_rank, settings=settings).ends()
     assert torch.equal(*ends)
     assert sizes and max(sizes) <= 3 * 12 < ROWS * 3
+    assert (sizes[0] == 0) == (strategy == "post-local-sgd"), "synchronous steps leave no changes"
 
 
 def test_processes_form_the_same_means() -> None:
