@@ -96,6 +96,7 @@ def parallelize(
             and not on the number of shards; making the model elsewhere draws other numbers.
         mesh: The result of `world.mesh(replicas=R, shards=S)`; None: one replica over all workers. `quorate run --mesh`
             takes precedence. Layers of `quorate.Experts` are divided expert by expert along shards, and never gathered.
+            Tables of `Embedding(sparse=True)` are divided by rows along shards or tensor, and never gathered either.
         zero: 3 shards parameters, gradients and the optimizer's state, and gathers the parameters of a block for each
             use, forward and backward. 2 keeps gathered parameters from the forward to the backward pass. 1 does the
             same, without reducing gradients inside `optimizer.accumulate()`, where they are full. `quorate run --zero`
