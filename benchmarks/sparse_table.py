@@ -1,8 +1,9 @@
 """Does a table of a million rows, of which a step touches 0.1 %, cost by the rows that were touched?
 
-Two workers train one embedding and a linear layer with plain SGD in six ways that take turns (A B C D E F, B C D E F A,
-...). Gradients are sparse under all-reduce, a quorum of all, the default quorum (which outlives deaths), parameter
-servers, and torch DDP over gloo; they are dense under all-reduce. In each step a worker touches 1,000 rows that are
+Two workers train one embedding and a linear layer with plain SGD in seven ways that take turns (A B C D E F G, B C D E
+F G A, ...). Gradients are sparse under all-reduce, a quorum of all, the default quorum (which outlives deaths),
+parameter servers, by rows over the workers (`quorate.parallelize`), and torch DDP over gloo; they are dense under
+all-reduce. In each step a worker touches 1,000 rows that are
 drawn for it. The figures are the time of a step, and the bytes that both workers send in it, over those of the indices
 (4 bytes) and numbers of the rows that they have touched. A server sends the rows of all workers to each, so that its
 ratio is 1.5: one worker pushes, and the server of the other answers with the rows of both.
@@ -20,13 +21,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 ROWS, WIDTH, TOUCHED = 1_000_000, 16, 1_000
 SPARSE, QUORUM, DENSE, DDP = "sparse", "quorum, sparse", "dense", "DDP, sparse"
-OUTLIVING, SERVERS = "default quorum, sparse", "servers, sparse"
-WAYS = (SPARSE, QUORUM, OUTLIVING, SERVERS, DENSE, DDP)
+OUTLIVING, SERVERS, BY_ROWS = "default quorum, sparse", "servers, sparse", "by rows, sparse"
+WAYS = (SPARSE, QUORUM, OUTLIVING, SERVERS, BY_ROWS, DENSE, DDP)
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     SPARSE: ("all-reduce", {}),
     QUORUM: ("quorum", {"wait_for": "all", "on_death": "stop"}),
     OUTLIVING: ("quorum", {}),
     SERVERS: ("parameter-server", {}),
+    BY_ROWS: ("all-reduce", {}),
     DENSE: ("all-reduce", {}),
 }
 """Strategies and their settings."""
@@ -50,8 +52,10 @@ def worker(turns: int) -> None:
         def __init__(self, name: str) -> None:
             torch.manual_seed(0)
             model: nn.Module = nn.Sequential(nn.Embedding(ROWS, WIDTH, sparse=name != DENSE), nn.Linear(WIDTH, 1))
-            self.optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
             self.meter: Any = None
+            if name == BY_ROWS:
+                quorate.parallelize(model)
+            self.optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
             if name == DDP:
                 model = nn.parallel.DistributedDataParallel(model)
             else:
@@ -110,7 +114,7 @@ def main() -> int:
         report.rows.append(record.figure(f"ms a step, {name}", [1e3 * line[name][0] for line in lines]))
     for name in OURS:
         report.rows.append(record.figure(f"bytes sent / of rows touched, {name}", [line[name][1] for line in lines]))
-    for name in (QUORUM, OUTLIVING, SERVERS, DENSE, DDP):
+    for name in (QUORUM, OUTLIVING, SERVERS, BY_ROWS, DENSE, DDP):
         ratio = record.figure(f"step, {SPARSE} / {name}", [line[SPARSE][0] / line[name][0] for line in lines])
         report.rows.append(ratio)
         if name == DENSE:
@@ -119,6 +123,8 @@ def main() -> int:
     report.bar("median bytes sent / bytes of rows touched", nbytes, at_most=1.1)
     nbytes = record.median_of([line[SERVERS][1] for line in lines])
     report.bar("median bytes sent / bytes of rows touched, servers", nbytes, at_most=1.65)
+    nbytes = record.median_of([line[BY_ROWS][1] for line in lines])
+    report.bar("median bytes sent / bytes of rows touched, by rows", nbytes, at_most=1.1)
     return report.show(options)
 
 

@@ -53,6 +53,7 @@ SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bounded staleness of none": ("bounded-staleness", {"wait_for": "all"}),
     "replicas": ("local-sgd", {"sync_every": 1}),
+    "before local steps": ("post-local-sgd", {"after": 100}),
     "servers": ("parameter-server", {}),
     "one server": ("parameter-server", {"mode": "bounded", "max_staleness": 0, "servers": 1}),
 }

@@ -32,6 +32,7 @@ PROCESSES = {
     f"docs/howto/{name}.md"
     for name in (
         "shard",
+        "sparse-gradients",
         "tensor-parallel",
         "stages",
         "sequence",

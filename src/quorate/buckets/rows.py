@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quorate.buckets.flat import sum_dtype
 from quorate.core.errors import ConfigurationError
+from quorate.core.local_tensor import as_piece_of, local
 
 _ALIGNED = 16
 """Bytes to a multiple of which each section of a message is filled: the largest number has as many."""
@@ -49,7 +51,7 @@ def rows_of(gradient: Tensor, name: str) -> Rows:
 
     `name` is the name of the table.
     """
-    x = gradient.detach()
+    x = local(gradient).detach()
     if x.layout is torch.strided:
         return Rows(None, x)
     if x.layout is not torch.sparse_coo or x.sparse_dim() != 1:
@@ -70,9 +72,10 @@ def rows_in(tables: Sequence[Tensor], names: Sequence[str]) -> list[Rows | None]
 def as_gradient(rows: Rows, like: Tensor) -> Tensor:
     """Return `rows` as a gradient of the table `like`, in its dtype: sparse and coalesced, or dense for all rows."""
     values = rows.values.to(like.dtype)
-    if rows.indices is None:
-        return values
-    return torch.sparse_coo_tensor(rows.indices[None], values, like.shape, is_coalesced=True, check_invariants=False)
+    if rows.indices is not None:
+        how: dict[str, Any] = {"is_coalesced": True, "check_invariants": False}
+        values = torch.sparse_coo_tensor(rows.indices[None], values, local(like).shape, **how)
+    return as_piece_of(like, values)
 
 
 def written(tables: Sequence[Rows | None], touched: Sequence[bool], scale: float, like: Sequence[Tensor]) -> Tensor:
@@ -91,7 +94,7 @@ def written(tables: Sequence[Rows | None], touched: Sequence[bool], scale: float
     for rows, table in zip(tables, like, strict=True):
         if rows is not None:
             if rows.indices is not None:
-                sections.append(rows.indices.to(device, _index_dtype(table)))
+                sections.append(rows.indices.to(device, index_dtype(len(table))))
             sections.append(rows.values.to(device).contiguous())
     return torch.cat([_filled(section) for section in sections])
 
@@ -115,7 +118,7 @@ def read(message: Tensor, like: Sequence[Tensor]) -> RowsOfWorker:
         if kind % 4 == _NOTHING:
             tables.append(None)
             continue
-        indices = section(count, _index_dtype(table)).to(table.device, torch.int64) if kind % 4 == _SOME else None
+        indices = section(count, index_dtype(len(table))).to(table.device, torch.int64) if kind % 4 == _SOME else None
         values = section(count * torch.Size(table.shape[1:]).numel(), table.dtype).view(count, *table.shape[1:])
         tables.append(Rows(indices, values.to(table.device)))
     touched = tuple(kind >= 4 for kind in numbers[: len(like)])
@@ -134,7 +137,10 @@ def sum_of(messages: Sequence[RowsOfWorker], table: int, like: Tensor) -> Rows |
 
     Numbers are added in the dtype of summation. Cost: by the rows of the messages; by the table where one is dense.
     """
-    parts = [(message.scale, rows) for message in messages if (rows := message.tables[table]) is not None]
+    like, parts = (
+        local(like),
+        [(worker.scale, rows) for worker in messages if (rows := worker.tables[table]) is not None],
+    )
     if not parts:
         return None
     dtype, sparse = sum_dtype(like.dtype), [rows.indices for _, rows in parts if rows.indices is not None]
@@ -155,8 +161,9 @@ def sum_of(messages: Sequence[RowsOfWorker], table: int, like: Tensor) -> Rows |
     return Rows(indices, total)
 
 
-def _index_dtype(table: Tensor) -> torch.dtype:
-    return torch.int32 if len(table) < 1 << 31 else torch.int64
+def index_dtype(rows: int) -> torch.dtype:
+    """Return the dtype of indices in messages about a table of so many rows."""
+    return torch.int32 if rows < 1 << 31 else torch.int64
 
 
 def _filled(section: Tensor) -> Tensor:

@@ -222,7 +222,7 @@ class Strategy(ABC):
     copies that neighbours keep of each other (`Neighbours.written`), which remember by themselves what a codec leaves
     out.
     """
-    _sparse_gradients: ClassVar[Literal["rows", "changes", "refused"] | None] = None
+    _sparse_gradients: ClassVar[Literal["rows", "changes", "both", "refused"] | None] = None
     """See `sparse_gradients_of`; None: it follows from the others."""
 
     reduction: ClassVar[Mapping[str, object]] = {}
@@ -383,13 +383,13 @@ def copies_buffers(strategy: Strategy) -> bool:
     return strategy.buffers == "rank0-each-step"
 
 
-def sparse_gradients_of(strategy: Strategy) -> Literal["rows", "changes", "local", "refused"]:
+def sparse_gradients_of(strategy: Strategy) -> Literal["rows", "changes", "both", "local", "refused"]:
     """Return the exchange of tables whose gradients are sparse (`Embedding(sparse=True)`).
 
     "rows": the rows that a step has touched are exchanged. "local": only the worker's own optimizer gets such
     gradients, and the parameters are exchanged in full. "changes": the same, but only those rows of such tables
-    that steps have touched since the newest mean. "refused": vectors of gradients are formed, which have no
-    sparse numbers.
+    that steps have touched since the newest mean. "both": rows in synchronous steps, and changes once steps are local.
+    "refused": vectors of gradients are formed, which have no sparse numbers.
     """
     if strategy._sparse_gradients is not None:
         return strategy._sparse_gradients

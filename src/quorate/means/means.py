@@ -13,7 +13,7 @@ from quorate.buckets.ready import ReadyGradients, shares_up_to
 from quorate.core.contracts import Done, Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.core.local_tensor import local
+from quorate.core.local_tensor import numbers_in
 from quorate.core.means import Mean, Means
 from quorate.core.vectors import Flat, Layout, empty_vector, header_in, placeholder, scale_into, with_longer_header
 from quorate.means.dense import Dense, DenseOnChannels
@@ -319,7 +319,7 @@ class MeansOfAll:
 
     def _learn_alone(self, weight: float) -> None:
         """Handle a gradient without other replicas: there is no mean to form, and gradients stay in place."""
-        self.headers.look(*(local(x).reshape(-1) for x in self._replica.gradients if x is not None))
+        self.headers.look(*(numbers_in(x).reshape(-1) for x in self._replica.all_gradients if x is not None))
         waits = self.headers.waits_for_bad
         header = self.headers.joined(self.headers.of_gradient(weight, self.ready.pass_over(), waits=waits))
         if not waits:

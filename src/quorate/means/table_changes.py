@@ -6,7 +6,7 @@ of worker i, and w_i its weight: the row becomes c + sum w_i (x_i - c) / sum w_i
 have the same bits.
 
 A script may write into a table between steps, or load a checkpoint. Then nobody knows c_r, and the next mean is of full
-tables.
+tables. Steps on gradients that are equal on all workers, before the first local step, leave no changes.
 
 Cost: per mean and worker, with P workers, P - 1 times the rows touched since the mean before. Memory holds one
 more copy of these rows, and a byte for each row of the table.
@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from quorate.buckets.rows import Rows, RowsOfWorker, read, rows_in, sum_of, written
 from quorate.core.contracts import Wire
+from quorate.core.local_tensor import local
 from quorate.replica.replica import Replica
 from quorate.wire.survivors import Survivors
 
@@ -49,11 +50,16 @@ class NotedRows:
     """The rows of one table that steps have touched since the newest mean, or the newest read from servers."""
 
     def __init__(self, table: Tensor) -> None:
-        self.table = table
-        self._is_noted = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+        self._table = table
+        self._is_noted = torch.zeros(len(self.table), dtype=torch.bool, device=table.device)
         self._indices, self._values = list[Tensor](), list[Tensor]()
         self._sign: tuple[int, int] | None = None
         self.note_writes()
+
+    @property
+    def table(self) -> Tensor:
+        """The rows of the table that lie here."""
+        return local(self._table)
 
     def note_writes(self) -> None:
         """Note that the table has been written by steps and means alone."""
@@ -113,17 +119,25 @@ class TableChanges:
     """The tables of one optimizer between means of parameters; belongs to the training thread."""
 
     def __init__(
-        self, replica: Replica, wire: Wire, survivors: Callable[[], Survivors | None], *, is_known: bool
+        self,
+        replica: Replica,
+        wire: Wire,
+        survivors: Callable[[], Survivors | None],
+        *,
+        is_known: bool,
+        steps_alone: Callable[[], bool],
     ) -> None:
         """`survivors` returns the workers that form sums, where these continue after a death. `is_known`: whether all
-        workers have the same tables now."""
+        workers have the same tables now. `steps_alone`: whether a step is of this worker's own gradient."""
+        self._steps_alone = steps_alone
+        self._is_by_rows = can_exchange_changes(replica.optimizer, replica.plain)
         self._tables, self._wire, self._survivors = list(replica.sparse_tables), wire.channel("changes"), survivors
         self._names = replica.all_names[len(replica.trained) :]
         self._noted, self._is_known = [NotedRows(table) for table in self._tables], is_known
 
     def begin(self) -> None:
         """Take the tables as they are now for equal on all workers."""
-        self._is_known = True
+        self._is_known = self._is_by_rows
         self._note_writes()
 
     def _note_writes(self) -> None:
@@ -134,9 +148,10 @@ class TableChanges:
     def stepping(self) -> Iterator[None]:
         """Note the rows that the step inside touches: those of the gradients in `.grad`."""
         self._look()
-        for noted, rows in zip(self._noted, rows_in(self._tables, self._names), strict=True):
-            if rows is not None:
-                noted.note(rows)
+        if self._steps_alone() and self._is_by_rows:
+            for noted, rows in zip(self._noted, rows_in(self._tables, self._names), strict=True):
+                if rows is not None:
+                    noted.note(rows)
         yield
         self._note_writes()
 
@@ -173,10 +188,11 @@ class TableChanges:
         return [read(message, self._tables) for message in work.wait()]
 
     def _settle_in_full(self, weight: float) -> None:
-        received = self._received(weight, [Rows(None, table.detach()) for table in self._tables])
+        received = self._received(weight, [Rows(None, noted.table.detach()) for noted in self._noted])
         total = math.fsum(message.scale for message in received)
         for place, noted in enumerate(self._noted):
             rows = sum_of(received, place, noted.table)
             assert rows is not None
             noted.forget()
-            noted.table.detach().copy_(rows.values.div_(total))
+            if total > 0:
+                noted.table.detach().copy_(rows.values.div_(total))

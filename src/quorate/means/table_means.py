@@ -74,5 +74,5 @@ def means_of_tables(
     replica: Replica, wire: Wire, ready: ReadyGradients, look: Callable[..., None]
 ) -> TableMeans | None:
     """Return the means of tables beside every mean of vectors; None where no gradients of tables are exchanged."""
-    has_rows = replica.sparse_tables and not replica.exchanges_changes
+    has_rows = replica.sparse_tables and replica.exchanges_rows
     return TableMeans(replica, wire, ready, look) if has_rows else None

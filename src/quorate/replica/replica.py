@@ -23,6 +23,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
+from quorate.core.sparse_tables import sparse_weights
 from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
 from quorate.replica.masks import masks_of
@@ -78,7 +79,7 @@ class Replica:
         exchanges_rows: bool = False,
         exchanges_changes: bool = False,
     ) -> None:
-        self.exchanges_rows, self.exchanges_changes = exchanges_rows or exchanges_changes, exchanges_changes
+        self.exchanges_rows, self.exchanges_changes = exchanges_rows, exchanges_changes
         self.optimizer, self.plain, self.model, self._header = optimizer, plain, model, header
         self.host, self.is_coded, self._narrow = host, is_coded, narrow
         self.spread: WholeTensors | OnPieces | None = None
@@ -108,7 +109,8 @@ class Replica:
         """All of the optimizer's parameters, in its order."""
         self.is_trained = [p.requires_grad for p in self.every]
         named = trained_in_order(self.every, self.model)
-        sparse = sparse_tables_in(self.model, named) if self.exchanges_rows else {}
+        is_exchanged = self.exchanges_rows or self.exchanges_changes
+        sparse = sparse_tables_in(self.model, named) if is_exchanged else {}
         self.sparse_tables = list(sparse.values())
         """The trained tables of embeddings whose gradients are sparse, where their rows are exchanged."""
         if sparse:
@@ -449,8 +451,5 @@ def sparse_tables_in(model: Module, named: Sequence[tuple[str, Parameter]]) -> d
 
     A table that another module has as well, as an output layer that is tied to it, has dense gradients: it is left out.
     """
-    sparse, others = set[int](), set[int]()
-    for module in model.modules():
-        ids = sparse if isinstance(module, Embedding | EmbeddingBag) and module.sparse else others
-        ids.update(id(p) for p in module.parameters(recurse=False))
-    return {name: p for name, p in named if id(p) in sparse - others}
+    weights = sparse_weights(model)
+    return {name: p for name, p in named if id(p) in weights}

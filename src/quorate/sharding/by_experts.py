@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -42,9 +42,11 @@ def check_experts(
             )
 
 
-def outside_experts(model: Module, blocks: Sequence[tuple[str, Module]]) -> list[tuple[str, Module]]:
-    """Return the `blocks` that are no part of an expert."""
-    inside = {id(part) for _, layer in experts_in(model) for part in layer.experts.modules()}
+def outside_experts(
+    model: Module, blocks: Sequence[tuple[str, Module]], tables: Iterable[Module] = ()
+) -> list[tuple[str, Module]]:
+    """Return the `blocks` that are no part of an expert, and none of the `tables`."""
+    inside = {id(part) for _, layer in experts_in(model) for part in layer.experts.modules()} | set(map(id, tables))
     return [(name, module) for name, module in blocks if id(module) not in inside]
 
 

@@ -51,11 +51,13 @@ def shard(
     apart: Collection[Parameter] = (),
     *,
     is_whole: bool = True,
+    is_alone: bool = True,
+    handles: Sequence[Any] = (),
 ) -> list[Any]:
     """Shard `model` in place, each of the `blocks` as one piece, and the remainder too if `is_whole`.
 
-    `in_ram` is the part that lies on the host. Parameters in `apart` are left as they are. Returns the modules that are
-    in shards.
+    `in_ram` is the part that lies on the host. Parameters in `apart` are left as they are: with `is_alone` they are
+    tables by rows, whose hooks have these `handles`. Returns the modules that are in shards.
     """
     is_on_cpu = coordinates.shards.device_type == "cpu"
     chosen: dict[str, Any] = {"mesh": coordinates.shards}
@@ -90,12 +92,13 @@ def shard(
         root: Any = model
         coordinates.traffic.reduces = root.set_requires_gradient_sync
     coordinates.traffic.forgets.append(partial(_step_ended, modules, is_on_cpu, walk))
-    handles = [model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
+    handles = [*handles, model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)
     meet = _meet_by_torch if pieces is None else pieces.meet
     define_operations(coordinates.shards, meet)
-    is_alone = is_whole and not apart and coordinates.axes.tensor == 1
-    _note(modules, Spread(model, modules, coordinates, pieces, chosen, handles, is_alone=is_alone))
+    is_alone = is_alone and is_whole and coordinates.axes.tensor == 1
+    is_copied = is_alone and not apart
+    _note(modules, Spread(model, modules, coordinates, pieces, chosen, handles, is_alone=is_alone, is_copied=is_copied))
     return list(modules)
 
 
@@ -129,6 +132,8 @@ class Spread:
     """Handles of hooks that copies do not have."""
     is_alone: bool = True
     """Whether the model is divided into shards alone."""
+    is_copied: bool = True
+    """Whether copies of it can be in shards, too."""
     is_whole: bool = False
     """Whether the model is inside `quorate.whole`."""
     copies: Iterator[int] = field(default_factory=partial(itertools.count, 1))
@@ -178,10 +183,10 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
     the copy is a plain module with full parameters. Cost: the pieces; on GPUs the full parameters for a moment.
     """
     spread = _SPREADS.get(module)
-    if spread is None or not (spread.is_alone or spread.is_whole):
+    if spread is None or not (spread.is_copied or spread.is_whole):
         raise ConfigurationError(
-            "copy.deepcopy knows models in shards alone, and this one is divided otherwise as well. Copy it inside "
-            "quorate.whole; with quorate.Experts in pieces keep model.state_dict() instead"
+            "copy.deepcopy knows models in shards alone, and this one is divided otherwise as well, as with tables by "
+            "rows. Copy it inside quorate.whole; with quorate.Experts in pieces keep model.state_dict() instead"
         )
     modules = [part for part in module.modules() if isinstance(part, FSDPModule)]
     if not spread.is_whole:

@@ -19,6 +19,7 @@ from torch.nn import GroupNorm, Module, MultiheadAttention, Parameter
 from torch.nn.functional import pad
 
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.local_tensor import is_sharded
 from quorate.data.common_draws import CommonDraws
 from quorate.sharding.bits import digest_of_inputs
 from quorate.sharding.mesh import Coordinates
@@ -462,6 +463,8 @@ def cut_parameters(model: Module, plan: Mapping[str, str], mesh: DeviceMesh) -> 
     made: dict[int, Parameter] = {}
     for module in list(model.modules()):
         for key, p in list(module.named_parameters(recurse=False)):
+            if is_sharded(p):
+                continue  # a table by rows
             if id(p) not in made:
                 made[id(p)] = _piece(p, placed.get(id(p), Replicate()), mesh)
             module._parameters[key] = made[id(p)]

@@ -297,9 +297,9 @@ class Exchange:
         self.wire, self.traffic = wire, traffic
         self.rank, self.size = wire.rank, wire.size
 
-    def swap(self, pieces: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Send each worker its piece; return the pieces received, of these `shapes`, by rank. Raises as
-        `core.contracts.Work.wait`."""
+    def swap(self, pieces: Sequence[Tensor], shapes: Sequence[Sequence[int]] | None = None) -> list[Tensor]:
+        """Send each worker its piece; return the pieces received by rank, of these `shapes` where they are known.
+        Raises as `core.contracts.Work.wait`."""
         return self.traffic.wait(self.wire.all_to_all(pieces, shapes=shapes), self.wire.clock)
 
     def counts(self, sent: Tensor) -> Tensor:

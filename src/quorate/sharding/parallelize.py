@@ -96,6 +96,7 @@ def parallelize(
             and not on the number of shards; making the model elsewhere draws other numbers.
         mesh: The result of `world.mesh(replicas=R, shards=S)`; None: one replica over all workers. `quorate run --mesh`
             takes precedence. Layers of `quorate.Experts` are divided expert by expert along shards, and never gathered.
+            Tables of `Embedding(sparse=True)` are divided by rows along shards or tensor, and never gathered either.
         zero: 3 shards parameters, gradients and the optimizer's state, and gathers the parameters of a block for each
             use, forward and backward. 2 keeps gathered parameters from the forward to the backward pass. 1 does the
             same, without reducing gradients inside `optimizer.accumulate()`, where they are full. `quorate run --zero`
@@ -143,6 +144,7 @@ def parallelize(
     """
     from quorate.sharding.by_experts import by_experts, check_experts, experts_in, outside_experts
     from quorate.sharding.by_fsdp import is_sharded_already, shard
+    from quorate.sharding.by_rows import by_rows, check_tables, tables_in
     from quorate.sharding.by_tensor import by_tensor, plan_for
 
     place = current.here()
@@ -187,6 +189,8 @@ def parallelize(
     if axes.stages > 1:
         check_stages(model, is_on_meta=is_on_meta, offload=where, tensor=tensor)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
+    tables = tables_in(model) if axes.of_replica > 1 else {}
+    check_tables(tables, axes, plan, model)
     deal_to(place, axes, coordinates)
     folder = offload_folder if requested.offload in (None, "disk") else None
     in_ram = offloaded(where, delayed_update, correct, folder)
@@ -194,7 +198,8 @@ def parallelize(
     wire = place.wire.channel(f"parallelize/{models.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
         _begin_alike(model, wire)
-    blocks_found = outside_experts(model, blocks_of(model) if blocks is None else named_blocks(model, blocks))
+    blocks_found = blocks_of(model) if blocks is None else named_blocks(model, blocks)
+    blocks_found = outside_experts(model, blocks_found, tables.values())
     words = in_words(blocks_found)  # before torch gives their classes other names
     models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
     pipeline: Pipeline | None = None
@@ -211,8 +216,11 @@ def parallelize(
         blocks_found = divided.blocks(coordinates.stage)
         words = in_words(blocks_found, of_stages=True)
         models.blocks[model], modules = [name for name, _ in blocks_found], [block for _, block in blocks_found]
+    rows, handles = by_rows(tables, coordinates, precision)
     if plan is not None:
-        separately = by_tensor(model, plan, coordinates, () if pipeline is None else pipeline.ending.owners)
+        plan.update(dict.fromkeys(tables, "embedding"))
+        layers_apart = list(tables.values()) if pipeline is None else pipeline.ending.owners
+        separately = by_tensor(model, plan, coordinates, layers_apart)
         branches = branches_in(model)
         blocks_found = [(name, block) for name, block in blocks_found if not is_in_branches(name, branches)]
         words, models.blocks[model], modules = (
@@ -224,13 +232,17 @@ def parallelize(
             tell(f"quorate: {plan.in_words}{dealt_in_words(model)}")
     if before is not None:
         before.divided(model, coordinates, separately, f"whole/{models.calls}")
+    if tables and wire.rank == 0:
+        layers = [f"{name or 'the model'} ({layer.num_embeddings})" for name, layer in tables.items()]
+        tell(f"quorate: tables by rows over {_counted(axes.of_replica, 'worker')}: {', '.join(layers)}\n")
     if axes.shards > 1 or plan is not None or pipeline is not None:
         data.needs_equal_shares = "a model in shards"
     is_on_host = in_ram is not None and in_ram.where == "all"
     is_cut = axes.shards > 1 or precision is not None or is_on_host
     if is_cut:
         apart = by_experts(model, coordinates) if axes.shards > 1 else set()
-        pieces = shard(model, modules, coordinates, zero, precision, in_ram, apart, is_whole=pipeline is None)
+        how: dict[str, Any] = {"is_whole": pipeline is None, "is_alone": not apart, "handles": handles}
+        pieces = shard(model, modules, coordinates, zero, precision, in_ram, apart | rows, **how)
         if pipeline is not None:
             pipeline.ending.shards(pieces, zero=zero)
         if wire.rank == 0:

@@ -106,7 +106,7 @@ def give_access(model: Module) -> list[RemovableHandle]:
         info = record._module_info
         holders.update({id(holder): (holder, module) for holder in (info.module, *info.shared_modules)})
     handles = [
-        holder.register_load_state_dict_pre_hook(partial(_take_whole_tensors, module))
+        holder.register_load_state_dict_pre_hook(partial(take_whole_tensors, module))
         for holder, module in holders.values()
     ]
     for module in model.modules():
@@ -341,11 +341,12 @@ def _gather_for_inference(module: Any, *_: object) -> None:
             module.unshard()
 
 
-def _take_whole_tensors(
+def take_whole_tensors(
     gathering: Any, holder: Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *_: object
 ) -> None:
     """Replace full tensors by this worker's pieces; with `assign=True` the parameters stay the same objects."""
-    gathering.reshard()
+    if gathering is not None:
+        gathering.reshard()
     for key, p in holder._parameters.items():
         x = state_dict.get(prefix + key)
         if p is None or not is_sharded(p) or not isinstance(x, Tensor) or x.shape != p.shape or x.is_meta:

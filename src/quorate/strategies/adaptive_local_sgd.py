@@ -58,6 +58,8 @@ class State(LocalSteps):
 class AdaptiveLocalSGD(LocalStepSettings):
     """The number of local steps follows how far the replicas drift apart."""
 
+    _sparse_gradients = "changes"
+
     sync_every: int = 4
     """Initial number of local steps, H."""
     drift: float = 0.5

@@ -47,6 +47,8 @@ from quorate.strategies.parts.local_steps import (
 class PostLocalSGD(LocalStepSettings):
     """Synchronous until the learning rate first falls, local steps after that."""
 
+    _sparse_gradients = "both"
+
     sync_every: int | str = 16
     after: int | Literal["decay"] = "decay"
     """Number of synchronous steps at the start, or "decay": until the learning rate first decreases."""

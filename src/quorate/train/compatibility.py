@@ -225,11 +225,11 @@ RULES = (
          "the gradient of {c.sparse_table} is sparse, and {label} forms vectors of gradients, which have no sparse "
          "numbers. Build the layer with sparse=False, or choose all-reduce, quorum or parameter-server, which exchange "
          "rows, or a strategy that exchanges parameters, such as local-sgd"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows"
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) in ("rows", "both")
          and (r.rule or r.is_adaptive or r.settings.attack or r.settings.on_anomaly != "ignore"),
          "the gradient of {c.sparse_table} is sparse, and its rows are averaged as they are, without an aggregation "
          "rule, adasum, attack or on_anomaly. Leave these out, or build the layer with sparse=False"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "rows"
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) in ("rows", "both")
          and (getattr(s, "delay_compensation", "none") != "none" or getattr(s, "staleness_scaling", "none") == "gap"),
          "the gradient of {c.sparse_table} is sparse, and {label} corrects late gradients by the change of all numbers "
          "(delay_compensation, or staleness_scaling of gaps). Set both to none, or build the layer with sparse=False"),
@@ -239,13 +239,17 @@ RULES = (
     Rule("joining", lambda c, s, r: c.joins and c.sparse_table and _sparse(s) == "rows" and s.meets == "rounds",
          "the gradient of {c.sparse_table} is sparse, and under {label} a worker that joins would not receive the rows "
          "of the others; let none join, or build the layer with sparse=False"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and _sparse(s) == "both"
+         and getattr(s, "momentum", "") == "average",
+         "the gradient of {c.sparse_table} is sparse, and means under {label} are of its rows, without the optimizer's "
+         'state. Leave momentum at "keep" or "reset", or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.has_sparse_momentum
-         and (_sparse(s) == "rows" or getattr(s, "momentum", None) == "average"),
+         and (_sparse(s) in ("rows", "both") or c.axes or getattr(s, "momentum", None) == "average"),
          "the gradient of {c.sparse_table} is sparse, and the momentum of {kind} is sparse as well. It grows to all "
          "rows that any step has touched, and can be neither copied nor saved: take momentum=0, SparseAdam or Adagrad"),
-    Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.axes,
-         "the gradient of {c.sparse_table} is sparse, and pieces of a model have dense gradients; build the layer "
-         "with sparse=False"),
+    Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.axes and (c.offloads or c.shard_by == "tensors"),
+         "the gradient of {c.sparse_table} is sparse, and its rows are stepped where they lie, not on the host or as "
+         'full tensors. Leave out offload= and shard_by="tensors", or build the layer with sparse=False'),
     Rule("sparse gradients", lambda c, s, r: c.sparse_table and c.is_a(_ADA_SCALE),
          "AdaScale measures dense gradients, and that of {c.sparse_table} is sparse; build it with sparse=False"),
     Rule("weight", lambda c, s, r: c.weight not in ("equal", COUNTED) and s.meets in _COUNTS_INSTEAD,

@@ -91,9 +91,9 @@ class Loop(StepObserver):
         self.strategy = strategy
         narrow = watched.reduction.narrow
         exchanged = sparse_gradients_of(strategy)
-        how: dict[str, Any] = {"exchanges_rows": exchanged == "rows", "fusion": watched.reduction.fusion}
-        how["exchanges_changes"] = exchanged == "changes" and getattr(strategy, "momentum", "") != "average"
-        how["exchanges_changes"] &= can_exchange_changes(optimizer, plain)
+        has_own = getattr(strategy, "momentum", "") != "average" and can_exchange_changes(optimizer, plain)
+        how: dict[str, Any] = {"exchanges_rows": exchanged in ("rows", "both"), "fusion": watched.reduction.fusion}
+        how["exchanges_changes"] = exchanged == "both" or (exchanged == "changes" and has_own)
         of_model = optimizer, plain, model, header, is_coded, watched.host, narrow
         self.replica = Replica(*of_model, **how)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)

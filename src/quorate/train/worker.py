@@ -172,7 +172,11 @@ class StrategyWorker:
         self._table_changes = None
         if self.replica.exchanges_changes and self.replica.sparse_tables:
             self._table_changes = TableChanges(
-                self.replica, self.wire, lambda: self.means.survivors, is_known=before is None
+                self.replica,
+                self.wire,
+                lambda: self.means.survivors,
+                is_known=before is None,
+                steps_alone=lambda: self.means.ready.is_alone or not self.agrees_in_backward,
             )
         settles = {} if self._table_changes is None else {"settle": self._table_changes.settle}
         shadow = Shadow(

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant")  # of torch.o
 SGD = partial(torch.optim.SGD, lr=0.05)
 
 
-def scene(size: int = 3, *, sparse: bool = True, **more: Any) -> Scene:
+def scene(size: int = 3, *, sparse: bool = True, strategy: str = "local-sgd", **more: Any) -> Scene:
     fields: dict[str, Any] = {"make": SGD, "steps": 8, "loss": of_rank, "settings": {"sync_every": 3}}
-    return Scene("local-sgd", size, model=partial(Bags, sparse=sparse), **(fields | more))
+    return Scene(strategy, size, model=partial(Bags, sparse=sparse), **(fields | more))
 
 
 def assert_like_dense(size: int = 3, **more: Any) -> None:
@@ -44,6 +44,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_means_are_those_of_full_tables(name: str, size: int) -> None:
     pause = lambda rank, step: 0.02 * (1 + rank)  # noqa: E731
     assert_like_dense(size, settings={"sync_every": 3, **SETTINGS[name]}, pause=pause)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("adaptive-local-sgd", {"sync_every": 3, "least": 3, "most": 3}),
+        ("post-local-sgd", {"sync_every": 2, "after": 3}),
+        ("post-local-sgd", {"sync_every": 3, "after": 0}),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_other_strategies_of_local_steps(size: int, strategy: str, settings: dict[str, Any]) -> None:
+    assert_like_dense(size, strategy=strategy, settings=settings, steps=[8, 8, 6][:size], rests=[4])
+
+
+class Unknown(torch.optim.SGD):
+    """An optimizer that might write other rows as well."""
+
+
+def test_steps_of_an_unknown_optimizer_give_means_of_full_tables() -> None:
+    make = partial(Unknown, lr=0.05)
+    assert_like_dense(make=make, strategy="post-local-sgd", settings={"sync_every": 2, "after": 3}, rests=[1, 5])
 
 
 @pytest.mark.parametrize("momentum", ["keep", "reset"])
@@ -105,7 +127,8 @@ class Large(nn.Module):
         return self.linear(self.words(indices).sum(1)).square()
 
 
-def test_bytes_are_of_touched_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("strategy", "settings"), [("local-sgd", {}), ("post-local-sgd", {"after": 4})])
+def test_bytes_are_of_touched_rows(strategy: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, plain = list[int](), TableChanges._received
 
     def noted(changes: TableChanges, *args: Any) -> Any:
@@ -114,9 +137,11 @@ def test_bytes_are_of_touched_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         return received
 
     monkeypatch.setattr(TableChanges, "_received", noted)
-    ends = Scene("local-sgd", 2, model=Large, make=SGD, steps=8, loss=of_rank, settings={"sync_every": 3}).ends()
+    settings = {"sync_every": 3, **settings}
+    ends = Scene(strategy, 2, model=Large, make=SGD, steps=8, loss=of_rank, settings=settings).ends()
     assert torch.equal(*ends)
     assert sizes and max(sizes) <= 3 * 12 < ROWS * 3
+    assert (sizes[0] == 0) == (strategy == "post-local-sgd"), "synchronous steps leave no changes"
 
 
 def test_processes_form_the_same_means() -> None:

@@ -340,7 +340,12 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"sparse_table": "table.weight", "has_sparse_momentum": True, "strategy": of("local-sgd", momentum="average")},
         {"strategy": "local-sgd"},
     ),
-    ("pieces of a model have dense gradients", {"sparse_table": "table.weight", **PIECES}, {"axes": None}),
+    ("stepped where they lie", {"sparse_table": "table.weight", "offloads": True, **PIECES}, {"offloads": False}),
+    (
+        "without the optimizer's state",
+        {"sparse_table": "table.weight", "strategy": of("post-local-sgd", momentum="average")},
+        {"strategy": "post-local-sgd"},
+    ),
     ("AdaScale measures dense", {"sparse_table": "table.weight", "optimizer": AdaScale}, {"optimizer": SGD}),
     ("under others all begin", {"joins": True, "strategy": "d-psgd"}, {"strategy": "quorum"}),
     ("has no servers", {"has_own_servers": True, "strategy": "quorum"}, {"strategy": "downpour"}),

@@ -69,7 +69,7 @@ def test_sparse_gradients_are_refused_where_vectors_of_gradients_are_formed_and_
     model = lambda: nn.Embedding(6, 3, sparse=True, _weight=torch.ones(6, 3))  # noqa: E731
     loss = lambda t: t.model(torch.tensor([1, 2, t.rank])).square().mean()  # noqa: E731
     scene = Scene(name, 2, model=model, make=kind, steps=4, loss=loss, settings=often)
-    exchanges_gradients = sparse_gradients_of(strategies.get(name)()) in ("rows", "refused")
+    exchanges_gradients = sparse_gradients_of(strategies.get(name)()) in ("rows", "both", "refused")
     assert exchanges_gradients == (name in EXCHANGES_GRADIENTS)
     if sparse_gradients_of(strategies.get(name)()) == "refused":
         refused(scene.trainer, f"^the gradient of weight is sparse, and {re.escape(scene.strategy)} forms vectors of")
