@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -194,9 +195,16 @@ def test_copies_do_not_grow_with_a_model(group: str) -> None:
         assert sum(after.values()) <= limit, (case, after)
 
 
-def test_a_layer_of_experts_waits_once() -> None:
+def test_layers_of_experts_do_not_wait() -> None:
+    """Sizes of what workers send each other are those of the limits of experts."""
+    ((small, large),) = counted([divided("experts", PAIR)], layers=(1, 4))
+    assert unasked(small) == unasked(large) == 0, told(large)
+    assert without_samples(small.copies) == without_samples(large.copies)
+
+
+def test_a_layer_of_experts_without_limits_waits_once() -> None:
     """For the numbers of tokens of each expert, which are the sizes of what workers send each other."""
-    case = divided("experts", PAIR)
+    case = divided("experts without limits", PAIR)
     ((small, large),) = counted([case], layers=(1, 4))
     assert unasked(small) == case.steps and unasked(large) == 4 * case.steps, told(large)
     assert sum(without_samples(large.copies).values()) <= 5 * case.steps
@@ -255,6 +263,26 @@ def test_what_is_a_wait() -> None:
         "copy from the host",
         "aten::nonzero",
     ]
+
+
+def test_watching_ends_while_another_thread_uses_the_device() -> None:
+    x, is_over = torch.ones(3, device=GPU), threading.Event()
+
+    def use() -> None:
+        while not is_over.is_set():
+            x.cpu()
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(300):
+            with watching():
+                x.cpu()
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_a_device_that_is_not_current_is_noticed() -> None:
