@@ -328,13 +328,13 @@ def test_watching_ends_while_another_thread_uses_the_device() -> None:
         while not is_over.is_set():
             x.cpu()
 
-    threads = [threading.Thread(target=use) for _ in range(3)]
+    threads = [threading.Thread(target=use) for _ in range(12)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(300):
+        for _ in range(1500):
             with watching():
-                x.cpu()
+                pass
     finally:
         is_over.set()
         for thread in threads:
