@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from tests.support.counted_waits import Case, Counts, counted
 from tests.support.on_gpu import GPU, IS_REAL, needs_gpu, run_on_gpu
 from tests.support.processes import WorkersFailed
 from tests.support.second_device import watching
+from tests.world.test_offload import boundary_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -105,7 +109,10 @@ GROUPS: dict[str, list[tuple[Case, int]]] = {
         (between("diloco", sync_every=1), 3),
         (between(compress="power-sgd:start=0,min_rate=1", dense_below=0), 2),
     ],
-    OFFLOADED: [(divided("layers", PAIR, offload="optimizer", more={"adamw": True}), 1)],
+    OFFLOADED: [
+        (divided("layers", PAIR, offload="optimizer", more={"adamw": True}), 1),
+        (divided("layers", PAIR, offload="all", more={"adamw": True}), 1),
+    ],
     "through the host": [
         (Case(gpus="host"), 1),
         (Case(gpus="host", settings={"on_death": "continue"}), 1),
@@ -194,12 +201,69 @@ def test_copies_do_not_grow_with_a_model(group: str) -> None:
         assert sum(after.values()) <= limit, (case, after)
 
 
-def test_a_layer_of_experts_waits_once() -> None:
+def test_layers_of_experts_do_not_wait() -> None:
+    """Sizes of what workers send each other are those of the limits of experts."""
+    ((small, large),) = counted([divided("experts", PAIR)], layers=(1, 4))
+    assert unasked(small) == unasked(large) == 0, told(large)
+    assert without_samples(small.copies) == without_samples(large.copies)
+
+
+def test_a_layer_of_experts_without_limits_waits_once() -> None:
     """For the numbers of tokens of each expert, which are the sizes of what workers send each other."""
-    case = divided("experts", PAIR)
+    case = divided("experts without limits", PAIR)
     ((small, large),) = counted([case], layers=(1, 4))
     assert unasked(small) == case.steps and unasked(large) == 4 * case.steps, told(large)
     assert sum(without_samples(large.copies).values()) <= 5 * case.steps
+
+
+def backward_waits(layers: Sequence[int], world: Any) -> list[tuple[int, int, int]]:
+    """For each number of layers the copies to the host that a backward pass waits for one by one, also in torch's own
+    lines, and the bytes that go to the host: counted by Quorate, and those of the gradients."""
+    counts = []
+    for count in layers:
+        model: Any = quorate.parallelize(NETWORKS["layers"].make(count).to(GPU), world.mesh(shards=2), offload="all")
+        optimizer = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-3), model)
+        boundary = boundary_of(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, WIDTH, device=GPU)).sum()
+            before = boundary.to_host_bytes
+            with watching() as events:
+                loss.backward()
+            sent = boundary.to_host_bytes - before
+            optimizer.step()
+        waits = sum(event.kind == "wait" and event.name == "copy to the host" for event in events)
+        counts.append((waits, sent, sum(p.grad.to_local().nbytes for p in model.parameters())))
+        optimizer.finish()
+    return counts
+
+
+def offloaded(offload: Any, world: Any) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model: Any = quorate.parallelize(NETWORKS["layers"].make(3).to(GPU), world.mesh(shards=2), offload=offload)
+    optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-2), model, on_nonfinite="skip")
+    for step in range(4):
+        optimizer.zero_grad()
+        for number in range(2):  # of which the second adds to gradients on the host
+            x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * step + number)).to(GPU)
+            model(x / (0.0 if step == 2 and number == 1 else 1.0)).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    optimizer.finish()
+    return [p.detach().to_local().cpu() for p in model.parameters()]
+
+
+def test_offload_of_all_makes_the_same_steps() -> None:
+    ends = [run_on_gpu(2, partial(offloaded, offload), gpus="nccl") for offload in ("all", None)]
+    for ours, wanted in zip(*ends, strict=True):
+        assert all(p.isfinite().all() for p in wanted)
+        torch.testing.assert_close(ours, wanted)
+
+
+def test_gradients_that_go_to_the_host_are_not_waited_for_one_by_one() -> None:
+    for small, large in run_on_gpu(2, partial(backward_waits, (2, 6)), gpus="nccl"):
+        assert small[0] == large[0] == 0
+        assert small[1] == small[2] and large[1] == large[2]
 
 
 def asked_for_another(world: Any) -> None:
@@ -255,6 +319,26 @@ def test_what_is_a_wait() -> None:
         "copy from the host",
         "aten::nonzero",
     ]
+
+
+def test_watching_ends_while_another_thread_uses_the_device() -> None:
+    x, is_over = torch.ones(3, device=GPU), threading.Event()
+
+    def use() -> None:
+        while not is_over.is_set():
+            x.cpu()
+
+    threads = [threading.Thread(target=use) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(1500):
+            with watching():
+                pass
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_a_device_that_is_not_current_is_noticed() -> None:

@@ -118,6 +118,33 @@ def test_a_run_and_its_resumption(two: NamedHosts, folder: Path) -> None:
     assert left_on(two) == []
 
 
+SETTINGS = {
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "10",
+    "RCCL_TEST": "a b",
+    "UCX_TLS": "tcp",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "HSA_FORCE_FINE_GRAIN_PCIE": "1",
+}
+SHOWS = """
+import json, os, socket
+names = ("NCCL_", "TORCH_NCCL_", "RCCL_", "UCX_", "CUDA_DEVICE_MAX", "HSA_", "OF_NOBODY")
+with open(f"settings-{os.environ['RANK']}.json", "w") as file:
+    json.dump([socket.gethostname(), {name: os.environ[name] for name in os.environ if name.startswith(names)}], file)
+"""
+
+
+def test_settings_of_nccl_reach_every_worker_of_every_host(two: NamedHosts, folder: Path) -> None:
+    """A login by ssh brings none of them."""
+    (folder / "shows.py").write_text(SHOWS)
+    environment = {**os.environ, **SETTINGS, "OF_NOBODY": "1"}
+    ended = two.run(0, *words(two, "--hosts", "first:1,second:2"), "shows.py", folder=folder, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    shown = [json.loads((folder / f"settings-{rank}.json").read_text()) for rank in range(3)]
+    assert [host for host, _ in shown] == ["first", "second", "second"]
+    assert [settings for _, settings in shown] == [SETTINGS] * 3
+
+
 def test_all_leave_when_asked(two: NamedHosts, folder: Path) -> None:
     child = begun(two, folder, on="first,second")
     child.send_signal(signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -60,9 +61,10 @@ class Attention(nn.Module):
 class Routed(nn.Module):
     """Experts, beside what they are given."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity_factor: float | None = 1.25) -> None:
         super().__init__()
-        self.experts = quorate.Experts(lambda: nn.Linear(WIDTH, WIDTH), 4, WIDTH)
+        make = partial(nn.Linear, WIDTH, WIDTH)
+        self.experts = quorate.Experts(make, 4, WIDTH, capacity_factor=capacity_factor)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = x + self.experts(x)
@@ -113,6 +115,7 @@ NETWORKS: dict[str, Network] = {
     "filters": Network(repeated(filters), (BATCH, 4, 5, 5)),
     "branches": Network(repeated(branches)),
     "experts": Network(repeated(Routed), ROWS),
+    "experts without limits": Network(repeated(partial(Routed, None)), ROWS),
     "heads": Network(repeated(lambda: Attention("heads")), ROWS, is_sequence=True),
     "ring": Network(repeated(lambda: Attention("ring")), ROWS, is_sequence=True),
 }

@@ -31,3 +31,18 @@ def payload() -> Iterator[Counter[str]]:
         yield counts
     for tag in [tag for tag, nbytes in counts.items() if not nbytes]:
         del counts[tag]
+
+
+@contextmanager
+def tensors_sent() -> Iterator[Counter[str]]:
+    """Count, inside, the bytes of all tensors in messages to others, by operation, wherever they lie."""
+    send, counts = mailbox.Mailbox.send, Counter[str]()
+
+    def counted(box: mailbox.Mailbox, message: Message, to: int, tag: str, *more: Any) -> Any:
+        if nbytes := sum(x.nbytes for x in message.tensors):
+            counts[str(message.header.get("operation", tag))] += nbytes
+        return send(box, message, to, tag, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mailbox.Mailbox, "send", counted)
+        yield counts

@@ -63,6 +63,29 @@ class Tied(nn.Module):
         return logits
 
 
+class SparseHeads(nn.Module):
+    """Attention whose heads see random blocks of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_heads = 4
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            layer(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        y = quorate.sparse_attention(q, k, v, "bigbird:block=1,width=1,random=1", is_causal=True)
+        attended: Tensor = self.o_proj(y.transpose(1, 2).flatten(2))
+        return attended
+
+
+def sparse() -> nn.Module:
+    """One such attention between a vocabulary and logits."""
+    return nn.Sequential(nn.Embedding(TOKENS, WIDTH), SparseHeads(), nn.Linear(WIDTH, TOKENS))
+
+
 def next_token(model: Any, ids: Tensor) -> Tensor:
     """The loss of each next token."""
     return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
@@ -93,6 +116,7 @@ class Cut:
 MODELS = {
     "mlp": Cut(mlp, images, {"columns": 2, "rows": 2}),
     "tied": Cut(Tied, next_token, {"columns": 1, "rows": 1, "embedding": 1, "head": 1}),
+    "sparse": Cut(sparse, next_token, {"columns": 3, "rows": 1, "embedding": 1, "head": 1}),
     "gpt2": Cut(gpt2, styles={"fused": 2, "columns": 2, "rows": 4, "embedding": 1, "head": 1}),
     "llama": Cut(foreign_models.llama, styles={"columns": 10, "rows": 4}),
     "bert": Cut(bert, styles={"columns": 8, "rows": 4, "embedding": 1, "head": 1}),

@@ -77,7 +77,7 @@ def crossed(how: Any, zero: Any, dtype: torch.dtype, world: Any) -> tuple[list[t
     """What crosses in each of three steps of two passes; numbers of a piece, and with padding of its blocks and all."""
     model: Any = quorate.parallelize(Model().to(dtype), zero=zero, offload=how)
     optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-3), model)
-    boundary = quorate_boundary(model)
+    boundary = boundary_of(model)
     found = []
     for step in range(3):
         before = boundary.to_host_bytes, boundary.to_device_bytes
@@ -94,7 +94,7 @@ def crossed(how: Any, zero: Any, dtype: torch.dtype, world: Any) -> tuple[list[t
     return found, sum(sizes.values()), blocks, sum(padded.values())
 
 
-def quorate_boundary(model: Any) -> Any:
+def boundary_of(model: Any) -> Any:
     from quorate.sharding.parallelize import _Models
     from quorate.wire import current
 

@@ -15,7 +15,7 @@ from tests.support.processes import run_real_world
 from tests.support.sampled import Few
 from tests.support.tensor_trainings import MODELS, Case, End, cut, kept, whole_replicas
 
-NAMES = [name for name in MODELS if name not in ("mlp", "tied")]
+NAMES = [name for name in MODELS if name not in ("mlp", "tied", "sparse")]
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed; pip install transformers"
 )
@@ -46,6 +46,10 @@ def check(cases: Sequence[Case], workers: int) -> None:
 
 def test_two_workers_compute_an_mlp() -> None:
     check([Case(), Case(clip=None)], 2)
+
+
+def test_heads_of_sparse_attention_keep_their_random_blocks() -> None:
+    check([Case("sparse")], 2)
 
 
 def test_a_vocabulary_that_does_not_divide() -> None:

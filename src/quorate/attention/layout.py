@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _PAIRS_FOR_A_GROUP = 32
@@ -53,10 +55,17 @@ class Layout:
         return sum(group.columns.numel() for group in self.groups)
 
 
-def layout_of(mask: Tensor, *, device: torch.device, diagonal: Tensor | None = None) -> Layout:
+def layout_of(
+    mask: Tensor,
+    *,
+    device: torch.device,
+    diagonal: Tensor | None = None,
+    widths: Sequence[tuple[int, int]] | None = None,
+) -> Layout:
     """Return the layout of a boolean tensor (heads, rows, columns); rows without a block of keys are in no group.
 
-    `diagonal` has the column that is on the diagonal of each row, for a causal mask.
+    `diagonal` has the column that is on the diagonal of each row, for a causal mask. `widths` are those of all rows
+    where `mask` has some, so that a row is calculated in the same way, whichever others are beside it.
     """
     heads, rows, columns = mask.shape
     order = mask.to(torch.int8)
@@ -67,14 +76,17 @@ def layout_of(mask: Tensor, *, device: torch.device, diagonal: Tensor | None = N
     sorted_columns = order.sort(dim=-1, descending=True, stable=True).indices.view(heads * rows, columns)
     counts, is_first = mask.sum(-1).view(-1), is_first.view(-1)
     groups = []
-    for least, most in _widths(counts):
+    for least, most in widths_of(mask) if widths is None else widths:
         units = ((counts >= least) & (counts <= most)).nonzero().squeeze(1)
+        if not units.numel():
+            continue
+        begins = sorted_columns[units, :most]
         begins_on_diagonal = diagonal is None or bool(is_first[units].all())
         groups.append(
             Group(
                 (units // rows).to(device),
                 (units % rows).to(device),
-                sorted_columns[units, :most].to(device),
+                F.pad(begins, (0, most - begins.shape[1])).to(device),
                 None if least == most else counts[units].to(device),
                 None if begins_on_diagonal else is_first[units].to(device),
             )
@@ -82,8 +94,9 @@ def layout_of(mask: Tensor, *, device: torch.device, diagonal: Tensor | None = N
     return Layout(heads, rows, columns, diagonal is not None, tuple(groups))
 
 
-def _widths(counts: Tensor) -> list[tuple[int, int]]:
+def widths_of(mask: Tensor) -> list[tuple[int, int]]:
     """Return the least and the largest count of each group. Rows join the next wider group if that costs less."""
+    counts = mask.sum(-1)
     widths, numbers = (x.tolist() for x in counts[counts > 0].unique(return_counts=True))
     ranges: list[tuple[int, int]] = []
     for width, number in zip(reversed(widths), reversed(numbers), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 from quorate.core.registry import Registry
@@ -18,3 +19,6 @@ patterns: Registry[Any] = Registry(
         "window": "quorate.attention.patterns:Window",
     },
 )
+
+RANK_OF_HEADS: ContextVar[int] = ContextVar("rank_of_heads", default=0)
+"""The number of this worker among the workers that have equally many heads each of the attention that is computed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -112,11 +112,25 @@ def _written(text: str) -> Pattern:
     return kind(**settings_for(kind, raw, name))
 
 
+def lengths_of(documents: Tensor | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the lengths of documents; empty where only numbers of positions are passed, or nothing."""
+    return () if documents is None or isinstance(documents, Tensor) else tuple(documents)
+
+
 @functools.lru_cache(maxsize=64)
-def block_mask(pattern: Pattern, count: int, is_causal: bool, layer: int, first_head: int, heads: int) -> Tensor:
+def block_mask(
+    pattern: Pattern,
+    count: int,
+    is_causal: bool,
+    layer: int,
+    first_head: int,
+    heads: int,
+    documents: tuple[int, ...] = (),
+) -> Tensor:
     """Return the blocks of `heads` heads from `first_head` on: a boolean tensor (heads, count, count), on the CPU.
 
-    Where heads are alike it is (1, count, count).
+    Where heads are alike it is (1, count, count). Blocks that share none of the `documents`, by their lengths, are left
+    out.
     """
     numbers = range(first_head, first_head + heads) if pattern.differs_between_heads else range(1)
     masks = [pattern.blocks(count, is_causal=is_causal, layer=layer, head=head) for head in numbers]
@@ -126,7 +140,17 @@ def block_mask(pattern: Pattern, count: int, is_causal: bool, layer: int, first_
             f"the pattern {type(pattern).__name__} returned {mask.dtype} of the shape {tuple(mask.shape[1:])} for "
             f"{count} blocks; it must return booleans of the shape ({count}, {count})"
         )
+    if documents:
+        mask &= _in_one_document(documents, pattern.block)
     return mask.tril() if is_causal else mask
+
+
+def _in_one_document(lengths: tuple[int, ...], block: int) -> Tensor:
+    """Return (count, count) whether two blocks have positions of the same document."""
+    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    begins = torch.arange(0, len(numbers), block)
+    first, last = numbers[begins], numbers[(begins + block).clamp(max=len(numbers)) - 1]
+    return (first.unsqueeze(1) <= last) & (first <= last.unsqueeze(1))
 
 
 def pattern_mask(

@@ -12,7 +12,8 @@ from torch import Tensor
 from quorate.attention.flex import flex_attention_of, takes_flex
 from quorate.attention.gathered import Call, Hidden, gathered_attention
 from quorate.attention.layout import Layout, layout_of
-from quorate.attention.pattern import AnyPattern, Pattern, block_mask, pattern_of
+from quorate.attention.names import RANK_OF_HEADS
+from quorate.attention.pattern import AnyPattern, Pattern, block_mask, lengths_of, pattern_of
 from quorate.core.errors import ConfigurationError
 
 HEADS, POSITIONS = -3, -2
@@ -53,7 +54,8 @@ def sparse_attention(
         scale: The factor of the scores; None: 1 / sqrt(head size).
         enable_gqa: Whether several heads of queries share one of keys and values.
         documents: For several documents in one sequence, which do not see each other: their lengths, or a tensor of
-            (positions) or (..., positions) with the number of each position's document.
+            (positions) or (..., positions) with the number of each position's document. With lengths, blocks that
+            share no document are not computed.
         layer: The number of the layer, on which random patterns depend.
 
     Returns:
@@ -90,19 +92,24 @@ def attention_of_heads(
     enable_gqa: bool,
     documents: Tensor | Sequence[int] | None,
     layer: int,
-    first_head: int = 0,
+    first_head: int | None = None,
 ) -> Tensor:
-    """Compute `sparse_attention` for some heads of a layer, the first of which has the number `first_head`."""
+    """Compute `sparse_attention` for some heads of a layer, the first of which has the number `first_head`.
+
+    None: the number is that of a worker with equally many heads as the others, in a layer that is cut by heads.
+    """
     query, key, value = _in_autocast(query, key, value)
     check_tensors(query, key, value, enable_gqa=enable_gqa)
     if not 0.0 <= dropout_p <= 1.0:
         raise ConfigurationError(f"dropout_p is {dropout_p}; it must be a probability, from 0 to 1")
     length, heads = query.shape[POSITIONS], query.shape[HEADS]
+    first_head = RANK_OF_HEADS.get() * heads if first_head is None else first_head
     check_mask(attn_mask, query)
     numbers = document_numbers(documents, query.shape[:HEADS], length, query.device)
     count = -(-length // pattern.block)
-    mask = block_mask(pattern, count, is_causal, layer, first_head, heads)
-    if _is_complete(pattern, count, is_causal, layer, first_head, heads):
+    lengths = lengths_of(documents)
+    mask = block_mask(pattern, count, is_causal, layer, first_head, heads, lengths)
+    if _is_complete(pattern, count, is_causal, layer, first_head, heads, lengths):
         whole = dense_mask(attn_mask, numbers, length, query.device, is_causal=is_causal)
         return F.scaled_dot_product_attention(
             query, key, value, whole, dropout_p, is_causal and whole is None, scale=scale, enable_gqa=enable_gqa
@@ -113,7 +120,7 @@ def attention_of_heads(
     if takes_flex(query, pattern, dropout_p):
         attended = flex_attention_of(q, k, v, hidden, mask, pattern.block, is_causal=is_causal, scale=factor)
     else:
-        layout = _layout(pattern, count, is_causal, layer, first_head, heads, query.device)
+        layout = _layout(pattern, count, is_causal, layer, first_head, heads, lengths, query.device)
         seed = seed_of_dropout(dropout_p)
         call = Call(layout=layout, block=pattern.block, scale=factor, hidden=hidden, dropout_p=dropout_p, seed=seed)
         attended = gathered_attention(q, k, v, call)
@@ -122,16 +129,31 @@ def attention_of_heads(
 
 @functools.lru_cache(maxsize=64)
 def _layout(
-    pattern: Pattern, count: int, is_causal: bool, layer: int, first_head: int, heads: int, device: torch.device
+    pattern: Pattern,
+    count: int,
+    is_causal: bool,
+    layer: int,
+    first_head: int,
+    heads: int,
+    documents: tuple[int, ...],
+    device: torch.device,
 ) -> Layout:
-    mask = block_mask(pattern, count, is_causal, layer, first_head, heads)
+    mask = block_mask(pattern, count, is_causal, layer, first_head, heads, documents)
     return layout_of(mask, device=device, diagonal=torch.arange(count) if is_causal else None)
 
 
 @functools.lru_cache(maxsize=256)
-def _is_complete(pattern: Pattern, count: int, is_causal: bool, layer: int, first_head: int, heads: int) -> bool:
+def _is_complete(
+    pattern: Pattern,
+    count: int,
+    is_causal: bool,
+    layer: int,
+    first_head: int,
+    heads: int,
+    documents: tuple[int, ...],
+) -> bool:
     """Whether no block is left out but those after the diagonal under a causal mask."""
-    mask = block_mask(pattern, count, is_causal, layer, first_head, heads)
+    mask = block_mask(pattern, count, is_causal, layer, first_head, heads, documents)
     every = torch.ones_like(mask)
     return torch.equal(mask, every.tril() if is_causal else every)
 
@@ -192,12 +214,12 @@ def document_numbers(
     if documents is None:
         return None
     if not isinstance(documents, Tensor):
-        lengths = torch.tensor(list(documents), dtype=torch.int64, device=device)
+        lengths = torch.tensor(list(documents), dtype=torch.int64)
         if int(lengths.sum()) != length or bool((lengths < 0).any()):
             raise ConfigurationError(
                 f"documents have {int(lengths.sum())} positions by their lengths, and the sequence has {length}"
             )
-        return torch.arange(len(lengths), device=device).repeat_interleave(lengths).unsqueeze(0)
+        return torch.arange(len(lengths)).repeat_interleave(lengths).unsqueeze(0).to(device)
     if documents.shape == (length,):
         return documents.unsqueeze(0).long()
     if documents.shape == (*lead, length):

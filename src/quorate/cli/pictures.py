@@ -13,6 +13,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.topology import Topology
 from quorate.gossip.topology import topology_of
 from quorate.means import reducers
+from quorate.report.wording import bytes_in_words
 
 if TYPE_CHECKING:
     from quorate.means.algorithms.by_messages import ByMessages
@@ -56,7 +57,8 @@ def picture(kind: str, text: str, workers: int, width: int) -> Picture | None:
         return Picture(list(lines(graph, width)), {"graph": asdict(graph)})
     if kind == "attention pattern":
         blocks = drawn_blocks(text, workers)
-        return Picture(list(lines_of_blocks(text, blocks)), {"blocks": blocks})
+        costs = costs_of_blocks(text, workers)
+        return Picture([*lines_of_blocks(text, blocks), *lines_of_costs(costs)], {"blocks": blocks, "costs": costs})
     steps = drawn_steps(text, workers) if kind == "reducer" else None
     return None if steps is None else Picture(list(lines_of_steps(steps, width)), {"steps": asdict(steps)})
 
@@ -282,6 +284,25 @@ def lines_of_blocks(text: str, blocks: dict[str, list[str]]) -> Iterator[str]:
     shares = [sum(line.count("#") for line in lines) / count**2 for lines in blocks.values()]
     dense = (count + 1) / (2 * count)
     yield f"  {shares[0]:.0%} of all blocks; causal {shares[1]:.0%}, where dense attention has {dense:.0%}"
+
+
+def costs_of_blocks(text: str, count: int) -> dict[str, float]:
+    """Return the positions of so many blocks, and under a causal mask the scores of a head and their share of all."""
+    from quorate.attention.costs import cost_of
+    from quorate.attention.pattern import pattern_of
+
+    positions = count * pattern_of(text).block
+    cost = cost_of(text, positions, is_causal=True)
+    return {"positions": positions, "scores": cost.scores, "share": cost.share}
+
+
+def lines_of_costs(costs: dict[str, float]) -> Iterator[str]:
+    """Yield the time and the memory."""
+    positions = costs["positions"]
+    yield f"  {positions:,} positions, causal: {costs['scores']:,.0f} scores for each head,"
+    yield f"  {costs['share']:.2f} of those of dense attention, and the time of products in proportion"
+    yield "  memory: query, key and value are kept for the backward pass, and no scores;"
+    yield f"  scores that are written out would be {bytes_in_words(4 * positions**2)} for each head, in 32 bits"
 
 
 def _figure(value: float) -> str:

@@ -4,12 +4,13 @@ Let h be the hidden size, l the layers, a the heads, s the tokens of a sequence 
 + 13 h numbers, and computes 24 s h² + 4 s² h operations forward; the logits take 2 s h V. Backward takes twice as many
 (Narayanan et al. 2021, arXiv 2104.04473, section 5.1 and appendix). Half of those are for gradients of weights, except
 for scores of attention. It keeps s h (34 + 5 a s / h) bytes of 16-bit activations. Of these, each worker of a tensor
-axis holds s h 10 in full (Korthikanti et al. 2022, arXiv 2205.05198, section 4).
+axis holds s h 10 in full (Korthikanti et al. 2022, arXiv 2205.05198, section 4). With sparse attention the computed
+scores take the place of s², and none is kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import number_from
@@ -34,7 +35,8 @@ class Transformer:
     """Sizes of a decoder.
 
     `recompute`: layers are computed again in the backward pass, and keep their input only. `fused`: scores of attention
-    are neither kept nor moved.
+    are neither kept nor moved. `scores`: those that each head computes of a sequence with sparse attention, which keeps
+    none; 0: all s².
     """
 
     hidden: int
@@ -44,6 +46,7 @@ class Transformer:
     vocabulary: int
     recompute: bool = False
     fused: bool = False
+    scores: float = 0.0
 
     @property
     def numbers(self) -> int:
@@ -60,7 +63,7 @@ class Transformer:
     @property
     def _layer(self) -> float:
         s, h = self.sequence, self.hidden
-        return 24.0 * s * h * h + 4.0 * s * s * h
+        return 24.0 * s * h * h + 4.0 * (self.scores or s * s) * h
 
     @property
     def _logits(self) -> float:
@@ -79,8 +82,11 @@ class Speed:
     """Bytes per second, for operations other than matrix products, and for updates; 0: they take no time."""
 
 
-def transformer_from(text: str) -> Transformer:
-    """Return the transformer that `gpt:hidden=…` describes. Raises `ConfigurationError`."""
+def transformer_from(text: str, attention: str | None = None) -> Transformer:
+    """Return the transformer that `gpt:hidden=…` describes, with a pattern of sparse `attention`.
+
+    Raises `ConfigurationError`. A pattern imports torch.
+    """
     values: dict[str, int] = {}
     for item in text.removeprefix(PREFIX).split(","):
         name, _, number = item.strip().partition("=")
@@ -102,6 +108,10 @@ def transformer_from(text: str) -> Transformer:
         raise ConfigurationError(
             f'"{text}": {transformer.heads} heads do not divide a hidden size of {transformer.hidden}'
         )
+    if attention is not None:
+        from quorate.attention.costs import cost_of
+
+        transformer = replace(transformer, scores=cost_of(attention, sequence, heads=heads, is_causal=True).scores)
     return transformer
 
 
@@ -109,7 +119,7 @@ def model_of(sizes: Transformer, batch: int, speed: Speed, most_tensor: int) -> 
     """Return the model whose step has `batch` sequences, in 16-bit activations with Adam in 32 bits."""
     h, s, again = sizes.hidden, sizes.sequence, sizes.recompute
     rate = speed.flops * speed.efficiency
-    scores = 0.0 if sizes.fused else _SCORES * sizes.heads * s * s
+    scores = 0.0 if sizes.fused or sizes.scores else _SCORES * sizes.heads * s * s
     whole, cut = _WHOLE * s * h, _CUT * s * h + scores
     moved = _PASSES * (whole + cut) / speed.memory_bandwidth if speed.memory_bandwidth else 0.0
     weights = 24.0 * s * h * h / rate

@@ -87,7 +87,7 @@ def shard(
         coordinates.traffic.meet_also(pieces.meet)
         _name(modules, model, pieces)
     if in_ram is not None and is_on_host:
-        count(modules, in_ram.boundary, is_converted=precision is not None)
+        count(modules, in_ram.boundary, is_converted=precision is not None, is_on_cpu=is_on_cpu)
     if zero == 1 and is_whole:
         root: Any = model
         coordinates.traffic.reduces = root.set_requires_gradient_sync

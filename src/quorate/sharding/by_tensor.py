@@ -351,7 +351,7 @@ def hook_layers(model: Module, plan: Plan, together: Together, apart: Collection
     if blocks:
         Pieces(together).hook(model, blocks, attentions)
     for name, module in model.named_modules():
-        _tell(name, module, plan, together.size)
+        _tell(name, module, plan, together)
     return statistics
 
 
@@ -376,7 +376,7 @@ def _hook(layer: Layer, module: Any) -> None:
     module.register_forward_hook(layer.behind, always_call=True)
 
 
-def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> None:
+def _tell(name: str, module: Module, plan: Mapping[str, str], together: Together) -> None:
     children = {key: plan.get(f"{name}.{key}" if name else key) for key in module._modules}
     inputs = [key for key, style in children.items() if style == "columns" and is_linear(module._modules[key])]
     repeated = [key for key, style in children.items() if style == "repeated"]
@@ -385,10 +385,11 @@ def _tell(name: str, module: Module, plan: Mapping[str, str], workers: int) -> N
         layers: list[Any] = [module.get_submodule(key) for key in (*inputs, *repeated)]
         width, queries = widths(layers[0])[1], None
         if repeated:
-            queries = width // (head_size(module, layers, is_fused=False) or width) // workers
-        tell_heads(name, module, width, workers, queries)
+            queries = width // (head_size(module, layers, is_fused=False) or width) // together.size
+        tell_heads(name, module, width, together.size, together.rank, queries)
     elif fused:
-        tell_heads(name, module, widths(module.get_submodule(fused[0]))[1] // 3, workers)
+        width = widths(module.get_submodule(fused[0]))[1] // 3
+        tell_heads(name, module, width, together.size, together.rank)
 
 
 def narrow(module: Any, workers: int) -> None:

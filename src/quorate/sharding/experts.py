@@ -42,7 +42,10 @@ class Experts(Module):
 
     Attributes:
         balance_loss, z_loss: After a call, losses without coefficients to be added: `loss + 0.01 * layer.balance_loss`.
-        dropped: After a call, the number of choices that were not taken.
+        dropped: After a call, the number of choices that were not taken. On a GPU reading it waits for the call.
+
+    On a GPU each expert computes as many rows as it takes at most, and the surplus ones are ignored, so that the GPU is
+    not waited for. Without a limit, sizes depend on the tokens: a layer waits once in each call.
 
     Raises:
         ConfigurationError: Numbers are out of range, or experts have different parameters or buffers.
@@ -90,9 +93,14 @@ class Experts(Module):
         self.capacity_factor = capacity_factor
         self.router = Linear(dim, count, bias=False)
         self.experts = _stacked([expert() for _ in range(count)])
-        self.dropped = 0
+        self._dropped: int | Tensor = 0
         self.balance_loss = self.z_loss = None
         self._exchange: Exchange | None = None
+
+    @property
+    def dropped(self) -> int:
+        """The number of choices that were not taken in the last call; a GPU is waited for."""
+        return int(self._dropped)
 
     def spread_(self, exchange: Exchange) -> None:
         """Keep only the parameters of the count / S experts of this worker's rank, from now on."""
@@ -107,13 +115,18 @@ class Experts(Module):
             raise ConfigurationError(f"{len(flat)} tokens cannot be cut into groups={self.groups} of equal size")
         choices = choices_of(self.router(flat), self.top_k, self.capacity_factor, self.groups)
         routes, y = self._there_and_back(flat, choices)
-        self.balance_loss, self.z_loss, self.dropped = routes.balance_loss, routes.z_loss, routes.dropped
+        self.balance_loss, self.z_loss, self._dropped = routes.balance_loss, routes.z_loss, routes.dropped
         weighted = y * routes.gate.to(y.dtype).view(-1, *[1] * (y.dim() - 1))
         outputs = weighted.new_zeros(len(flat), *y.shape[1:]).index_add(0, routes.token, weighted)
         return outputs.view(*x.shape[:-1], *y.shape[1:])
 
     def _there_and_back(self, flat: Tensor, choices: Choices) -> tuple[Routes, Tensor]:
-        """Return the routes of the tokens `flat`, and the outputs of their experts. A GPU is waited for once."""
+        """Return the routes of the tokens `flat`, and the outputs of their experts.
+
+        A GPU is waited for once if there is no limit to an expert's tokens, and else not at all.
+        """
+        if self.capacity_factor is not None and pads(flat):
+            return self._in_full_rows(flat, choices)
         exchange, sent = self._exchange, choices.counts
         if exchange is None:
             of_experts: list[int] = sent.tolist()
@@ -129,6 +142,24 @@ class Experts(Module):
         order = numbers.repeat_interleave(counts.flatten(), output_size=sum(taken)).argsort(stable=True)
         y = self._computed(received[order], of_experts, exchange.size)
         return routes, exchange.rows(y[order.argsort()], taken, sent_rows)
+
+    def _in_full_rows(self, flat: Tensor, choices: Choices) -> tuple[Routes, Tensor]:
+        """Return the same, with as many rows for each expert as it takes at most. No size depends on a number."""
+        exchange, each = self._exchange, len(flat) // self.groups
+        most = self.groups * capacity_of(each, self.count, self.top_k, self.capacity_factor)
+        routes, is_filled = choices.full_rows(most)
+        rows = flat[routes.token]
+        if exchange is None:
+            y = self._computed(rows, [most] * self.count, 1)
+        else:
+            here, mosts = self.count // exchange.size, exchange.values("rows for each expert", most)
+            sent, taken = [here * most] * exchange.size, [here * rows_of_one for rows_of_one in mosts]
+            pieces = exchange.rows(rows, sent, taken).split(taken)
+            by_expert = [piece.unflatten(0, (here, size)) for piece, size in zip(pieces, mosts, strict=True)]
+            y = self._computed(torch.cat(by_expert, 1).flatten(0, 1), [sum(mosts)] * here, exchange.size)
+            back = y.unflatten(0, (here, sum(mosts))).split(mosts, 1)
+            y = exchange.rows(torch.cat([piece.flatten(0, 1) for piece in back]), taken, sent)
+        return routes, y.masked_fill(~is_filled.view(-1, *[1] * (y.dim() - 1)), 0.0)
 
     def _computed(self, rows: Tensor, counts: list[int], workers: int) -> Tensor:
         """Return the outputs of local experts. Each is called, even without tokens, so that all parameters get
@@ -192,7 +223,7 @@ class Routes:
     """Numbers of experts, in ascending order: (M,)."""
     gate: Tensor
     """Factors of the experts' outputs; with a graph: (M,)."""
-    dropped: int
+    dropped: int | Tensor
     """Pairs whose expert was full."""
     balance_loss: Tensor
     """E sum_i f_i P_i, without a coefficient; 1 where all experts are chosen equally often."""
@@ -225,6 +256,26 @@ class Choices:
             balance_loss=self.balance_loss,
             z_loss=self.z_loss,
         )
+
+    def full_rows(self, most: int) -> tuple[Routes, Tensor]:
+        """Return routes with `most` rows for each expert, and which of them it takes; the others repeat a token."""
+        places = torch.arange(most, device=self.counts.device)
+        is_filled = places < self.counts.unsqueeze(1)
+        choice = (self.counts.cumsum(0).sub(self.counts).unsqueeze(1) + places).where(is_filled, 0).flatten()
+        routes = Routes(
+            token=self.token[choice],
+            expert=torch.arange(len(self.counts), device=places.device).unsqueeze(1).expand(-1, most).flatten(),
+            gate=self.gate[choice],
+            dropped=len(self.token) - self.counts.sum(),
+            balance_loss=self.balance_loss,
+            z_loss=self.z_loss,
+        )
+        return routes, is_filled.flatten()
+
+
+def pads(x: Tensor) -> bool:
+    """Whether sizes are to depend on no numbers of the device of `x`, since it would be waited for."""
+    return x.device.type != "cpu"
 
 
 def capacity_of(tokens: int, count: int, top_k: int, factor: float | None) -> int:
@@ -307,6 +358,10 @@ class Exchange:
         sends to each of all E. Cost: E numbers sent."""
         pieces = sent.view(self.size, -1).unbind()
         return torch.stack(self.swap(pieces, [piece.shape for piece in pieces]))
+
+    def values(self, call: str, value: int) -> list[int]:
+        """Return the `value` of every worker. Raises `Mismatch` where one makes another `call`."""
+        return self.traffic.wait(self.wire.tell_all(call, value), self.wire.clock)
 
     def rows(self, x: Tensor, counts: Sequence[int], taken: Sequence[int]) -> Tensor:
         """Send each worker so many rows of `x`, and take so many; return these in order of ranks. Differentiable.

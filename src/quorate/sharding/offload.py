@@ -102,7 +102,60 @@ class CountedAllGather:
         return self._gathering(output_tensor, input_tensor, group, async_op)
 
 
-def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bool) -> None:
+class LateHooks:
+    """Calls the hooks of a group's gradients at the end of the backward pass, when their copies are on the host.
+
+    torch waits for every copy before a hook could read it. Here the copies of all are waited for together. The bytes
+    are counted as well.
+    """
+
+    def __init__(self, group: Any, boundary: Boundary, events: list[Any]) -> None:
+        """`events`: of the copies of all groups of the model, which are made on one stream."""
+        self._group, self._boundary, self._events = group, boundary, events
+        self._post_backward, self._finalize = group.post_backward, group.finalize_backward
+        self._copied: list[tuple[Any, Any]] = []
+        """Parameters of which a gradient is on its way, and their hooks."""
+        group.post_backward, group.finalize_backward = self.post_backward, self.finalize
+
+    def post_backward(self, *args: Any) -> None:
+        """Reduce the gradients of the group, and begin to copy them."""
+        records = [record for record in self._group.fsdp_params if _has_gradient(record)]
+        shards = [record.sharded_param for record in records if self._group.reduce_grads]
+        hooks = [p._post_accumulate_grad_hooks for p in shards]
+        for p in shards:
+            p._post_accumulate_grad_hooks = None
+        try:
+            self._post_backward(*args)
+        finally:
+            for p, hooks_of_shard in zip(shards, hooks, strict=True):
+                p._post_accumulate_grad_hooks = hooks_of_shard
+            for record in records:
+                if record.grad_offload_event is not None:
+                    self._events.append(record.grad_offload_event)
+                    record.grad_offload_event = None
+        self._copied += zip(shards, hooks, strict=True)
+
+    def finalize(self) -> None:
+        """End the backward pass; the first group waits for the last copy of all."""
+        if self._events:
+            self._events[-1].synchronize()
+            self._events.clear()
+        self._finalize()
+        copied, self._copied = self._copied, []
+        for p, hooks in copied:
+            if p.grad is not None:
+                self._boundary.to_host_bytes += local(p.grad).nbytes
+                for hook in list((hooks or {}).values()):
+                    hook(p)
+
+
+def _has_gradient(record: Any) -> bool:
+    if not hasattr(record, "_unsharded_param"):
+        return False
+    return record.unsharded_accumulated_grad is not None or record._unsharded_param.grad is not None
+
+
+def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bool, is_on_cpu: bool) -> None:
     """Count bytes copied to the device when pieces are gathered, and to the host when gradients have become pieces.
     `is_converted`: pieces get another dtype on the device."""
 
@@ -110,6 +163,7 @@ def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bo
         if p.grad is not None:
             boundary.to_host_bytes += local(p.grad).nbytes
 
+    events: list[Any] = []
     for module in modules:
         own: Any = module
         width = max(p.element_size() for p in own.parameters()) if is_converted else None
@@ -118,7 +172,9 @@ def count(modules: Sequence[FSDPModule], boundary: Boundary, *, is_converted: bo
                 group._all_gather_comm if isinstance(group._all_gather_comm, WireAllGather) else TorchAllGather()
             )
             group._all_gather_comm = CountedAllGather(gathering, boundary, width)
+            if not is_on_cpu:
+                LateHooks(group, boundary, events)
     root: Any = modules[0]
-    for p in root.parameters():
+    for p in root.parameters() if is_on_cpu else ():
         if p.requires_grad:
             p.register_post_accumulate_grad_hook(count_gradient)

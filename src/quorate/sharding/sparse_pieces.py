@@ -19,8 +19,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from quorate.attention.gathered import Call, Hidden, gathered_attention
-from quorate.attention.layout import Layout, layout_of
-from quorate.attention.pattern import Pattern, block_mask
+from quorate.attention.layout import Layout, layout_of, widths_of
+from quorate.attention.pattern import Pattern, block_mask, lengths_of
 from quorate.attention.sparse import HEADS, NO_DOCUMENT, POSITIONS, document_numbers, seed_of_dropout
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together
@@ -45,10 +45,17 @@ class _Plan:
 
 @functools.lru_cache(maxsize=64)
 def _plan_of(
-    pattern: Pattern, lengths: tuple[int, ...], rank: int, is_causal: bool, layer: int, heads: int, device: torch.device
+    pattern: Pattern,
+    lengths: tuple[int, ...],
+    rank: int,
+    is_causal: bool,
+    layer: int,
+    heads: int,
+    documents: tuple[int, ...],
+    device: torch.device,
 ) -> _Plan:
     size, starts = pattern.block, list(itertools.accumulate(lengths, initial=0))
-    mask = block_mask(pattern, -(-starts[-1] // size), is_causal, layer, 0, heads)
+    mask = block_mask(pattern, -(-starts[-1] // size), is_causal, layer, 0, heads, documents)
     first, last = starts[rank] // size, -(-starts[rank + 1] // size)
     own = _needed(mask, starts, rank, size, is_causal=is_causal)
     columns = mask[:, first:last].any(0).any(0).nonzero().squeeze(1)
@@ -62,7 +69,10 @@ def _plan_of(
     )
     return _Plan(
         layout=layout_of(
-            mask[:, first:last][:, :, columns], device=device, diagonal=places[first:last] if is_causal else None
+            mask[:, first:last][:, :, columns],
+            device=device,
+            diagonal=places[first:last] if is_causal else None,
+            widths=widths_of(mask),
         ),
         columns=columns.to(device),
         first_row=first,
@@ -137,13 +147,13 @@ def attention_of_pieces(
     """
     lengths = tuple(together.values_of_all("attention to blocks of other workers", query.shape[POSITIONS]))
     heads, size, length = query.shape[HEADS], pattern.block, sum(lengths)
-    plan = _plan_of(pattern, lengths, together.rank, is_causal, layer, heads, query.device)
+    count, lead = -(-length // size), query.shape[:HEADS]
+    numbers = document_numbers(documents, lead, length, query.device)
+    plan = _plan_of(pattern, lengths, together.rank, is_causal, layer, heads, lengths_of(documents), query.device)
     table: Tensor = _Fetched.apply(torch.cat([key, value], -1), plan, together, size)  # type: ignore[no-untyped-call]
     q, keys_and_values = (x.reshape(-1, *x.shape[HEADS:]) for x in (query, table))
     k, v = keys_and_values.split([key.shape[-1], value.shape[-1]], -1)
-    count, lead = -(-length // size), query.shape[:HEADS]
     keys = _hidden_keys(attn_mask, lead, length, count * size, query.device, is_causal=is_causal)
-    numbers = document_numbers(documents, lead, length, query.device)
     pairs = None
     if numbers is not None:
         blocks = (

@@ -63,9 +63,10 @@ void tell(const char* kind, const char* name, int index) {
 
 void release(void* p) { std::free(p); }
 
-// Memory of the host that a GPU could read and write by itself.
-std::mutex pinned_lock;
-std::map<const char*, size_t> pinned_blocks;
+// Memory of the host that a GPU could read and write by itself. Threads that a program leaves behind may still free some
+// while it ends, so that these two, as all that such threads use, are never destroyed.
+std::mutex& pinned_lock = *new std::mutex;
+std::map<const char*, size_t>& pinned_blocks = *new std::map<const char*, size_t>;
 
 void release_pinned(void* p) {
   {
@@ -167,9 +168,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return is_in_pinned(data); }
   at::Device getDeviceFromPtr(void*) const override { return here(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    static std::vector<at::Generator> all = [] {
-      std::vector<at::Generator> made;
-      for (c10::DeviceIndex i = 0; i < COUNT; ++i) made.push_back(at::make_generator<Draws>(i));
+    static std::vector<at::Generator>& all = *[] {
+      auto* made = new std::vector<at::Generator>;
+      for (c10::DeviceIndex i = 0; i < COUNT; ++i) made->push_back(at::make_generator<Draws>(i));
       return made;
     }();
     return all[index < 0 ? current : index];
@@ -322,7 +323,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
 bool is_pinned(const at::Tensor& x, std::optional<at::Device>) { return x.is_cpu() && is_in_pinned(x.data_ptr()); }
 
 // Operators of GPUs that return numbers, or tensors of sizes that depend on numbers: the host waits for these.
-const std::set<std::string> WAITING = {
+const std::set<std::string>& WAITING = *new std::set<std::string>{
     "aten::equal",       "aten::nonzero",      "aten::masked_select", "aten::_unique2",     "aten::unique_dim",
     "aten::unique_consecutive", "aten::repeat_interleave", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig",
     "aten::bincount",    "aten::_cholesky_solve_helper"};

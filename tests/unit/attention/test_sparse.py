@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import quorate
 from quorate.attention import Dense, Window, pattern_mask, sparse
@@ -140,6 +141,18 @@ def test_where_all_blocks_are_in_the_pattern_it_is_the_attention_of_torch() -> N
     attended = quorate.sparse_attention(q, k, v, "dense", mask, is_causal=True, enable_gqa=True, documents=documents)
     dense = F.scaled_dot_product_attention(q, k, v, seen.tril(), enable_gqa=True)
     assert torch.equal(attended, dense)
+
+
+def test_blocks_without_a_common_document_are_not_computed() -> None:
+    q = torch.randn(1, 2, 160, 4)
+    lengths, numbers = [30, 50, 0, 40, 40], torch.arange(5).repeat_interleave(torch.tensor([30, 50, 0, 40, 40]))
+    pattern = Dense(block=8)
+    with FlopCounterMode(display=False) as counter:
+        attended = quorate.sparse_attention(q, q, q, pattern, documents=lengths)
+    wanted = quorate.sparse_attention(q, q, q, pattern, documents=numbers)
+    assert torch.allclose(attended, wanted, atol=1e-6)
+    blocks = 4 * 4 + 7 * 7 - 1 + 2 * 5 * 5  # documents begin at the positions 0, 30, 80 and 120; two share a block
+    assert blocks <= counter.get_total_flops() / (2 * 4 * 4 * 8 * 8) <= 1.2 * blocks < 20 * 20 / 2
 
 
 def test_autocast_and_more_dimensions() -> None:

@@ -297,8 +297,10 @@ def test_a_pattern_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert text.startswith("longformer (attention pattern)")
     assert "  ###..             ##...\n" in text
+    assert "320 positions, causal: 57,344 scores for each head" in text
     explain("window:width=1", workers=3, as_json=True)
     (card,) = json.loads(capsys.readouterr().out)
     assert card["blocks"]["causal"] == ["#..", ".#.", "..#"]
+    assert card["costs"]["scores"] == 3 * 64 * 64
     with pytest.raises(ConfigurationError, match="-n is 65; a pattern can be drawn for 1 to 64 blocks"):
         explain("window", workers=65)

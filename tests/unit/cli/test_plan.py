@@ -66,6 +66,8 @@ def status(*words: str) -> int:
         ([*OF_SIZES, "--max-axis", "rows=2", SIZES], '--max-axis "rows=2": write AXIS=N, where AXIS is one of'),
         ([*OF_SIZES, "--memory", "1MB", SIZES], "nothing fits: the smallest, "),
         ([*OPTIONS, "--flops", "1T", "train.py"], "--flops can be given with gpt: only"),
+        ([*OPTIONS, "--attention", "window", "train.py"], "--attention can be given with gpt: only"),
+        ([*OF_SIZES, "--attention", "windy", SIZES], 'unknown attention pattern "windy"'),
         ([*OPTIONS, "--try", "0", "train.py"], "--try 0: at least one layout is tried"),
         ([*OF_SIZES, "--try", "2", SIZES], "--try runs a script, and gpt: is none; leave --try out"),
         ([*OPTIONS, "--per-host", "2", "--host-network", "1us:1GB", "--try", "2", "a.py"], "and --per-host plans for"),

@@ -62,3 +62,15 @@ def test_what_moves_takes_time() -> None:
 def test_what_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         transformer_from(text)
+
+
+def test_sparse_attention_computes_fewer_scores_and_keeps_none() -> None:
+    text = "gpt:hidden=1024,layers=2,heads=16,sequence=65536,vocabulary=1000"
+    dense, sparse = transformer_from(text), transformer_from(text, "longformer:width=3,block=128")
+    assert sparse.scores == pytest.approx(4 * 128 * 65536, rel=0.01)
+    assert dense.flops - sparse.flops == pytest.approx(3 * 2 * 4 * (65536**2 - sparse.scores) * 1024)
+    models = [model_of(sizes, 1, Speed(flops=1e14), 1) for sizes in (dense, sparse)]
+    saved = [model.stages(1)[0].saved for model in models]
+    assert saved[1] == pytest.approx(2 * 34 * 65536 * 1024)
+    assert saved[0] - saved[1] == pytest.approx(2 * 5 * 16 * 65536**2)
+    assert sum(block.seconds for block in models[1].blocks) == pytest.approx(sparse.flops / 0.5e14)

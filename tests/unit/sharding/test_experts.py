@@ -15,6 +15,7 @@ import quorate
 from quorate.core.axes import Axes
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.sharding import experts as experts_module
 from quorate.sharding.by_experts import check_experts, outside_experts
 from quorate.sharding.experts import Exchange, capacity_of, route
 from quorate.sharding.traffic import Traffic
@@ -125,9 +126,13 @@ def spread(wire: Wire, x: Tensor, factor: float | None, meter: Meter | None = No
     return experts, y.detach()
 
 
+@pytest.mark.parametrize("in_full_rows", [False, True])
 @pytest.mark.parametrize("factor", [None, 0.5, 1.0])
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
-def test_workers_are_one_process(size: int, factor: float | None) -> None:
+def test_workers_are_one_process(
+    size: int, factor: float | None, in_full_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where experts compute as many rows as they take at most, as on a GPU."""
     x = drawn(size, 8, DIM)
 
     def task(wire: Wire) -> Any:
@@ -141,7 +146,9 @@ def test_workers_are_one_process(size: int, factor: float | None) -> None:
             [p.grad for p in experts.experts.parameters()],
         )
 
-    ends = VirtualWorld(size).run(task)
+    with monkeypatch.context() as patch:
+        patch.setattr(experts_module, "pads", lambda x: in_full_rows)
+        ends = VirtualWorld(size).run(task)
     experts, tokens = layer(factor=factor, groups=size), x.clone().requires_grad_()
     y = experts(tokens)
     (y.square().sum() + size * (experts.balance_loss + experts.z_loss)).backward()
@@ -153,14 +160,16 @@ def test_workers_are_one_process(size: int, factor: float | None) -> None:
         torch.testing.assert_close(torch.cat([each[4][place] for each in ends]) * size, p.grad)
 
 
-def test_workers_may_have_different_numbers_of_tokens() -> None:
+@pytest.mark.parametrize("factor", [None, 1.5])
+def test_workers_may_have_different_numbers_of_tokens(factor: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_module, "pads", lambda x: True)
     tokens = [0, 7, 2]
 
     def task(wire: Wire) -> Any:
-        return spread(wire, drawn(tokens[wire.rank], DIM, seed=wire.rank), None)[1]
+        return spread(wire, drawn(tokens[wire.rank], DIM, seed=wire.rank), factor)[1]
 
     for rank, y in enumerate(VirtualWorld(3).run(task)):
-        torch.testing.assert_close(y, layer(factor=None)(drawn(tokens[rank], DIM, seed=rank)).detach())
+        torch.testing.assert_close(y, layer(factor=factor)(drawn(tokens[rank], DIM, seed=rank)).detach())
 
 
 def test_what_is_sent() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import quorate
-from quorate.attention import BigBird, ByFunction, Longformer, Pattern, Window
+from quorate.attention import BigBird, ByFunction, Dense, Longformer, Pattern, Window
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.sequence import InPieces
 from quorate.sharding.tensor.activations import Together
@@ -52,9 +52,11 @@ def attended(tensors: list[Tensor], gradient: Tensor, **call: Any) -> list[Tenso
     return [output.detach(), *(x.grad for x in qkv)]  # type: ignore[list-item]
 
 
-def on_workers(size: int, length: int, batch: int = 2, **call: Any) -> tuple[list[Tensor], list[int]]:
+def on_workers(
+    size: int, length: int, batch: int = 2, *, dtype: torch.dtype = torch.float64, **call: Any
+) -> tuple[list[Tensor], list[int]]:
     """What `size` workers compute together, and the bytes that each has sent forward and backward."""
-    *tensors, gradient = drawn(length, batch)
+    *tensors, gradient = (x.to(dtype) for x in drawn(length, batch))
 
     def task(world: Any) -> tuple[list[Tensor], int]:
         place = current.here()
@@ -87,6 +89,32 @@ def test_workers_compute_what_one_process_does(name: str, size: int, is_causal: 
     if size == 2:
         by_heads, _ = on_workers(size, length, by="heads", **call)
         assert max((a - b).abs().max().item() for a, b in zip(by_heads, wanted, strict=True)) < 1e-12
+
+
+def _same_bits(pattern: Pattern | None, dtype: torch.dtype) -> list[bool]:
+    """Whether output and gradients of query, key and value have the same bits on one to four workers."""
+    call: dict[str, Any] = {"is_causal": True} | ({} if pattern is None else {"pattern": pattern})
+    results = [on_workers(size, 96, by="ring", dtype=dtype, **call)[0] for size in (1, 2, 3, 4)]
+    return [all(torch.equal(x, tensors[0]) for x in tensors) for tensors in zip(*results, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_bits_do_not_depend_on_the_number_of_workers(name: str, dtype: torch.dtype) -> None:
+    """Those of outputs, and of all that has the same bits in the dense ring: a query has all its keys on one worker."""
+    output, *gradients = _same_bits(PATTERNS[name], dtype)
+    assert output and gradients[0]
+    assert all(sparse >= dense for sparse, dense in zip([output, *gradients], _same_bits(None, dtype), strict=True))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_blocks_of_other_documents_are_not_sent(size: int) -> None:
+    length, pattern = 96, Dense(block=4)
+    _, sent = on_workers(size, length, by="ring", pattern=pattern, documents=[24] * 4)
+    assert sum(sent) == 0, "each document is on one worker"
+    _, sent = on_workers(size, length, by="ring", pattern=pattern, documents=[length])
+    keys = 2 * 2 * KEY_HEADS * length * WIDTH * 8
+    assert sum(sent) == pytest.approx(2 * (size - 1) * keys, rel=0.05)
 
 
 def test_bytes_fall_with_the_density() -> None:

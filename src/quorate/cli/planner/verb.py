@@ -31,7 +31,7 @@ _MOST_WORKERS = 1 << 16
 _USUAL_LATENCY = 50e-6
 _USUAL_EFFICIENCY = 0.5
 _PREFIX = "gpt:"
-_OF_SIZES = ("flops", "efficiency", "memory_bandwidth")
+_OF_SIZES = ("flops", "efficiency", "memory_bandwidth", "attention")
 _TOLD_EVERY = 5000
 _RANKED = 1000
 """Layouts from which strategies and `--try` choose."""
@@ -81,6 +81,10 @@ class PlanOptions(StrategyOptions):
         "With gpt: bandwidth of a worker's memory, such as 2000GB (default: no limit).",
         reads=bytes_per_second_from,
         metavar=RATE,
+    )
+    attention: str | None = option(
+        "With gpt: a pattern of sparse attention, such as longformer:width=3; a script is measured with its own.",
+        metavar="PATTERN",
     )
     limits: list[str] = option(
         "The largest size of an axis; may be repeated.", "--max-axis", default=[], metavar="AXIS=N"
@@ -304,7 +308,7 @@ def _sequence(options: PlanOptions) -> int:
 def _by_sizes(options: PlanOptions, workers: int) -> Model:
     from quorate.planning.gpt import Speed, model_of, transformer_from
 
-    sizes = transformer_from(options.model)
+    sizes = transformer_from(options.model, options.attention)
     if options.flops is None or options.batch is None:
         raise ConfigurationError(
             "gpt: needs --flops, operations a second of a worker (312T), and --batch, sequences of a step"

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from quorate.attention.names import RANK_OF_HEADS
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.plan import FUSED, is_linear, widths
 
@@ -56,8 +57,9 @@ def repeated_head(plan: Mapping[str, str], model: Module, name: str, workers: in
     return heads, size
 
 
-def tell_heads(name: str, module: Module, width: int, workers: int, queries: int | None = None) -> None:
-    """Set the attributes of an attention module to the number of heads of one worker.
+def tell_heads(name: str, module: Module, width: int, workers: int, rank: int, queries: int | None = None) -> None:
+    """Set the attributes of an attention module to the number of heads of one worker, and tell sparse attention which
+    these are.
 
     `width` is the full width of its query; `queries` is the number of query heads of a worker for its one key head,
     where key heads are repeated. Raises `ConfigurationError` where its heads cannot be shared evenly.
@@ -79,3 +81,12 @@ def tell_heads(name: str, module: Module, width: int, workers: int, queries: int
     for key in _WIDTHS:
         if vars(module).get(key) == width:
             setattr(module, key, width // workers)
+
+    def before(*_: Any) -> None:
+        RANK_OF_HEADS.set(rank)
+
+    def behind(*_: Any) -> None:
+        RANK_OF_HEADS.set(0)
+
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(behind, always_call=True)
