@@ -464,10 +464,8 @@ def cut_parameters(model: Module, plan: Mapping[str, str], mesh: DeviceMesh) -> 
     made: dict[int, Parameter] = {}
     for module in list(model.modules()):
         for key, p in list(module.named_parameters(recurse=False)):
-            if is_sharded(p):
-                continue  # a table by rows
-            if id(p) not in made:
-                made[id(p)] = _piece(p, placed.get(id(p), Replicate()), mesh)
+            if id(p) not in made:  # a table by rows is sharded already
+                made[id(p)] = p if is_sharded(p) else _piece(p, placed.get(id(p), Replicate()), mesh)
             module._parameters[key] = made[id(p)]
 
 
