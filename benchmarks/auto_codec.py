@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -136,11 +135,12 @@ def measured(cell: Cell) -> dict[str, Any]:
     """What the first worker says."""
     if cell.name in RATES:
         with hosts(COUNT) as on:
-            said: Any = run_slowed(on, cell.name, lambda folder: partial(train, replace(cell, folder=folder)))
-            return said[0]
-    with tempfile.TemporaryDirectory():
-        said = run_real_world(COUNT, partial(train, cell), LIMIT, environment={"OMP_NUM_THREADS": "1"})
-        return said[0]
+            of_all: list[dict[str, Any]] = run_slowed(
+                on, cell.name, lambda folder: partial(train, replace(cell, folder=folder))
+            )
+            return of_all[0]
+    of_all = run_real_world(COUNT, partial(train, cell), LIMIT, environment={"OMP_NUM_THREADS": "1"})
+    return of_all[0]
 
 
 def report_on(report: record.Report, name: str, said: dict[str, Any]) -> None:
