@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--agreement", type=float, default=AGREEMENT, help=f"as of compress=auto ({AGREEMENT})")
     told = parser.parse_args()
     if told.quick:
-        told.turns, told.steps, told.cells = 4, 2, ["100mbit"]
+        told.turns, told.steps, told.cells = 3, 2, ["100mbit"]
     if not are_possible():
         print("network namespaces need root on Linux: left out are", *RATES, file=sys.stderr)
         told.cells = [name for name in told.cells if name not in RATES]
