@@ -66,6 +66,6 @@ class Guard:
             return True
         snapshot.restore()
         if place.wire.rank == place.wire.alive[0]:
-            told = f"from {before:.4g} to {after:.4g}, by more than guard={self.rise:g}"
-            tell(f"quorate: {words} is undone after step {entry.step}: the loss has risen {told}\n")
+            rise = f"from {before:.4g} to {after:.4g}, by more than guard={self.rise:g}"
+            tell(f"quorate: {words} is undone after step {entry.step}: the loss has risen {rise}\n")
         return False
