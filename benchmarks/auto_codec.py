@@ -1,9 +1,8 @@
 """Does `compress="auto"` find the codec that a person would choose after trying all, and is it never slower than none?
 
 Two workers train a transformer on the bytes of the standard library, with dense sums, with each candidate of
-`compress="auto"` chosen by hand, and with `compress="auto"`. In each of several worlds some of these are trained beside
-dense sums, by optimizers of their own, and take turns (A B C ..., B C ... A), `--steps` steps each, once the choice is
-made. Seconds of different worlds are compared by their ratios to the dense sums of the same turn. Cells:
+`compress="auto"` chosen by hand, and with `compress="auto"`. Each has a model and an optimizer of its own. They take
+turns (A B C ..., B C ... A), `--steps` steps each, once the choice is made. Cells:
 
 - `balanced`: two processes of one host;
 - `1gbit`, `100mbit`: two hosts (network namespaces, for root on Linux) with links of that speed;
@@ -12,16 +11,14 @@ made. Seconds of different worlds are compared by their ratios to the dense sums
 
 Figures, turn by turn: seconds a step over those of dense sums; and ratios of those of the best codec chosen by hand
 (with the lowest median) to those of auto: of all candidates, and of those whose sums agree with dense ones as auto asks
-for. `arc-top-k` is beside them, and no candidate. Auto's choice is printed.
+for. `arc-top-k` is beside them, and no candidate. Auto's choice is printed, with all that it has noted.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,10 +36,9 @@ from tests.support.processes import run_real_world  # noqa: E402
 COUNT = 2
 DENSE, AUTO, ARC = "none", "auto", "arc-top-k:start=2"
 BY_HAND = ("half", "blocks", "blocks:bits=4", "power-sgd:rank=4,start=0", "top-k:density=0.01")
-WORLDS = (tuple(arm for arm in BY_HAND if not arm.startswith("power-sgd")), (BY_HAND[3],), (ARC,), (AUTO,))
-"""The arms of each world beside dense sums: one at most that exchanges twice in a sum."""
-SETTLING = 90
-"""Steps within which auto has chosen, twice if what it chose first does not agree with dense sums."""
+ARMS = (DENSE, *BY_HAND, ARC, AUTO)
+WARM, SETTLING = 4, 180
+"""Steps before the turns, and at most so many until auto has chosen and its codecs have agreed with dense sums."""
 LATE = 0.05
 CELLS = ("balanced", *RATES, "2000 tensors", "late worker")
 AGREEMENT = 0.9
@@ -56,7 +52,6 @@ class Cell:
     turns: int
     steps: int
     agreement: float
-    arms: tuple[str, ...] = ()
     folder: str = ""
 
 
@@ -91,7 +86,7 @@ def train(cell: Cell, world: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     slow_network.WIDTH, slow_network.HEADS, slow_network.LAYERS = 192, 4, 4
     trainings: dict[str, tuple[Any, Any]] = {}
-    for arm in (DENSE, *cell.arms):
+    for arm in ARMS:
         torch.manual_seed(0)
         model = model_of(cell)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -118,45 +113,47 @@ def train(cell: Cell, world: Any) -> dict[str, Any]:
         world.barrier()
         return (time.monotonic() - begin) / count
 
-    settled = {arm: steps(arm, SETTLING if arm == AUTO else 4) for arm in trainings}
+    reducer, notes = trainings[AUTO][0].__dict__["_quorate_worker"].means.reducer, list[str]()
+    reducer.note_choices(lambda codecs, why: notes.append(f"{sorted(set(codecs.values()))}: {why}"))
+    for arm in trainings:
+        steps(arm, WARM)
+    settling = WARM
+    while settling < SETTLING and not reducer.has_settled:
+        steps(AUTO, 2)
+        settling += 2
     seconds: dict[str, list[float]] = {arm: [] for arm in trainings}
     order = list(trainings)
     for turn in range(cell.turns):
         first = turn % len(order)
         for arm in (*order[first:], *order[:first]):
             seconds[arm].append(steps(arm, cell.steps))
-    choice, barred = list[str](), list[str]()
-    if AUTO in trainings:
-        state = trainings[AUTO][0].__dict__["_quorate_worker"].means.reducer.state
-        choice, barred = state.codecs, sorted({name.partition(":")[2] for name in state.barred})
-    return {"seconds": seconds, "settling": settled.get(AUTO), "choice": choice, "barred": barred}
+    barred = sorted({name.partition(":")[2] for name in reducer.state.barred})
+    return {"seconds": seconds, "settling": settling, "notes": notes, "barred": barred}
 
 
 def measured(cell: Cell) -> dict[str, Any]:
     """What the first worker says."""
     if cell.name in RATES:
         with hosts(COUNT) as on:
-            said: Any = run_slowed(on, cell.name, lambda folder: partial(train, replace(cell, folder=folder)))
-            return said[0]
-    with tempfile.TemporaryDirectory():
-        said = run_real_world(COUNT, partial(train, cell), LIMIT, environment={"OMP_NUM_THREADS": "1"})
-        return said[0]
+            of_all: list[dict[str, Any]] = run_slowed(
+                on, cell.name, lambda folder: partial(train, replace(cell, folder=folder))
+            )
+            return of_all[0]
+    of_all = run_real_world(COUNT, partial(train, cell), LIMIT, environment={"OMP_NUM_THREADS": "1"})
+    return of_all[0]
 
 
-def report_on(report: record.Report, name: str, said: Sequence[dict[str, Any]]) -> None:
+def report_on(report: record.Report, name: str, said: dict[str, Any]) -> None:
     """The figures and bars of one cell."""
-    shares: dict[str, list[float]] = {DENSE: [1.0] * len(said[0]["seconds"][DENSE])}
-    for of_world in said:
-        seconds = of_world["seconds"]
-        for arm in seconds.keys() - {DENSE}:
-            shares[arm] = [a / b for a, b in zip(seconds[arm], seconds[DENSE], strict=True)]
-    every = [x for of_world in said for x in of_world["seconds"][DENSE]]
-    report.rows.append(record.figure(f"{name}: s a step, dense", every))
+    seconds = said["seconds"]
+    shares = {arm: [a / b for a, b in zip(seconds[arm], seconds[DENSE], strict=True)] for arm in seconds}
+    report.rows.append(record.figure(f"{name}: s a step, dense", seconds[DENSE]))
     for arm, turns in shares.items():
         if arm != DENSE:
             report.rows.append(record.figure(f"{name}: {arm} / dense, seconds", turns))
-    choice, barred = said[-1]["choice"], said[-1]["barred"]
-    print(f"{name}: auto chose {choice}; not in agreement with dense sums: {barred}", flush=True)
+    barred = said["barred"]
+    print(*(f"{name}: auto: {note}" for note in said["notes"]), sep="\n", flush=True)
+    print(f"{name}: {said['settling']} steps until it has settled; not in agreement: {barred}", flush=True)
     for words, arms in (("by hand", BY_HAND), ("by hand that agrees", [arm for arm in BY_HAND if arm not in barred])):
         by_hand = min((DENSE, *arms), key=lambda arm: record.median_of(shares[arm]) or 0.0)
         ratios = [a / b for a, b in zip(shares[by_hand], shares[AUTO], strict=True)]
@@ -176,15 +173,14 @@ def main() -> int:
     parser.add_argument("--agreement", type=float, default=AGREEMENT, help=f"as of compress=auto ({AGREEMENT})")
     told = parser.parse_args()
     if told.quick:
-        told.turns, told.steps, told.cells = 5, 2, ["100mbit"]
+        told.turns, told.steps, told.cells = 3, 2, ["100mbit"]
     if not are_possible():
         print("network namespaces need root on Linux: left out are", *RATES, file=sys.stderr)
         told.cells = [name for name in told.cells if name not in RATES]
     settings = {"turns": told.turns, "steps": told.steps, "workers": COUNT, "agreement": told.agreement}
     report = record.Report("auto_codec", settings)
     for name in told.cells:
-        cells = [Cell(name, told.turns, told.steps, told.agreement, arms) for arms in WORLDS]
-        report_on(report, name, list(map(measured, cells)))
+        report_on(report, name, measured(Cell(name, told.turns, told.steps, told.agreement)))
     return report.show(told)
 
 

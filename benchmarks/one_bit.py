@@ -75,6 +75,7 @@ ARMS: dict[str, Arm] = {
     "one-bit-adam": Arm(strategy="one-bit-adam"),
     "one-bit-adam, scale l1": Arm(strategy="one-bit-adam", settings={"scale": "l1"}),
     "zero-one-adam": Arm(strategy="zero-one-adam", settings={"double_every": 100, "longest": 4}),
+    "zero-one-adam, no local steps": Arm(strategy="zero-one-adam", settings={"longest": 1}),
     "one-bit gradients": Arm(settings={"compress": "sign", "scale": "l2", "reduce": "two-phase"}),
     "lamb": Arm(lamb=True),
     "one-bit-lamb": Arm(strategy="one-bit-lamb", lamb=True),

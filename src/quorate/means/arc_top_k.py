@@ -40,6 +40,7 @@ from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carried, co
 from quorate.means.reducer import Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite
 from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +224,7 @@ class ArcTopK(Remembering):
             for matrix in self._parts[part].matrices
         ]
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Tensor]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Tensor]) -> Stages[None]:
         """Choose the rows, sum them, and write the estimate."""
         second: dict[int, tuple[Work[Tensor], list[Tensor], Tensor]] = {}
         for part, x in into.items():
@@ -252,7 +253,7 @@ class ArcTopK(Remembering):
                 )
             second[part] = self.wire.all_reduce(own.clone()), rows, own
         for part, (work, rows, own) in second.items():
-            summed = work.wait()
+            summed = yield work
             with self.spending("decode"):
                 self._add_rows(part, into[part], rows, own, summed)
 

@@ -13,7 +13,7 @@ All codecs share one error memory: what one left out, the next one sends, and de
 
 Cost: Some four exchanges of the gradient, once, and 12 dense sums in turn with the choice. Then a dense exchange every
 `every` sums, and two passes over the gradient during a window. Two vectors of memory, and two more during a window. A
-sum that is formed again after a death is refused: use a codec by name with `on_death="continue"`.
+sum that is formed again after a death, and all later sums, are dense.
 
 When it loses: In short trainings, by what it measures. Against the best codec by a few percent, where steps are noisy:
 the choice stays dense unless the gain is beyond chance. It measures agreement with dense sums, not what is learnt.
@@ -54,6 +54,7 @@ from quorate.means.reducer import Measured, Note, Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite
 from quorate.means.two_phase import TwoPhase, TwoPhaseState
 from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Stages
 
 if TYPE_CHECKING:
     from quorate.means.reduction import Reduction
@@ -158,6 +159,12 @@ class AutoCodec(Remembering):
         self.commit()
         return self._state
 
+    @property
+    def has_settled(self) -> bool:
+        """Whether the choice is made, and its codecs have agreed with dense sums over a window."""
+        is_guarded = self._state.sums > self.settings.window + 1
+        return self._state.stage == RUNS and (is_guarded or set(self._plan) == {DENSE})
+
     # -- codecs in use
 
     def _codec_of(self, part: int) -> str:
@@ -242,20 +249,21 @@ class AutoCodec(Remembering):
             self._released.add(part)
         return self.wire.all_reduce(x) if group is None else group._launched(part, x)
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> Stages[None]:
         for group in self._groups.values():
             parts = [part for part in into if self._of(part) is group]
-            group._finish({part: into[part] for part in parts}, {part: results[part] for part in parts})
+            own = {part: into[part] for part in parts}
+            yield from group._finish(own, {part: results[part] for part in parts}) or ()
         for part, x in into.items():
             if self._of(part) is None and results[part] is not x:
                 x.copy_(results[part])
             if part in self._released and not is_finite(x):  # equal on all workers, as sums are
                 self._released.discard(part)
 
-    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
-        summed = super()._summed(x, results)
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Stages[Flat]:
+        summed = yield from super()._summed(x, results)
         if self._coded and self.wire.size > 1:
-            self._sum_ended(summed)
+            yield from self._sum_ended(summed)
         return summed
 
     def commit(self) -> None:
@@ -306,7 +314,7 @@ class AutoCodec(Remembering):
 
     # -- what is chosen
 
-    def _sum_ended(self, x: Flat) -> None:
+    def _sum_ended(self, x: Flat) -> Stages[None]:
         """Measure, compare or sample after a sum, at the same sum on all workers."""
         state, now = self._state, self.wire.clock.now()
         seconds, ready, self._ready = now - self._ended_at, self._ready, {}
@@ -315,15 +323,15 @@ class AutoCodec(Remembering):
             self._ready_times.append({part: at - min(ready.values()) for part, at in ready.items()})
             self._step_seconds = seconds
             if state.sums >= _WARM:
-                self._choose(self._measured(x))
+                yield from self._choose((yield from self._measured(x)))
         elif state.stage == TRIES and self._trial is not None:
             self._trial.seconds.append(seconds)
             if state.sums >= (PAIRS + 1) * len(self._trial.plans):
-                self._decide(self._trial)
+                yield from self._decide(self._trial)
         elif state.stage == TRIES:
             self._begin_again("the run was resumed")
         else:
-            self._guard(x)
+            yield from self._guard(x)
         self._own = {}
         self._ended_at = self.wire.clock.now()
 
@@ -333,15 +341,17 @@ class AutoCodec(Remembering):
         self._trial, self._window, self._ready_times = None, None, []
         self._note(dict.fromkeys(map(str, self._coded), DENSE), f"codecs are measured again: {why}")
 
-    def _at_all(self, numbers: Sequence[float]) -> list[list[float]]:
+    def _at_all(self, numbers: Sequence[float]) -> Stages[list[list[float]]]:
         """Return the numbers of every worker."""
-        own = torch.tensor(numbers, dtype=torch.float64)
-        return [x.tolist() for x in self.wire.all_gather(own).wait()]
+        of_all = yield self.wire.all_gather(torch.tensor(numbers, dtype=torch.float64))
+        return [x.tolist() for x in of_all]
 
-    def _measured(self, x: Flat) -> list[dict[str, Cost]]:
+    def _measured(self, x: Flat) -> Stages[list[dict[str, Cost]]]:
         """Return the seconds of each coded part under each codec, of the slowest worker, and keep those of the wire."""
-        seconds = {(part, codec): self._seconds_of(part, codec, x) for part, codec in self._pairs()}
-        of_all = self._at_all([s for of_pair in seconds.values() for s in of_pair])
+        seconds = dict[tuple[int, str], tuple[float, float, float]]()
+        for part, codec in self._pairs():
+            seconds[part, codec] = yield from self._seconds_of(part, codec, x)
+        of_all = yield from self._at_all([s for of_pair in seconds.values() for s in of_pair])
         slowest = iter([max(column) for column in zip(*of_all, strict=True)])
         costs = {pair: Cost(next(slowest), next(slowest), next(slowest)) for pair in seconds}
         self._wire_seconds = costs[self._largest, DENSE].wire
@@ -360,7 +370,7 @@ class AutoCodec(Remembering):
     def _largest(self) -> int:
         return max(self._coded, key=lambda part: self.layout.parts[part].numel)
 
-    def _seconds_of(self, part: int, codec: str, x: Flat) -> tuple[float, float, float]:
+    def _seconds_of(self, part: int, codec: str, x: Flat) -> Stages[tuple[float, float, float]]:
         """Return the seconds of a sum of one part, twice, and of these the second: to encode, to carry, to decode."""
         clock, numbers = self.wire.clock, x.parts[part]
         numbers = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)
@@ -368,22 +378,23 @@ class AutoCodec(Remembering):
         times = (0.0, 0.0, 0.0)
         for _ in range(2):
             own = numbers / self.wire.size
-            self.wire.all_reduce(torch.zeros(1)).wait()  # from here on all begin together
+            yield self.wire.all_reduce(torch.zeros(1))  # from here on all begin together
             begin = clock.now()
             work = self.wire.all_reduce(own) if group is None else group._launched(part, own)
             encoded = clock.now()
-            result = work.wait()
+            result = yield work
             arrived = clock.now()
             if group is not None:
-                group._finish({part: own}, {part: result})
+                yield from group._finish({part: own}, {part: result}) or ()
             times = encoded - begin, arrived - encoded, clock.now() - arrived
         return times
 
-    def _choose(self, costs: list[dict[str, Cost]]) -> None:
+    def _choose(self, costs: list[dict[str, Cost]]) -> Stages[None]:
         """Begin to try the choices that are expected to pay, or stay with dense sums."""
         count = len(self._ready_times)
         own = [sum(ready[part] for ready in self._ready_times) / count for part in self._coded]
-        slowest = [max(column) for column in zip(*self._at_all([*own, self._step_seconds]), strict=True)]
+        of_all = yield from self._at_all([*own, self._step_seconds])
+        slowest = [max(column) for column in zip(*of_all, strict=True)]
         self._ready_by_part, self._step_seconds = slowest[:-1], slowest[-1]
         self._costs, self._ready_times = costs, []
         self._try(self._choices())
@@ -399,9 +410,9 @@ class AutoCodec(Remembering):
             return
         state.stage, self._trial = TRIES, Trial([[DENSE] * len(self._coded), *plans])
 
-    def _decide(self, trial: Trial) -> None:
+    def _decide(self, trial: Trial) -> Stages[None]:
         """Keep the fastest choice that is faster than dense sums beyond chance, on the workers' mean seconds."""
-        of_all = self._at_all(trial.seconds)
+        of_all = yield from self._at_all(trial.seconds)
         means = [sum(column) / len(column) for column in zip(*of_all, strict=True)]
         means = means[len(trial.plans) : len(trial.plans) * (PAIRS + 1)]  # the first of each has a new memory
         dense, *others = (means[place :: len(trial.plans)] for place in range(len(trial.plans)))
@@ -422,7 +433,7 @@ class AutoCodec(Remembering):
 
     # -- what guards it
 
-    def _guard(self, x: Flat) -> None:
+    def _guard(self, x: Flat) -> Stages[None]:
         """Sample the agreement in the first window, and in one every `every` sums; then measure the wire."""
         at, is_coded = self._state.sums % self.settings.every, set(self._plan) != {DENSE}
         if at == 1 and is_coded:
@@ -433,17 +444,17 @@ class AutoCodec(Remembering):
             )
             if self._window.count == self.settings.window:
                 window, self._window = self._window, None
-                if self._all_agree(window):
-                    self._look_at_wire(x)
+                if (yield from self._all_agree(window)):
+                    yield from self._look_at_wire(x)
         elif at == 1 and self._state.sums > 1:
-            self._look_at_wire(x)
+            yield from self._look_at_wire(x)
 
-    def _all_agree(self, window: Window) -> bool:
+    def _all_agree(self, window: Window) -> Stages[bool]:
         """Return whether the results agree with dense sums; where they do not, choose without their codecs."""
         worst, missing = 1.0, list[str]()
         works = {part: self.wire.all_reduce(own) for part, own in window.own.items()}
         for part, work in works.items():
-            cosine = cosine_of(work.wait(), window.result[part])
+            cosine = cosine_of((yield work), window.result[part])
             worst = min(worst, cosine)
             if cosine < self.settings.agreement:
                 missing.append(f"{part}:{self._codec_of(part)}")
@@ -463,9 +474,9 @@ class AutoCodec(Remembering):
         self._try(self._choices())
         return False
 
-    def _look_at_wire(self, x: Flat) -> None:
-        _, own, _ = self._seconds_of(self._largest, DENSE, x)
-        seconds = max(column for (column,) in self._at_all([own]))
+    def _look_at_wire(self, x: Flat) -> Stages[None]:
+        _, own, _ = yield from self._seconds_of(self._largest, DENSE, x)
+        seconds = max(column for (column,) in (yield from self._at_all([own])))
         before, self._wire_seconds = self._wire_seconds, self._wire_seconds or seconds
         if before and not before / _BAND < seconds < before * _BAND:
             self._begin_again(f"a dense part takes {seconds:.3g} s, and took {before:.3g} s")
@@ -473,7 +484,15 @@ class AutoCodec(Remembering):
     # -- for sums that are formed again
 
     def message(self, x: Flat) -> tuple[Tensor, ...]:
-        raise AssertionError('compress="auto" cannot outlive a death, and is refused where workers are to')
+        """Return the dense parts: what codecs have left out stays, and a window or trial under way ends."""
+        self.retract()
+        self._trial, self._window, self._own = None, None, {}
+        if self.wire.dead and self._state.codecs != (dense := [DENSE] * len(self._coded)):
+            self._state.codecs = dense
+            self._note(
+                dict.fromkeys(map(str, self._coded), DENSE), "a worker has died, and sums are formed by messages"
+            )
+        return x.parts
 
 
 def _in_words(gain: Gain) -> str:

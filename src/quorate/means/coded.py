@@ -34,7 +34,7 @@ from quorate.means.reducer import Reducer
 from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.work import Together
+from quorate.wire.work import Stages, Together
 
 
 @dataclass(kw_only=True)
@@ -210,13 +210,14 @@ class Coded(Remembering):
             self._next[part] = {name: numbers.where(finite, memory[name]) for name, numbers in left.items()}
             return code.where(finite, math.nan)
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> Stages[None] | None:
         device = next((x.device for x in into.values()), torch.device("cpu"))
         if device.type != "cpu" and not self.codec.is_linear:
             results = self._on_device(results, device)
         for part, x in into.items():
             codes = [results[part]] if self.codec.is_linear else results[part]
             self._add_up(part, x, codes, [self.wire.rank] if self.codec.is_linear else range(len(codes)))
+        return None
 
     def _on_device(self, results: Mapping[int, Any], device: torch.device) -> dict[int, list[Tensor]]:
         """Return the codes of all parts on a device, by one copy."""
@@ -228,8 +229,8 @@ class Coded(Remembering):
         )
         return {part: [next(pieces) for _ in all_] for part, all_ in results.items()}
 
-    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
-        return self._elected(super()._summed(x, results))
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Stages[Flat]:
+        return self._elected((yield from super()._summed(x, results)))
 
     def _elected(self, x: Flat) -> Flat:
         """Replace sums of votes by the elected signs, in the unit of a sum, which `factor` divides by."""

@@ -32,6 +32,7 @@ from quorate.core.hosts import by_host
 from quorate.core.vectors import Layout
 from quorate.means.coded import Coded, CodedState
 from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Stages
 
 
 class Hierarchical(Coded):
@@ -78,7 +79,7 @@ class Hierarchical(Coded):
         numbers = x + memory[ERROR] if ERROR in memory else x.clone()
         return self._inner.all_to_all([numbers[begin:end] for begin, end in self._pieces(part)])
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, list[Tensor]]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, list[Tensor]]) -> Stages[None]:
         between: dict[int, Work[Any]] = {}
         pieces: dict[int, Tensor] = {}
         for part, own in results.items():
@@ -92,10 +93,10 @@ class Hierarchical(Coded):
         shared = {}
         for part, piece in pieces.items():
             if part in between:
-                self._decode(part, piece, between[part].wait())
+                self._decode(part, piece, (yield between[part]))
             shared[part] = self._inner.all_gather(piece)
         for part, work in shared.items():
-            torch.cat(work.wait(), out=into[part])
+            torch.cat((yield work), out=into[part])
 
     def _draw_of(self, part: int, rank: int) -> Draw:
         """Return the draw of a piece; a shared one is shared among the owners of the same piece."""

@@ -39,7 +39,7 @@ from quorate.means.watches import PartSchedule, Watches
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
 from quorate.wire.survivors import Survivors
-from quorate.wire.work import Followed, Together
+from quorate.wire.work import Followed, Together, advanced
 
 _POLL = 0.02
 
@@ -450,7 +450,7 @@ class MeansOfAll:
 
     def _answer(self) -> None:
         """Start one more mean with weight 0, if the last one is over."""
-        if self._under_way is not None and not self._under_way.done():
+        if self._under_way is not None and not advanced(self._under_way):
             return
         self._finish_shadow()
         if not (self.all_ended or self.all_away):

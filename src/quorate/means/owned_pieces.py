@@ -26,7 +26,7 @@ from quorate.means.remembering import Remembering
 from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.cut import piece
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.work import Together
+from quorate.wire.work import Stages, Together
 
 Made = Callable[[int, Rows, Sequence[Tensor]], None]
 """Writes the combination (c) of the rows (n, c) of a part into each of these vectors, which may be the rows."""
@@ -107,12 +107,12 @@ class OwnedPieces(Remembering):
         self._of = self.layout
         return super().abandon(x)
 
-    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
-        self._finish_as(x.layout, dict(enumerate(x.parts)), dict(enumerate(results)))
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Stages[Flat]:
+        yield from self._finish_as(x.layout, dict(enumerate(x.parts)), dict(enumerate(results)))
         return x
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
-        self._finish_as(self.layout, into, results)
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> Stages[None]:
+        return self._finish_as(self.layout, into, results)
 
     def _launched(self, part: int, x: Tensor) -> Work[Any]:
         """Send pieces to their owners; with the last part also the weight of each worker, and its header."""
@@ -127,7 +127,7 @@ class OwnedPieces(Remembering):
             works += [self.wire.all_reduce(each), self.wire.all_reduce(header)]
         return Together(works, lambda results: results, self.wire.clock)
 
-    def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+    def _finish_as(self, layout: Layout, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> Stages[None]:
         order, everyone = sorted(into), range(self.wire.size)
         weights = next((own[1] for own in results.values() if len(own) > 1), None)
         if weights is not None:  # else a part is summed again, without the header
@@ -137,14 +137,14 @@ class OwnedPieces(Remembering):
             rows = {part: self._rows(part, results[part][0], counts, pieces[part], compiled_rows) for part in order}
             draw = self._draw().of(self.wire.rank)
             measured = self._measured(rows, counts, everyone, draw)
-        measured = self.wire.all_reduce(measured).wait()
+        measured = yield self.wire.all_reduce(measured)
         with self.spending("decode"):
             made = self._decided(measured, counts, everyone)
         numbers_of = {part: self._numbers(part, layout) for part in order}
         whole = {part: reals(into[part][:numbers]) for part, numbers in numbers_of.items()}
         works = {part: self.wire.all_gather_into(whole[part], self._writing(made, part, rows[part])) for part in order}
         for part, work in works.items():
-            work.wait()
+            yield work
             numbers = numbers_of[part]
             if numbers < into[part].numel() and len(results[part]) > 1:
                 into[part][numbers:] = results[part][2]

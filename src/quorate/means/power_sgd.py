@@ -38,6 +38,7 @@ from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carried, co
 from quorate.means.reducer import Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
 from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ class PowerSGD(Remembering):
         numbers = torch.randn(matrix.m, matrix.rank, generator=draw.generator(torch.device("cpu"), shared=True))
         return to_device(numbers, like) if like.device.type != "cpu" else numbers.to(like)
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Tensor]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Tensor]) -> Stages[None]:
         """Sum Q, and write the products."""
         thin = self._bases(results)
         second: dict[int, Work[Tensor]] = {}
@@ -218,9 +219,9 @@ class PowerSGD(Remembering):
                 self._remember(part, m, ps, sent)
             second[part] = self.wire.all_reduce(sent)
         if second and into[max(second)].device.type != "cpu":
-            second[max(second)].wait()  # by when the GPU has the others
+            yield second[max(second)]  # by when the GPU has the others
         for part, work in second.items():
-            sums_of_q = work.wait()
+            sums_of_q = yield work
             with self.spending("decode"):
                 self._multiply(part, into[part], thin[part], sums_of_q)
 

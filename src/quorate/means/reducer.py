@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from quorate.core.contracts import Wire, Work
-from quorate.wire.work import Together
+from quorate.wire.work import Stages, Together
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ class Reducer(ABC):
         is_on_gpu = x.parts[-1].device.type != "cpu"
         return Together(in_order, lambda results: self._summed(x, results), self.wire.clock, last_first=is_on_gpu)
 
-    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat | Stages[Flat]:
         """Return `x` with the sum in it, from the results of the works of its parts."""
         return x
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from quorate.core.contracts import Wire, Work
 from quorate.core.vectors import Flat, Layout
 from quorate.means.reducer import Reducer
-from quorate.wire.work import Together
+from quorate.wire.work import Stages, Together
 
 
 class Remembering(Reducer):
@@ -38,8 +38,11 @@ class Remembering(Reducer):
         """Launch the first exchange of a part in `own`; never waits."""
 
     @abstractmethod
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
-        """Write the sums of the parts in `own` into `into`, from the results of their first exchanges; may wait."""
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> Stages[None] | None:
+        """Write the sums of the parts in `own` into `into`, from the results of their first exchanges.
+
+        Further exchanges are yielded, and not waited for, as another optimizer may wait for this worker meanwhile.
+        """
 
     def _launched_together(self, parts: Mapping[int, Tensor]) -> dict[int, Work[Any]]:
         """Launch the first exchanges of several parts on a GPU, which is waited for at most once."""
@@ -79,16 +82,16 @@ class Remembering(Reducer):
         return super().abandon(x)
 
     def again(self, part: int, x: Tensor) -> Work[Tensor]:
-        def finish(results: list[Any]) -> Tensor:
+        def finish(results: list[Any]) -> Stages[Tensor]:
             if part in self._own_parts:
-                self._finish({part: x}, {part: results[0]})
+                yield from self._finish({part: x}, {part: results[0]}) or ()
             return x
 
         return Together([self._first(part, x)], finish, self.wire.clock)
 
-    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Stages[Flat]:
         own = sorted(self._own_parts)
-        self._finish({part: x.parts[part] for part in own}, {part: results[part] for part in own})
+        yield from self._finish({part: x.parts[part] for part in own}, {part: results[part] for part in own}) or ()
         return x
 
 

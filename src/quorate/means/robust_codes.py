@@ -39,7 +39,7 @@ from quorate.core.vectors import Flat, Layout, digest_of
 from quorate.means.coded import Coded, CodedState
 from quorate.means.reducer import Reducer
 from quorate.means.robust import Robust, RobustState
-from quorate.wire.work import Together
+from quorate.wire.work import Stages, Together
 
 
 @dataclass(kw_only=True)
@@ -118,7 +118,8 @@ class RobustCodes(Coded):
 
         return Together([self._first(part, x)], finish, self.wire.clock)
 
-    def _summed(self, x: Flat, results: Sequence[Any]) -> Flat:
+    def _summed(self, x: Flat, results: Sequence[Any]) -> Stages[Flat]:
+        yield from ()  # there is no further exchange
         messages = list(zip(*results, strict=True))
         formed = self.sum_of(messages, range(len(messages)), range(len(messages)), x)
         for part, into in enumerate(x.parts):
@@ -158,7 +159,7 @@ class RobustCodes(Coded):
             decoded.fill_(math.nan)
         return decoded
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, Any]) -> Stages[None] | None:
         raise AssertionError("parts are not summed one by one")
 
     def _for_layout(self, layout: Layout) -> Coded:

@@ -36,6 +36,7 @@ from quorate.means.coded import Coded, CodedState
 from quorate.means.reducer import Reducer
 from quorate.means.remembering import is_finite
 from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.work import Stages
 
 
 @dataclass(kw_only=True)
@@ -193,10 +194,10 @@ class TwoPhase(Coded):
 
     # -- the second
 
-    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, list[Tensor]]) -> None:
+    def _finish(self, into: Mapping[int, Tensor], results: Mapping[int, list[Tensor]]) -> Stages[None]:
         works = {part: self.wire.all_gather(self._code_of_own_piece(part, codes)) for part, codes in results.items()}
         for part, work in works.items():
-            codes = work.wait()
+            codes = yield work
             with self.spending("decode"):
                 own = self._picked(part, into[part].zero_())
                 for owner, ((begin, end), code) in enumerate(zip(self._pieces(part), codes, strict=True)):

@@ -11,11 +11,19 @@ from quorate.core.callable_module import let_call
 from quorate.core.errors import ConfigurationError
 from quorate.replica.groups import MOST, clustered, share_values, step_on_values, weights_of
 from quorate.replica.worker_momentum import WorkerMomentum
+from quorate.shrink.guard import Evaluate, Guard
 from quorate.shrink.weights import Weight, check_patterns, entry_of, loop_of, matching, weights_in
 from quorate.wire import current
 
 
-def cluster(target: Module | Optimizer, groups: int = 16, *, layers: Sequence[str] | None = None) -> dict[str, int]:
+def cluster(
+    target: Module | Optimizer,
+    groups: int = 16,
+    *,
+    layers: Sequence[str] | None = None,
+    evaluate: Evaluate | None = None,
+    guard: float | None = None,
+) -> dict[str, int]:
     """Let the numbers of each weight share few values, by k-means; zeros, as of pruned numbers, stay zero.
 
     Weights of linear layers, convolutions, embeddings, LSTM and GRU layers become `weight_values` (k) and
@@ -29,9 +37,11 @@ def cluster(target: Module | Optimizer, groups: int = 16, *, layers: Sequence[st
             goes on as means over groups.
         groups: The largest number of values of a weight, 2 to 255: 16 need 4 bits, 255 need 8.
         layers: Names of layers or weights, or patterns of them. None: all.
+        evaluate: Returns a loss of the model of a distributed optimizer, which is averaged over the workers.
+        guard: The largest relative rise of that loss. A change that exceeds it is undone.
 
     Returns:
-        The number of values of each weight, by name.
+        The number of values of each weight, by name; none if the change is undone.
 
     Raises:
         ConfigurationError: A setting is wrong, no weight can share values, or the optimizer is not distributed or its
@@ -44,23 +54,31 @@ def cluster(target: Module | Optimizer, groups: int = 16, *, layers: Sequence[st
         {'weight': 4}
     """
     _check(groups)
+    guarded = Guard(evaluate, guard)
     if isinstance(target, Module):
+        if guard is not None:
+            raise ConfigurationError("guard undoes a change of all workers; pass the result of quorate.distribute")
         weights = list(weights_in(target, weights_of))
         return _share(_chosen(weights, layers), groups, None)
     place = current.here()
     entry = entry_of(place, target, "cluster()")
     loop = loop_of(place, entry)
     chosen = _chosen(list(weights_in(entry.model, weights_of, entry.parameters)), layers)
-    if loop is None:
-        return _share(chosen, groups, target)
     counts: dict[str, int] = {}
-    momentum = loop.replica.momentum
+    momentum = None if loop is None else loop.replica.momentum
 
     def change() -> bool:
-        counts.update(_share(chosen, groups, target, momentum))
-        return True
+        if not guarded.stays(place, entry, loop, share, "cluster"):
+            counts.clear()
+        return bool(counts)
 
-    loop.relayout.replace(change, "cluster() replaces its weights")
+    def share() -> None:
+        counts.update(_share(chosen, groups, target, momentum))
+
+    if loop is None:
+        change()
+    else:
+        loop.relayout.replace(change, "cluster() replaces its weights")
     return counts
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import Module, Parameter
@@ -38,6 +39,7 @@ from quorate.replica.factors import (
     weights_of,
 )
 from quorate.replica.forms import forms_in, give_forms
+from quorate.shrink.guard import Evaluate, Guard
 from quorate.shrink.weights import Weight, check_patterns, entry_of, loop_of, matching, weights_in
 from quorate.train.loop import Loop
 from quorate.wire import current
@@ -65,11 +67,14 @@ class LowRank(StepObserver):
         layers: Sequence[str] | None,
         at: int | Literal["settled"],
         every: int,
+        guard: Guard,
     ) -> None:
         self.optimizer, self._place, self._entry = entry.name, place, entry
-        self._rank, self._share, self._layers, self._every = rank, share, layers, every
+        self._rank, self._share, self._layers, self._every, self._guard = rank, share, layers, every, guard
         self._settles = at == "settled"
         self.ranks: dict[str, int] = {}
+        self.is_undone = False
+        """Whether the loss had left the band of `guard`, so that the weights are as before."""
         self._first: dict[str, float] = {}
         self._before: dict[str, float] = {}
         """Stable ranks at the first and at the newest measurement."""
@@ -146,8 +151,11 @@ class LowRank(StepObserver):
                 return False
             growth = {name: now[name] / self._first[name] for name in now if self._first.get(name)}
         self.due = NEVER
-        self._switch(loop, {w.name: self._rank_for(w.parameter, growth.get(w.name)) for w in chosen}, chosen)
-        return True
+        ranks = {w.name: self._rank_for(w.parameter, growth.get(w.name)) for w in chosen}
+        change = partial(self._switch, loop, ranks, chosen)
+        self.is_undone = not self._guard.stays(self._place, self._entry, loop, change, "low rank")
+        self.ranks = {} if self.is_undone else ranks
+        return not self.is_undone
 
     def _switch(self, loop: Loop | None, ranks: Mapping[str, int], weights: Sequence[Weight]) -> None:
         pairs = _factors(self._place, loop, {w.name: w.parameter for w in weights}, ranks)
@@ -158,7 +166,6 @@ class LowRank(StepObserver):
             old, a, b = factor(weight.module, weight.key, pairs[weight.name])
             is_known &= step_on_factors(self._entry.optimizer, old, a, b, momentum)
             after += a.numel() + b.numel()
-        self.ranks = dict(ranks)
         if self._place.wire.rank == self._place.wire.alive[0]:
             kept = "" if is_known else "; the optimizer's state of them begins again, as its form is unknown"
             tell(
@@ -175,6 +182,8 @@ def low_rank(
     layers: Sequence[str] | None = None,
     at: int | Literal["settled"] | None = None,
     every: int = 100,
+    evaluate: Evaluate | None = None,
+    guard: float | None = None,
 ) -> LowRank:
     """Replace layers of the model by layers in two factors, W = B A, on all workers after the same step.
 
@@ -194,9 +203,11 @@ def low_rank(
             value s, changes by less than 2 % between two measurements. Then `rank` and `share` may be left out: the
             rank is the full one times the growth of the stable rank since this call, and at least a fifth.
         every: The number of steps between two measurements of the stable rank; each pauses all workers.
+        evaluate: Returns a loss of the model, which is averaged over the workers.
+        guard: The largest relative rise of that loss at the switch. A switch that exceeds it is undone.
 
     Returns:
-        An object with the `ranks` by the name of the weight; they are empty until the switch.
+        An object with the `ranks` by the name of the weight; they are empty until the switch, and where it `is_undone`.
 
     Raises:
         ConfigurationError: The optimizer is not distributed, its model is in shards or in torch's DDP, a setting is
@@ -214,7 +225,8 @@ def low_rank(
     place = current.here()
     entry = entry_of(place, optimizer, "low_rank()")
     _check(rank, share, at, every)
-    switch = LowRank(place, entry, rank=rank, share=share, layers=layers, at=0 if at is None else at, every=every)
+    chosen: dict[str, Any] = {"rank": rank, "share": share, "layers": layers, "guard": Guard(evaluate, guard)}
+    switch = LowRank(place, entry, at=0 if at is None else at, every=every, **chosen)
     switch.begin()
     return switch
 

@@ -25,13 +25,13 @@ from quorate.core.vectors import Flat, full_segments, pack
 from quorate.data.context import data_context
 from quorate.replica.masks import Masks, masks_of
 from quorate.replica.replica import sparse_tables_in, trained_in_order
+from quorate.shrink.guard import Evaluate, Guard
 from quorate.shrink.masks import Scope, kept_by, kept_filters
 from quorate.shrink.scores import By, Unit, score
 from quorate.shrink.size import Size, size_of, table
 from quorate.train.combination import Combination
 from quorate.train.compatibility import check
 from quorate.train.loop import Loop, loops_of
-from quorate.train.pauses import backward_is_local
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -98,13 +98,13 @@ class Pruning:
         by: By,
         unit: Unit,
         schedule: Cubic | None,
-        evaluate: Callable[[], float | Tensor] | None,
+        evaluate: Evaluate | None,
         guard: float | None,
         sample: Tensor | None,
     ) -> None:
         self._entry, self._place, self._schedule = entry, place, schedule
         self._amount, self._scope, self._by, self._unit = amount, scope, by, unit
-        self._evaluate, self._guard, self._sample = evaluate, guard, sample
+        self._guard, self._sample = Guard(evaluate, guard), sample
         self._begin: dict[Tensor, Tensor] = {}
         """The parameters at the beginning of the movement."""
         self._seed: int | None = None
@@ -208,20 +208,18 @@ class Pruning:
         """Replace the masks; the replica is the consensus."""
         masks = self._masks
         before, masks_before = self._size(loop), dict(masks.by_tensor)
-        copies = [(p, p.detach().clone()) for _, p in self._named()] if self._guard is not None else []
-        states = _copies_of_state(self._entry.optimizer, masks_before) if self._guard is not None else {}
+        is_guarded = self._guard.rise is not None
+        copies = [(p, p.detach().clone()) for _, p in self._named()] if is_guarded else []
+        states = _copies_of_state(self._entry.optimizer) if is_guarded else []
         masks.replace({**masks_before, **self._new_masks(amount, loop)})
         if due is not None:
             masks.pruned_at = due
         after = self._size(loop)
-        limit = None if self._guard is None or before.loss is None else before.loss + self._guard * abs(before.loss)
-        is_undone = limit is not None and not (after.loss is not None and after.loss <= limit)
+        is_undone = not self._guard.allows(before.loss, after.loss)
         if is_undone:
             masks.replace(masks_before)
             with torch.no_grad():
-                for p, numbers in copies:
-                    p.copy_(numbers)
-                for x, numbers in states.values():
+                for x, numbers in [*copies, *states]:
                     x.copy_(numbers)
             self.has_stopped = self._schedule is not None
         self.reports.append(Report(amount, before, before if is_undone else after, is_undone=is_undone))
@@ -268,11 +266,7 @@ class Pruning:
 
     def _size(self, loop: Loop | None) -> Size:
         """Return parameters, bytes and operations of the model now, and the mean of the losses of all workers."""
-        loss = None
-        if self._evaluate is not None:
-            with backward_is_local(self._place), torch.no_grad():
-                own = torch.as_tensor(self._evaluate()).detach().double().cpu().reshape(1)
-            loss = float(own if loop is None else loop.worker.means.of_number(own))
+        loss = self._guard.loss(self._place, loop)
         return size_of(self.model, self._named(), self._masks.by_tensor, sample=self._sample, loss=loss)
 
 
@@ -287,7 +281,7 @@ def prune(
     by: By = "magnitude",
     unit: Unit = "number",
     schedule: Cubic | None = None,
-    evaluate: Callable[[], float | Tensor] | None = None,
+    evaluate: Evaluate | None = None,
     guard: float | None = None,
     sample: Tensor | None = None,
 ) -> Pruning:
@@ -333,7 +327,7 @@ def prune(
         raise ConfigurationError(
             "this optimizer is not distributed; call quorate.distribute before quorate.shrink.prune"
         )
-    _check_arguments(amount, scope, by, unit, schedule, evaluate, guard)
+    _check_arguments(amount, scope, by, unit, schedule)
     _check_combination(entry)
     pruning = Pruning(entry, place, amount, scope, by, unit, schedule, evaluate, guard, sample)
     if schedule is None:
@@ -341,9 +335,7 @@ def prune(
     return pruning
 
 
-def _check_arguments(
-    amount: float, scope: str, by: str, unit: str, schedule: Cubic | None, evaluate: Any, guard: float | None
-) -> None:
+def _check_arguments(amount: float, scope: str, by: str, unit: str, schedule: Cubic | None) -> None:
     _checked_share(amount)
     for name, value, known in (
         ("scope", scope, ("global", "layer")),
@@ -354,10 +346,6 @@ def _check_arguments(
             raise ConfigurationError(f"{name}={value!r} is unknown; known: {', '.join(known)}")
     if by == "movement" and schedule is None:
         raise ConfigurationError(_NO_BEGIN)
-    if guard is not None and evaluate is None:
-        raise ConfigurationError("guard limits the rise of a loss; pass evaluate, which returns it")
-    if guard is not None and not guard >= 0:
-        raise ConfigurationError(f"guard is {guard}; it must be a relative rise of the loss, at least 0")
     if schedule is not None and schedule.initial > amount:
         raise ConfigurationError(f"the schedule begins with {schedule.initial}, and amount is only {amount}")
 
@@ -379,6 +367,5 @@ def _check_combination(entry: Distributed) -> None:
     check(combination, "pruning", "shrink")
 
 
-def _copies_of_state(optimizer: Optimizer, masks: Mapping[Tensor, Mask]) -> dict[int, tuple[Tensor, Tensor]]:
-    tensors = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
-    return {id(x): (x, x.clone()) for x in tensors}
+def _copies_of_state(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
+    return [(x, x.clone()) for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]

@@ -158,10 +158,6 @@ RULES = (
          "{compress} remembers more than what it leaves out, which {c.strategy.meets} do not support; take another"),
     Rule("compress", lambda c, s, r: s.compresses in ("deltas", "momenta") and r.is_of_gradients,
          "{compress} is for gradients (all-reduce); use a codec with {label}"),
-    Rule("compress", lambda c, s, r: s is not UNCONCERNED
-         and r.settings.compress == "auto" and s.on_death == "continue",
-         'compress="auto" compares the sums of all workers, and none is formed again after a death; name a codec, or '
-         'set on_death="stop"'),
     Rule("compress", lambda c, s, r: r.codec and getattr(s, "after", 0),
          "{compress} cannot be combined with synchronous steps before the local ones; leave after=0"),
     Rule("compress", lambda c, s, r: r.codec and s.compresses == "differences" and (r.is_of_gradients or r.keeps_more),

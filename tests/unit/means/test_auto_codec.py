@@ -17,6 +17,7 @@ from quorate.means.auto_codec import AutoCodec, AutoCodecSettings
 from quorate.means.codec_choice import PAIRS, Cost, best_codecs, choices, end_of, gain
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.scene import Scene, net
 
 LAYOUT = layout_of(
     [("a", torch.zeros(80, 60)), ("bias", torch.zeros(7)), ("b", torch.zeros(50, 70)), ("c", torch.zeros(64, 64))],
@@ -229,3 +230,26 @@ def test_a_sum_that_is_retracted_leaves_the_errors() -> None:
 def test_settings_are_checked(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         AutoCodecSettings(**settings)
+
+
+@pytest.mark.parametrize("call", [20, 60, 80])
+def test_survivors_of_a_death_go_on_with_dense_sums(call: int) -> None:
+    """While codecs are measured, while choices take turns, and under a codec."""
+    settings = {"compress": "auto", "candidates": ("top-k:density=0.1",), "dense_below": 1, "agreement": -1.0}
+    scene = Scene(
+        "all-reduce",
+        3,
+        model=lambda: net(6, 40, 3),
+        steps=40,
+        loss=lambda t: (t.model(x := t.draw()) - x[:, :3]).square().mean(),
+        deaths={1: call},
+        on_death="continue",
+        settings=settings,
+        world={"network": SLOW, "timeout": 30.0},
+    )
+    first, other = scene.survivors().values()
+    assert torch.equal(first.parameters, other.parameters) and first.step == 40
+    reducer = first.worker.means.reducer.of
+    x = drawn(0)
+    assert set(reducer.state.codecs) == {"none"}
+    assert all(a is b for a, b in zip(reducer.message(x), x.parts, strict=True))

@@ -126,6 +126,19 @@ def test_all_workers_share_the_same_values(name: str) -> None:
     assert torch.equal(groups[0], groups[2]) and len(groups[0].unique()) == 4
 
 
+def test_a_guard_takes_the_change_back() -> None:
+    """Then the training has the bits of one without it."""
+
+    def guarded(trainer: Trainer) -> None:
+        if trainer.step == 5:
+            losses = iter([1.0, 1.4])
+            trainer.seen.append(quorate.shrink.cluster(trainer.optimizer, 4, evaluate=lambda: next(losses), guard=0.3))
+
+    trainers = scene(before=guarded).run()
+    assert trainers[0].seen == [{}]
+    assert torch.equal(trainers[0].parameters, scene(before=lambda t: None).run()[0].parameters)
+
+
 def test_few_numbers_travel() -> None:
     """4 of each of three weights, and 19 biases, where 147 numbers did."""
     sent: dict[int, int] = {}
@@ -168,6 +181,7 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
         ({"groups": 256}, "groups is a whole number from 2 to 255, not 256"),
         ({"layers": ["9"]}, 'layers has "9", and the layers that it may name are: 0, 2'),
         ({"layers": "0"}, "layers is a list of names or patterns"),
+        ({"evaluate": lambda: 0.0, "guard": 0.1}, "guard undoes a change of all workers"),
     ],
 )
 def test_wrong_input(arguments: dict[str, Any], words: str) -> None:

@@ -138,6 +138,25 @@ def test_settled(name: str) -> None:
     assert [trainer.seen[0].ranks for trainer in fast] == [{}] * 3
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_guard_takes_the_switch_back(size: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then the training has the bits of one without it. The losses of workers differ, and their mean decides."""
+
+    def begin(trainer: Trainer) -> None:
+        losses = iter([1.0, 1.0 + trainer.rank])
+        guard: dict[str, Any] = {"evaluate": lambda: next(losses), "guard": 0.5 if size > 1 else 0.0}
+        at: dict[str, Any] = {"rank": 2, "layers": ["2"], "at": 5}
+        trainer.seen.append(quorate.shrink.low_rank(trainer.optimizer, **at, **guard))
+
+    trainers = scene(size=size, begin=begin).run()
+    (switch,), is_undone = trainers[0].seen, size > 1
+    assert switch.is_undone == is_undone and switch.ranks == ({} if is_undone else {"2.weight": 2})
+    if is_undone:
+        assert torch.equal(trainers[2].parameters, scene(begin=lambda t: None).run()[0].parameters)
+        line = "low rank is undone after step 5: the loss has risen from 1 to 2, by more than guard=0.5"
+        assert capsys.readouterr().err.count(line) == 1
+
+
 def test_a_worker_that_ends_without_the_switch_is_named() -> None:
     outcomes = scene("local-sgd", size=2, begin=lambda t: t.rank or scene().begin(t), at=5).outcomes()
     assert any("low_rank() replaces its layers" in str(outcome.error) for outcome in outcomes)
@@ -167,6 +186,7 @@ def test_layers_and_ranks_by_default() -> None:
         ({"rank": 2, "at": -1}, "at is a number of steps"),
         ({"rank": 2, "at": 3, "every": 0}, "every is a whole number of steps"),
         ({"rank": 8}, "would make no layer smaller"),
+        ({"rank": 2, "guard": 0.1}, "guard limits the rise of a loss; pass evaluate"),
     ],
 )
 def test_wrong_input(settings: dict[str, Any], words: str) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
 from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
 from tests.support.local_trainings import loss, net
@@ -87,6 +89,49 @@ def test_two_optimizers_end_equal(both: Both, seed: int) -> None:
     for one in told:
         assert all(torch.equal(x, y) for x, y in zip(one, told[0], strict=True))
     assert all(x.isfinite().all() for x in told[0])
+
+
+TWICE: dict[str, tuple[float, dict[str, Any]]] = {
+    "power-sgd": (1e5, {"compress": "power-sgd", "start": 0, "rank": 1, "min_rate": 1.0}),
+    "arc-top-k": (1e5, {"compress": "arc-top-k", "start": 1, "rank": 1, "density": 0.1}),
+    "two-phase": (1e5, {"compress": "sign", "reduce": "two-phase"}),
+    "auto": (1e6, {"compress": "auto", "candidates": ("half", "power-sgd:rank=1,start=0")}),
+}
+"""Sums that exchange twice or more: the bytes a second of a link, and the settings."""
+ARRIVALS = [(0.003, (0.0, 0.006, 0.024)), (0.009, (0.0, 0.045, 0.006))]
+"""The latency of a link, and when each of the workers ends."""
+
+
+@pytest.mark.parametrize(("latency", "ends"), ARRIVALS)
+@pytest.mark.parametrize("name", TWICE)
+def test_sums_that_exchange_twice_end_in_whatever_order_they_arrive(
+    name: str, latency: float, ends: tuple[float, ...]
+) -> None:
+    """At its end a worker takes part in the sums of both optimizers, and sees either of them first.
+
+    The others may see the other one first, and so none may wait for the second exchange of one of them alone.
+    """
+    bandwidth, settings = TWICE[name]
+
+    def live(world: World) -> list[torch.Tensor]:
+        models = [nn.Linear(40, 40, bias=False), nn.Linear(4, 8, bias=False)]
+        settings_of: dict[str, Any] = {"dense_below": 1, **settings}
+        made: list[Any] = [
+            quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model, "all-reduce", **settings_of)
+            for model in models
+        ]
+        for _ in range(3):
+            for model, optimizer in zip(models, made, strict=True):
+                model(torch.ones(1, model.in_features)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        world.wire.clock.sleep(ends[world.rank])
+        for optimizer in made:
+            optimizer.finish()
+        return [flat(model) for model in models]
+
+    results = VirtualWorld(3, network=Network(latency, bandwidth), timeout=20.0).run(joined(live))
+    assert all(torch.equal(x, y) for result in results for x, y in zip(result, results[0], strict=True))
 
 
 @pytest.mark.parametrize("second", GOSSIP, ids=lambda one: one[0])

@@ -180,11 +180,6 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"reduction": {"compress": "half"}},
     ),
     (
-        "none is formed again after a death",
-        {"strategy": of("all-reduce", on_death="continue"), "reduction": {"compress": "auto"}},
-        {"strategy": "all-reduce"},
-    ),
-    (
         "synchronous steps",
         {"strategy": of("diloco", after=3), "reduction": {"compress": "half"}},
         {"strategy": "diloco"},

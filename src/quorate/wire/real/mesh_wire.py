@@ -210,10 +210,10 @@ class MeshWork(Generic[T]):
         order = self._order
         return self._moved is None or bool(self._work.is_completed()) or order.endpoint.is_in_vain(order.others)
 
-    def follow(self) -> T:
+    def follow(self, timeout: float | None = None) -> T:
         """See `wire.work.followed`."""
         self._in_stream = True
-        return self.wait()
+        return self.wait(timeout)
 
     def wait(self, timeout: float | None = None) -> T:
         if self._moved is not None:

@@ -114,10 +114,10 @@ class GroupWork:
             self._copy = HostCopy(x)
         return self._copy
 
-    def follow(self) -> Tensor:
+    def follow(self, timeout: float | None = None) -> Tensor:
         """See `wire.work.followed`."""
         if self._is_over or self._moved.device.type == "cpu":
-            return self.wait()
+            return self.wait(timeout)
         while self._launch is not None:
             self._launches[0]._begin(None)
         self._end()
