@@ -86,24 +86,27 @@ class ZeroOneAdam(FreezeSettings):
             worker.update(momentum=AgreedMomentum(vector=m))  # line 4
             s.shown = worker.parameters
         else:
-            x, weight = self.contribution(worker)
-            self._return(worker, worker.means.of(x, weight=weight, looks=True).wait(), is_counted=True)
+            x, weight = self._moved(worker, 1)
+            self._return(worker, worker.means.of(x, weight=weight, looks=True).wait())
 
     def _meet(self, worker: Worker, x: Flat) -> None:
-        x = blank_with(worker, worker.replica.learning_rates, x)
+        x = _numbered(worker, worker.replica.learning_rates, x)
         self.apply(worker, Mean(mean=worker.means.of(x, weight=worker.weight, looks=True).wait()))
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
+        return self._moved(worker, 0)
+
+    def _moved(self, worker: Worker, uncounted: int) -> tuple[Flat, float]:
         s, rates = worker.state, worker.replica.learning_rates
         if not s.local:
-            return blank_with(worker, rates), 0.0
+            return _numbered(worker, rates), 0.0
         momentum = worker.replica.by_group(s.moved, [1 / rate for rate in s.rates])
-        return blank_with(worker, s.rates, s.scale_(momentum)), s.weight / s.local
+        return _numbered(worker, s.rates, s.scale_(momentum), uncounted), s.weight / s.local
 
     def apply(self, worker: Worker, result: Mean) -> None:
         s = worker.state
         if s.is_frozen:
-            self._return(worker, result.mean, is_counted=False)
+            self._return(worker, result.mean)
         elif s.next == "units":
             s.take_units(worker.replica.parameters_of(result.mean))
             s.turn(worker, "momenta")
@@ -129,12 +132,13 @@ class ZeroOneAdam(FreezeSettings):
             m = replica.moments.momentum_after(gradient)
             worker.update(momentum=AgreedMomentum(vector=m, squares=s.squares, gradient=gradient))
 
-    def _return(self, worker: Worker, mean: Flat, *, is_counted: bool) -> None:
+    def _return(self, worker: Worker, mean: Flat) -> None:
         s = worker.state
         s.steps += s.distance(self.double_every, self.longest)
         s.go_back(worker)
-        m, rates = s.momentum_in(worker, mean), worker.replica.numbers_of(mean)
-        worker.update(momentum=AgreedMomentum(vector=m, rates=rates, is_counted=is_counted))  # lines 8 and 9
+        m, (*rates, steps) = s.momentum_in(worker, mean), worker.replica.numbers_of(mean)
+        counted = round(steps - worker.replica.moments.steps) if any(rates) else 0
+        worker.update(momentum=AgreedMomentum(vector=m, rates=rates, counted=counted))  # lines 8 and 9
         s.restart(worker)  # lines 10 and 11
 
     def _is_over(self, worker: Worker) -> bool:
@@ -147,3 +151,8 @@ class ZeroOneAdam(FreezeSettings):
         worker.state.turn(worker, worker.state.next)
         if at is not None and worker.state.is_frozen:
             worker.state.restart(worker)
+
+
+def _numbered(worker: Worker, rates: Sequence[float], x: Flat | None = None, uncounted: int = 0) -> Flat:
+    """Return a vector with the rates behind it, and the number of steps, which is less where a worker has paused."""
+    return blank_with(worker, [*rates, worker.replica.moments.steps + uncounted], x)
