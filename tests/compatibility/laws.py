@@ -38,8 +38,8 @@ ROUNDING = 1e-4
 NEAR = ("relay", "d-psgd")
 """The strategies among neighbours that begin again from a checkpoint without the sums that were under way."""
 SELECTING = ("krum", "multi-krum")
-"""The rules that take the vectors of some workers. Batches are assigned as workers ask for them: in a training that goes
-by the clock these may be of other batches after a checkpoint."""
+"""The rules that take the vectors of some workers. Batches are assigned as workers ask for them: in a training that
+goes by the clock these may be of other batches after a checkpoint."""
 
 
 @dataclass(frozen=True)

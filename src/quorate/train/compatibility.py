@@ -285,8 +285,8 @@ RULES = (
          "pieces beside the layers that all of them have: these would differ. Leave out the tensor axis, or choose "
          "another codec"),
     Rule("pieces", lambda c, s, r: c.divides_layers and r.rule and r.rule.is_linear and r.rule.name != "Mean",
-         "{reduce} weighs whole vectors, and workers that compute layers together hold other pieces of these beside the "
-         "layers that all of them have: these would differ. Leave out the tensor axis, or choose a rule that takes "
+         "{reduce} weighs whole vectors, and workers that compute layers together hold other pieces of these beside "
+         "the layers that all of them have: these would differ. Leave out the tensor axis, or choose a rule that takes "
          "each number by itself, such as median"),
     Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and s.meets == "rounds",
          "{label} agrees in rounds, and {kind} calculates with full tensors: over a model in shards the two do not go "
