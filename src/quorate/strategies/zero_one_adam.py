@@ -43,8 +43,8 @@ from quorate.core.moments import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.accumulated_momenta import AccumulatedMomenta, begin_squares
-from quorate.strategies.parts.momenta import FreezeSettings, blank_with
+from quorate.strategies.parts.accumulated_momenta import AccumulatedMomenta, begin_squares, numbered
+from quorate.strategies.parts.momenta import FreezeSettings
 
 
 @register("zero-one-adam")
@@ -86,22 +86,19 @@ class ZeroOneAdam(FreezeSettings):
             worker.update(momentum=AgreedMomentum(vector=m))  # line 4
             s.shown = worker.parameters
         else:
-            x, weight = self._moved(worker, 1)
+            x, weight = self.contribution(worker, uncounted=1)
             self._return(worker, worker.means.of(x, weight=weight, looks=True).wait())
 
     def _meet(self, worker: Worker, x: Flat) -> None:
-        x = _numbered(worker, worker.replica.learning_rates, x)
+        x = numbered(worker, worker.replica.learning_rates, x)
         self.apply(worker, Mean(mean=worker.means.of(x, weight=worker.weight, looks=True).wait()))
 
-    def contribution(self, worker: Worker) -> tuple[Flat, float]:
-        return self._moved(worker, 0)
-
-    def _moved(self, worker: Worker, uncounted: int) -> tuple[Flat, float]:
+    def contribution(self, worker: Worker, uncounted: int = 0) -> tuple[Flat, float]:
         s, rates = worker.state, worker.replica.learning_rates
         if not s.local:
-            return _numbered(worker, rates), 0.0
+            return numbered(worker, rates), 0.0
         momentum = worker.replica.by_group(s.moved, [1 / rate for rate in s.rates])
-        return _numbered(worker, s.rates, s.scale_(momentum), uncounted), s.weight / s.local
+        return numbered(worker, s.rates, s.scale_(momentum), uncounted), s.weight / s.local
 
     def apply(self, worker: Worker, result: Mean) -> None:
         s = worker.state
@@ -151,8 +148,3 @@ class ZeroOneAdam(FreezeSettings):
         worker.state.turn(worker, worker.state.next)
         if at is not None and worker.state.is_frozen:
             worker.state.restart(worker)
-
-
-def _numbered(worker: Worker, rates: Sequence[float], x: Flat | None = None, uncounted: int = 0) -> Flat:
-    """Return a vector with the rates behind it, and the number of steps, which is less where a worker has paused."""
-    return blank_with(worker, [*rates, worker.replica.moments.steps + uncounted], x)
