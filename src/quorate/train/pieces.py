@@ -51,7 +51,7 @@ def in_pieces(combination: Combination, spread: Sharded) -> Combination:
     axes, pipeline, offload = spread.coordinates.axes, spread.pipeline, spread.offload
     shared = () if pipeline is None or axes.replicas == 1 else pipeline.ending.shared
     is_cut = any(style not in _IN_FULL for style in (spread.plan or {}).values())
-    beside = {"offloads": offload is not None, "delays_update": offload is not None and offload.delays}
+    beside: Any = {"offloads": offload is not None, "delays_update": offload is not None and offload.delays}
     return dataclasses.replace(combination, axes=axes, shared=shared, divides_layers=is_cut, **beside)
 
 
