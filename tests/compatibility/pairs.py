@@ -101,9 +101,13 @@ def begins_under(case: tuple[Sequence[str], Pair]) -> str | Verdict:
     return refused
 
 
-def rows_of(pending: Sequence[Pair]) -> list[list[Choice]]:
-    """Return few rows of choices of different axes, of which all begin in pairs, so that each pair is in one."""
-    begin, missing = set(map(names_of, pending)), dict.fromkeys(map(names_of, pending))
+def rows_of(pending: Sequence[Pair], known: Verdicts | None = None) -> list[list[Choice]]:
+    """Return few rows of choices of different axes, of which all begin in pairs, so that each pair is in one.
+
+    Pairs that work by the `known` verdicts may be in a row as well.
+    """
+    begin = {names for names, verdict in (known or {}).items() if verdict.state == "works"}
+    begin, missing = begin | set(map(names_of, pending)), dict.fromkeys(map(names_of, pending))
     members = list(dict.fromkeys(choice for pair in pending for choice in pair))
     by_names, rows = {names_of(pair): pair for pair in pending}, []
     while missing:
@@ -156,7 +160,7 @@ def _play_others(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tel
     rows: list[tuple[str, Sequence[Choice]]] = []
     for host in dict.fromkeys(answer for answer in begun if isinstance(answer, str)):
         pending = [pair for pair, answer in zip(cases, begun, strict=True) if answer == host]
-        rows += [(host, row) for row in rows_of(pending)]
+        rows += [(host, row) for row in rows_of(pending, known)]
     for (host, row), answer in zip(rows, mapped(_verdict_of_row, rows, workers, tell), strict=True):
         if answer.state == "works":
             answers |= {names_of(pair): Verdict("works", under=host) for pair in itertools.combinations(row, 2)}

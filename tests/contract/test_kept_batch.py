@@ -218,7 +218,8 @@ def wrong(kind: str, world: quorate.World) -> None:
     model = nn.Linear(5, 1)
     settings: dict[str, Any] = {"on_death": "continue", "batch": "kept"}
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, "all-reduce", **settings)
-    loader = quorate.loader(TensorDataset(INPUTS), BATCH, share="dynamic" if kind == "dynamic" else None)
+    shares: dict[str, dict[str, Any]] = {"dynamic": {"share": "dynamic"}, "clients": {"clients": 4}}
+    loader = quorate.loader(TensorDataset(INPUTS), BATCH, **shares.get(kind, {}))
     if kind == "accumulate":
         with optimizer.accumulate():
             pass
@@ -243,6 +244,7 @@ def wrong(kind: str, world: quorate.World) -> None:
 
 MISTAKES = {
     "accumulate": "leave out optimizer.accumulate()",
+    "clients": "leave out partition= and clients=",
     "closure": "without a closure",
     "dynamic": 'share="dynamic" cannot be combined',
     "evaluation in the loop": "only if optimizer.has_updated",

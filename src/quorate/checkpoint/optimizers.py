@@ -25,19 +25,19 @@ _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
 """torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
 
 
-def of_shards(trees: Sequence[dict[str, Any]], entry: Distributed) -> dict[str, Any]:
+def of_shards(trees: Sequence[dict[str, Any]], entry: Distributed, own: int | None = None) -> dict[str, Any]:
     """Return this worker's optimizer state from those of all old shards: rows, or the full tensors that it owns. Old
-    shards that kept full tensors kept those of different parameters, or nothing."""
+    shards that kept full tensors kept those of different parameters, or nothing. See `pieces.joined` for `own`."""
     states = [tree["state"] for tree in trees]
     if any(state.keys() != states[0].keys() for state in states):
         if sum(map(len, states)) != len(set().union(*states)):
             raise CheckpointError("the files of its shards do not belong together: two keep the same parameter's state")
-        trees = [{**trees[0], "state": {number: kept for state in states for number, kept in state.items()}}]
+        trees, own = [{**trees[0], "state": {number: kept for state in states for number, kept in state.items()}}], None
     shard = entry.reads
     if entry.owned is not None:
         owned, shard = entry.owned(), (1, 0)
         trees = [{**tree, "state": {n: kept for n, kept in tree["state"].items() if n in owned}} for tree in trees]
-    joined_state: dict[str, Any] = joined(trees, *shard)
+    joined_state: dict[str, Any] = joined(trees, *shard, own)
     return joined_state
 
 

@@ -59,6 +59,10 @@ class Participant(Worker, Protocol):
     def replica(self) -> Replica: ...
 
     @property
+    def updates_at_pause(self) -> int:
+        """The updates after the newest pause of all workers, or in a checkpoint."""
+
+    @property
     def reducer_state(self) -> Any:
         """The state of the reducer of its means: see `means.reducer.Reducer.state`."""
 

@@ -102,18 +102,25 @@ def piece_here(x: Tensor) -> Piece | None:
     return Piece(first, count, dim, getattr(how, "split_factor", 1), mesh.get_local_rank(place), parts)
 
 
-def joined(trees: Sequence[Any], shards: int, shard: int) -> Any:
+def joined(trees: Sequence[Any], shards: int, shard: int, own: int | None = None) -> Any:
     """Return the tree of shard `shard` of `shards` from those of all old shards: marked tensors become its rows.
 
-    Unmarked values are those of the old shard of the same number, or of the first one where there were more or fewer.
+    Unmarked values are those of the tree with the number `own`. With None they are those of the old shard of the same
+    number, or of the first one where there were more or fewer.
     """
-    first = trees[shard if len(trees) == shards else 0]
+    if own is None:
+        own = shard if len(trees) == shards else 0
+    first = trees[own]
     if not any(isinstance(x, Tensor) and piece_in(x) is not None for x in leaves(first)):
         return first
+
+    def join(key: Any) -> Any:
+        return joined([_at(tree, key) for tree in trees], shards, shard, own)
+
     if isinstance(first, dict):
-        return type(first)({key: joined([_at(tree, key) for tree in trees], shards, shard) for key in first})
+        return type(first)({key: join(key) for key in first})
     if isinstance(first, list | tuple):
-        return type(first)([joined([_at(tree, place) for tree in trees], shards, shard) for place in range(len(first))])
+        return type(first)(map(join, range(len(first))))
     return _rows(trees, shards, shard)
 
 

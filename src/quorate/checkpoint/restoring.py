@@ -132,8 +132,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     for entry, about, there in chosen:
         shards = about["shards"]
         optimizers = opened.optimizers[about["optimizer"]]
-        is_cut_anew = (shards, about.get("tensor", 1)) != (entry.shard[0], entry.parts) or not there.is_same
-        if is_cut_anew:
+        if there.is_cut_anew:
             stages = max(1, len(entry.stages))
             now = _layout(stages, entry.shard[0] // stages)
             sentences.append(f"resumed in {now} what was in {_layout(there.count, shards // there.count)}")
@@ -147,7 +146,8 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
         if entry.coordinates is not None:
             place_now = (entry.coordinates.replica, entry.coordinates.axes.replicas)
         _restore_own(place, entry, olds, *place_now)
-        sentences += restore_state(entry, about["strategy"], kept["state"], olds, *place_now, is_cut_anew=is_cut_anew)
+        state = about["strategy"], kept["state"]
+        sentences += restore_state(entry, *state, olds, *place_now, is_cut_anew=there.is_cut_anew)
         if entry.worker is not None and not entry.worker.finished:
             restore_round(entry.worker.state, entry.worker.neighbours)
             edited = [old.get("edited", False) for old in olds]

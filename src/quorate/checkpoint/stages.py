@@ -28,11 +28,14 @@ class OldStages:
         self._tied = {names[0]: names[1:] for names in every if len(names) > 1}
         self.count, self._entry = len(cut) or 1, entry
         self.is_same = cut == entry.stages
+        self.is_cut_anew = (about.get("shards", 1), about.get("tensor", 1)) != (entry.shard[0], entry.parts)
+        self.is_cut_anew |= not self.is_same
+        """Whether the model was laid out over other workers of a replica."""
         self._is_whole = not cut and not entry.stages
 
     def joined(self, trees: Sequence[Any]) -> Any:
         """Return this worker's state from those of all workers of one old replica, in order."""
-        return self._merged(trees, lambda some: joined(some, *self._entry.reads))
+        return self._merged(trees, lambda some: joined(some, *self._entry.reads, self._own(some)))
 
     def model(self, files: Sequence[tuple[dict[str, Tensor], Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the local tensors, and the extra state of modules; state of no present stage is kept in it."""
@@ -47,7 +50,7 @@ class OldStages:
         """Return the state in torch's format, with this worker's numbers of parameters. Raises `CheckpointError` for
         other parameters."""
         if self._is_whole:
-            return of_shards(trees, self._entry)
+            return of_shards(trees, self._entry, self._own(trees))
         renumbered = [self._renumbered(tree) for tree in trees]
         every = {name for tree in trees for name in self._firsts(tree)}
         own_names = names_of(self._entry)
@@ -60,7 +63,7 @@ class OldStages:
         )
         if more and not self._entry.stages:
             raise CheckpointError(f"the checkpoint's optimizer has {more}, and the script's does not have it")
-        state: dict[str, Any] = self._merged(renumbered, lambda some: of_shards(some, self._entry))
+        state: dict[str, Any] = self._merged(renumbered, lambda some: of_shards(some, self._entry, self._own(some)))
         return state
 
     def replica(self, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -74,6 +77,13 @@ class OldStages:
             numbers = [numbers[number] for number in sorted(numbers)]
         optimizer = self.optimizer([replica["optimizer"] for replica in kept])
         return {**state, "replica": {"parameters": numbers, "optimizer": optimizer}}
+
+    def _own(self, trees: Sequence[Any]) -> int | None:
+        """Return the place of this worker's own tree among those of all workers of its stage; None without one."""
+        here, count = self._entry.coordinates, len(trees)
+        if here is None or self.is_cut_anew or count != here.axes.shards * here.axes.tensor:
+            return None
+        return here.in_replica % count
 
     def _merged(self, trees: Sequence[Any], join: Callable[[Sequence[Any]], Any]) -> Any:
         each = len(trees) // self.count

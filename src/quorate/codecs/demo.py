@@ -44,6 +44,7 @@ class DeMo(Codec):
     """The largest cosines in chunks of each worker's own momentum, which are subtracted from it."""
 
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM,)
+    crosses_tensors: ClassVar[bool] = True
 
     decay: float = 0.999
     """Share of the momentum kept from one step to the next, from 0 to 1."""

@@ -23,8 +23,8 @@ class AgreedMomentum:
     """The learning rate of each parameter group; None: the optimizer's own."""
     ratios: Sequence[float] | None = None
     """The trust ratio of each parameter, under LAMB; None: that of its norms."""
-    is_counted: bool = True
-    """Whether the step counts in the optimizer's number of steps."""
+    counted: int = 1
+    """How much the optimizer's number of steps rises."""
 
 
 class Moments(Protocol):

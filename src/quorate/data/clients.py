@@ -227,6 +227,11 @@ def clients_from(
             "clients have examples of their own, and under draco, detox and gradient-coding several workers compute "
             "the same batches; leave out partition= and clients="
         )
+    if data_context(place).division is not None:
+        raise ConfigurationError(
+            'clients have examples of their own, and batch="kept" divides the batches of the dead among the others; '
+            "leave out partition= and clients="
+        )
     if clients is not None:
         check_count("clients", clients)
     text = "iid" if partition is None else partition

@@ -170,6 +170,11 @@ class Reduction:
         return isinstance(self.codec, Codec) and self.codec.bare.keeps_few
 
     @property
+    def crosses_tensors(self) -> bool:
+        """Whether the code of a tensor depends on others that are sent with it."""
+        return isinstance(self.codec, Codec) and self.codec.bare.crosses_tensors
+
+    @property
     def keeps_more(self) -> bool:
         """Whether its codec remembers more than what it leaves out."""
         return isinstance(self.codec, Codec) and _keeps_more(self.codec)

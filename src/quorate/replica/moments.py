@@ -134,7 +134,7 @@ class MomentsOfReplica:
             for p, group, x in zip(self._trained(), self._groups(), numbers, strict=True):
                 if (own := self._state_of(p)) is not None:
                     first, second = map(float, group["betas"])
-                    m, v, count = own[AVERAGE], own[SQUARES], float(own["step"]) + momentum.is_counted
+                    m, v, count = own[AVERAGE], own[SQUARES], float(own["step"]) + momentum.counted
                     kept.append((own, m, v, count))
                     corrected = 1.0 if momentum.squares is None else 1 - second**momentum.squares
                     own[AVERAGE] = (x / (first * (1 - first**count))).to(m.dtype)

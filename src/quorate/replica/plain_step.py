@@ -171,13 +171,14 @@ class Agreeing(Protocol):
 
 def agreed_closure(
     closure: Callable[[], Any],
-    means: Agreeing,
+    means: Callable[[], Agreeing],
     plain: type[Optimizer],
     weight: Callable[[], float] | None = None,
 ) -> Callable[[], Any]:
     """Return `closure` with its loss, if any, averaged over all workers, so that all take the same decisions from it.
 
-    `weight` returns the weight of this worker's loss; None: all weigh the same.
+    `means` returns the means of this worker, which are others if the closure lays out parameters that thaw. `weight`
+    returns the weight of its loss; None: all weigh the same.
     Workers that are away have no loss. Then an optimizer that needs no closure gets this worker's own loss, by which it
     decides nothing; for another one the closure raises `ConfigurationError`.
     """
@@ -187,7 +188,7 @@ def agreed_closure(
             loss = closure()
         if loss is None:  # Lightning gives a closure that does nothing, in manual optimization
             return None
-        if means.some_away:
+        if means().some_away:
             if needs_closure(plain):
                 raise ConfigurationError(
                     f"{plain.__name__} asks for the loss of all workers, and some have none, as they have ended or are "
@@ -196,10 +197,10 @@ def agreed_closure(
             return loss
         mean = torch.as_tensor(loss).detach().cpu().to(torch.float64).reshape(1)
         if weight is None:
-            mean = means.of_number(mean)
+            mean = means().of_number(mean)
         else:
             count = torch.tensor([weight()], dtype=torch.float64)
-            total, count = means.of_number(torch.cat([mean * count if count else count, count])).split(1)
+            total, count = means().of_number(torch.cat([mean * count if count else count, count])).split(1)
             mean = total / count
         return mean[0].to(loss.device, loss.dtype) if isinstance(loss, torch.Tensor) else float(mean)
 

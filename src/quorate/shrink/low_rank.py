@@ -86,22 +86,37 @@ class LowRank(StepObserver):
             )
         if self._settles:
             self._first = self._before = {weight.name: stable_rank(weight.parameter) for weight in self._chosen()}
-        self.due = every if at == "settled" else at
+        worker = entry.worker
+        is_together = worker is not None and not (worker.differs or worker.has_rounds)
+        self._by_updates = is_together and not self._settles and place.wire.max_size > place.wire.size
+        """Whether updates are counted, which are as many on a worker that joins, and not the steps of this worker."""
+        self._at = every if at == "settled" else at
+        self.due = 0 if self._by_updates else self._at
 
     def begin(self) -> None:
         """Make the switch now if it is due, or wait for it."""
-        if not self._settles and self._entry.step >= self.due:
-            self.step_ended()
+        if not self._settles and self._made >= self._at:
+            self._reached()
         elif loop_of(self._place, self._entry) is None:
             self._entry.optimizer.register_step_post_hook(lambda *_: self._stepped_alone())
         else:
             observers(self._place).add(self)
 
+    @property
+    def _made(self) -> int:
+        worker = self._entry.worker
+        return worker.updates if self._by_updates and worker is not None else self._entry.step
+
     def _stepped_alone(self) -> None:
         if self._entry.step >= self.due:
-            self.step_ended()
+            self._reached()
 
     def step_ended(self) -> None:
+        loop = loop_of(self._place, self._entry)
+        if not self._by_updates or loop is None or (self._made >= self._at and not loop.worker.means.some_away):
+            self._reached()  # workers that have paused apply these updates as well, and switch in their next step
+
+    def _reached(self) -> None:
         loop = loop_of(self._place, self._entry)
         self.due = self._entry.step + self._every if self._settles else NEVER
         if not self._chosen():  # a checkpoint has brought the factors
@@ -198,10 +213,11 @@ def low_rank(
         share: The rank as a share of the full rank min(m, n), above 0 and at most 1; 0.25 is that of Pufferfish.
         layers: Names of layers or weights, or patterns of them ("encoder.*"). None: all that become smaller, without
             the first and the last weight of the model.
-        at: The number of this worker's step after which the switch is made. None: now; all workers call it after the
-            same step. "settled": as soon as the stable rank of each weight, ||W||_F^2 / s^2 with its largest singular
-            value s, changes by less than 2 % between two measurements. Then `rank` and `share` may be left out: the
-            rank is the full one times the growth of the stable rank since this call, and at least a fifth.
+        at: The number of this worker's step after which the switch is made; where workers may join, of the update, if
+            all make it together. None: now; all workers call it after the same step. "settled": as soon as the stable
+            rank of each weight, ||W||_F^2 / s^2 with its largest singular value s, changes by less than 2 % between two
+            measurements. Then `rank` and `share` may be left out: the rank is the full one times the growth of the
+            stable rank since this call, and at least a fifth.
         every: The number of steps between two measurements of the stable rank; each pauses all workers.
         evaluate: Returns a loss of the model, which is averaged over the workers.
         guard: The largest relative rise of that loss at the switch. A switch that exceeds it is undone.

@@ -173,8 +173,14 @@ class Pruning:
 
     @property
     def _updates(self) -> int:
-        """The updates of the replica, which are the same on all workers at a pause, newcomers included."""
-        return self._entry.step if self._entry.worker is None else self._entry.worker.updates
+        """The updates of the replica, newcomers included.
+
+        Where learners apply them at steps of their own, these are the updates of the newest pause, which all share.
+        """
+        worker = self._entry.worker
+        if worker is None:
+            return self._entry.step
+        return worker.updates_at_pause if worker.has_rounds and worker.differs else worker.updates
 
     def _named(self) -> list[tuple[str, Tensor]]:
         return list(trained_in_order(self._entry.parameters, self.model))
@@ -298,7 +304,8 @@ def prune(
         by: "magnitude"; "movement", which needs a schedule; or "random". See `quorate.shrink.scores.score`.
         unit: "number", or "filter" for rows of matrices and filters of convolutions (`harden` makes real smaller
             layers of these).
-        schedule: When to prune how much, with calls of `Pruning.step()`; None: everything now.
+        schedule: When to prune how much, with calls of `Pruning.step()`; None: everything now. Where learners apply
+            updates at steps of their own (async-local-sgd, decoupled-diloco), a pruning that is due waits for a pause.
         evaluate: Returns a loss of the model, which is the same on all workers: it is averaged over them.
         guard: The largest relative rise of that loss. A pruning that exceeds it is undone, and the schedule stops.
         sample: A batch of inputs, for which operations are counted.

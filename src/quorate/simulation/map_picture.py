@@ -1,20 +1,21 @@
 """The map of a sweep: which strategy is the best where, as SVG or PNG.
 
 A panel for each network; in it a row for each imbalance and a column for each number of workers. A cell has the letter
-and the colour of its best strategy, and the gain over the first strategy. Cells with a recorded run have a frame.
+and the colour of its best strategy, and the gain over the first strategy. Cells with a recorded run have a frame, and
+measured ones a second line with the strategy that was the best there in real runs.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
 from quorate.core.installed import missing_extra
 from quorate.report.charts.drawing import shortened
 from quorate.report.charts.markup import Markup, element
-from quorate.simulation.sweep import Place, Sweep
+from quorate.simulation.sweep import Best, Place, Sweep
 
 COLOURS = ("#cfd8dc", "#f6c667", "#8ecae6", "#90be6d", "#f4978e", "#b8a1e3", "#e9d8a6", "#84dcc6")
 """Light enough for black letters; others repeat them."""
@@ -50,10 +51,12 @@ class _Words:
 
 
 _Shape = _Box | _Words
+Measured = Mapping[Place, Best | None]
+"""The places with a recorded run, each with its best strategy in real runs where several were measured."""
 
 
-def map_of(sweep: Sweep, title: str, about: str, measured: Collection[Place], suffix: str) -> bytes:
-    """Return the map in the format of `suffix`, .svg or .png; cells in `measured` are framed.
+def map_of(sweep: Sweep, title: str, about: str, measured: Measured, suffix: str) -> bytes:
+    """Return the map in the format of `suffix`, .svg or .png; cells in `measured` are framed, with its best strategies.
 
     Raises `MissingExtra` for a PNG without Pillow.
     """
@@ -61,12 +64,13 @@ def map_of(sweep: Sweep, title: str, about: str, measured: Collection[Place], su
     return _png(width, height, shapes) if suffix == ".png" else _svg(width, height, shapes, title).encode()
 
 
-def _drawn(sweep: Sweep, title: str, about: str, measured: Collection[Place]) -> tuple[float, float, Sequence[_Shape]]:
+def _drawn(sweep: Sweep, title: str, about: str, measured: Measured) -> tuple[float, float, Sequence[_Shape]]:
     """Return width, height, and all shapes."""
     networks = list(dict.fromkeys(best.place.network for best in sweep.best))
     late = list(dict.fromkeys(best.place.imbalance for best in sweep.best))
     counts = sorted({best.place.workers for best in sweep.best})
-    letters = {name: _letter(place) for place, name in enumerate(sweep.winners)}
+    winners = {*sweep.winners, *(best.strategy for best in measured.values() if best is not None)}
+    letters = {name: _letter(place) for place, name in enumerate(name for name in sweep.strategies if name in winners)}
     per_row = min(_PER_ROW, len(networks))
     panel = _NAMES + _CELL * len(counts) + 20
     tall = 62 + _TALL * len(late)
@@ -87,8 +91,8 @@ def _drawn(sweep: Sweep, title: str, about: str, measured: Collection[Place]) ->
             for place, count in enumerate(counts):
                 best = sweep.at(network, imbalance, count)
                 if best is not None:
-                    box = left + _NAMES + _CELL * place, y, letters[best.strategy]
-                    shapes += _cell(*box, sweep.winners.index(best.strategy), best.gain, best.place in measured)
+                    at = left + _NAMES + _CELL * place, y
+                    shapes += _cell(*at, letters, best, measured.get(best.place), best.place in measured)
     foot = _HEAD + tall * -(-len(networks) // per_row)
     shapes += _legend(sweep, letters, foot)
     notes = list(_notes(sweep, measured))
@@ -97,11 +101,20 @@ def _drawn(sweep: Sweep, title: str, about: str, measured: Collection[Place]) ->
     return width, below + 20 * len(notes) + 6, shapes
 
 
-def _cell(x: float, y: float, letter: str, look: int, gain: float, is_measured: bool) -> Iterator[_Shape]:
-    frame = _INK if is_measured else ""
-    yield _Box(x + 2, y + 2, _CELL - 4, _TALL - 4, COLOURS[look % len(COLOURS)], frame)
-    words = letter if abs(gain - 1) < 0.005 else f"{letter} x{gain:.3g}"
-    yield _Words(x + _CELL / 2, y + 25, words, 13, "middle", is_bold=True)
+def _cell(
+    x: float, y: float, letters: Mapping[str, str], best: Best, real: Best | None, is_framed: bool
+) -> Iterator[_Shape]:
+    colour = COLOURS[list(letters).index(best.strategy) % len(COLOURS)]
+    yield _Box(x + 2, y + 2, _CELL - 4, _TALL - 4, colour, _INK if is_framed else "")
+    middle = x + _CELL / 2
+    yield _Words(middle, y + (25 if real is None else 18), _in_words(best, letters), 13, "middle", is_bold=True)
+    if real is not None:
+        yield _Words(middle, y + 33, f"real: {_in_words(real, letters)}", 11, "middle")
+
+
+def _in_words(best: Best, letters: Mapping[str, str]) -> str:
+    letter = letters[best.strategy]
+    return letter if abs(best.gain - 1) < 0.005 else f"{letter} x{best.gain:.3g}"
 
 
 def _legend(sweep: Sweep, letters: dict[str, str], top: float) -> Iterator[_Shape]:
@@ -114,11 +127,13 @@ def _legend(sweep: Sweep, letters: dict[str, str], top: float) -> Iterator[_Shap
         yield _Words(_MARGIN + 42, y, f"{name}{known}")
 
 
-def _notes(sweep: Sweep, measured: Collection[Place]) -> Iterator[str]:
+def _notes(sweep: Sweep, measured: Measured) -> Iterator[str]:
     first = sweep.strategies[0]
     measure = "Rate of learning" if sweep.passes else "Steps per second, not learning"
     yield f"{measure}: letter of the best strategy, and its factor over {first}. Columns: workers."
-    yield "Simulated, not measured" + ("; framed cells: also measured" if measured else "") + "."
+    real = any(best is not None for best in measured.values())
+    also = "; framed cells: also measured" + (", in the second line" if real else "") if measured else ""
+    yield f"Simulated, not measured{also}."
 
 
 def _letter(place: int) -> str:

@@ -79,10 +79,15 @@ def swept(rows: Sequence[Row], strategies: Sequence[str], passes: Mapping[str, f
         if not row.is_recorded:
             place = Place(network=row.network, imbalance=row.imbalance, workers=row.workers)
             rates.setdefault(place, {})[row.strategy] = row.figures.steps_per_second / passes.get(row.strategy, 1.0)
+    return Sweep(strategies=list(strategies), best=best_in_places(rates, strategies), passes=passes)
+
+
+def best_in_places(rates: Mapping[Place, Mapping[str, float]], strategies: Sequence[str]) -> list[Best]:
+    """Return the best strategy of each place by the `rates` of all, from the first of `strategies` on."""
     best = []
     for place, of_place in rates.items():
         most = max(of_place.values())
         name = next(name for name in strategies if name in of_place and of_place[name] * NEAR >= most)
         first = of_place.get(strategies[0])
         best.append(Best(place=place, strategy=name, gain=of_place[name] / first if first else 1.0, rates=of_place))
-    return Sweep(strategies=list(strategies), best=best, passes=passes)
+    return best

@@ -43,8 +43,8 @@ from quorate.core.moments import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.accumulated_momenta import AccumulatedMomenta, begin_squares
-from quorate.strategies.parts.momenta import FreezeSettings, blank_with
+from quorate.strategies.parts.accumulated_momenta import AccumulatedMomenta, begin_squares, numbered
+from quorate.strategies.parts.momenta import FreezeSettings
 
 
 @register("zero-one-adam")
@@ -86,24 +86,24 @@ class ZeroOneAdam(FreezeSettings):
             worker.update(momentum=AgreedMomentum(vector=m))  # line 4
             s.shown = worker.parameters
         else:
-            x, weight = self.contribution(worker)
-            self._return(worker, worker.means.of(x, weight=weight, looks=True).wait(), is_counted=True)
+            x, weight = self.contribution(worker, uncounted=1)
+            self._return(worker, worker.means.of(x, weight=weight, looks=True).wait())
 
     def _meet(self, worker: Worker, x: Flat) -> None:
-        x = blank_with(worker, worker.replica.learning_rates, x)
+        x = numbered(worker, worker.replica.learning_rates, x)
         self.apply(worker, Mean(mean=worker.means.of(x, weight=worker.weight, looks=True).wait()))
 
-    def contribution(self, worker: Worker) -> tuple[Flat, float]:
+    def contribution(self, worker: Worker, uncounted: int = 0) -> tuple[Flat, float]:
         s, rates = worker.state, worker.replica.learning_rates
         if not s.local:
-            return blank_with(worker, rates), 0.0
+            return numbered(worker, rates), 0.0
         momentum = worker.replica.by_group(s.moved, [1 / rate for rate in s.rates])
-        return blank_with(worker, s.rates, s.scale_(momentum)), s.weight / s.local
+        return numbered(worker, s.rates, s.scale_(momentum), uncounted), s.weight / s.local
 
     def apply(self, worker: Worker, result: Mean) -> None:
         s = worker.state
         if s.is_frozen:
-            self._return(worker, result.mean, is_counted=False)
+            self._return(worker, result.mean)
         elif s.next == "units":
             s.take_units(worker.replica.parameters_of(result.mean))
             s.turn(worker, "momenta")
@@ -129,12 +129,13 @@ class ZeroOneAdam(FreezeSettings):
             m = replica.moments.momentum_after(gradient)
             worker.update(momentum=AgreedMomentum(vector=m, squares=s.squares, gradient=gradient))
 
-    def _return(self, worker: Worker, mean: Flat, *, is_counted: bool) -> None:
+    def _return(self, worker: Worker, mean: Flat) -> None:
         s = worker.state
         s.steps += s.distance(self.double_every, self.longest)
         s.go_back(worker)
-        m, rates = s.momentum_in(worker, mean), worker.replica.numbers_of(mean)
-        worker.update(momentum=AgreedMomentum(vector=m, rates=rates, is_counted=is_counted))  # lines 8 and 9
+        m, (*rates, steps) = s.momentum_in(worker, mean), worker.replica.numbers_of(mean)
+        counted = round(steps - worker.replica.moments.steps) if any(rates) else 0
+        worker.update(momentum=AgreedMomentum(vector=m, rates=rates, counted=counted))  # lines 8 and 9
         s.restart(worker)  # lines 10 and 11
 
     def _is_over(self, worker: Worker) -> bool:

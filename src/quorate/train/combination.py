@@ -27,7 +27,7 @@ class _Unconcerned:
     agrees_in_backward = acts_on_pieces = lets_join = forms_means = True
     client_terms = None
     codec = rule = error_feedback = None
-    is_of_gradients = is_adaptive = codes_sums = keeps_more = keeps_few = feeds_back = False
+    is_of_gradients = is_adaptive = codes_sums = keeps_more = keeps_few = crosses_tensors = feeds_back = False
     compress, reduce, attack, on_anomaly, error_decay = "none", "auto", "", "ignore", 1.0
     clip_codes = False
     reduce_dtype = "float32"
@@ -73,6 +73,8 @@ class Combination:
     asks_for_pieces: bool = False
     """Whether the command line has --mesh, --zero or --offload."""
     asks_to_outlive: bool = False
+    divides_layers: bool = False
+    """Whether workers compute layers together, and hold pieces of these beside whole layers."""
     offloads: bool = False
     delays_update: bool = False
     has_own_step: bool = False

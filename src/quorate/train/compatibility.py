@@ -280,6 +280,14 @@ RULES = (
          "{copies}, and {reduce} weighs them by what else is in a stage; take another"),
     Rule("pieces", lambda c, s, r: c.coded_apart,
          "{copies}, and each stage would write its own code of it; keep it out with dense={c.coded_apart}"),
+    Rule("pieces", lambda c, s, r: c.divides_layers and r.crosses_tensors,
+         "{compress} codes numbers of several tensors together, and workers that compute layers together hold other "
+         "pieces beside the layers that all of them have: these would differ. Leave out the tensor axis, or choose "
+         "another codec"),
+    Rule("pieces", lambda c, s, r: c.divides_layers and r.rule and r.rule.is_linear and r.rule.name != "Mean",
+         "{reduce} weighs whole vectors, and workers that compute layers together hold other pieces of these beside "
+         "the layers that all of them have: these would differ. Leave out the tensor axis, or choose a rule that takes "
+         "each number by itself, such as median"),
     Rule("pieces", lambda c, s, r: c.shard_by == "tensors" and s.meets == "rounds",
          "{label} agrees in rounds, and {kind} calculates with full tensors: over a model in shards the two do not go "
          "together yet. Choose all-reduce, or an optimizer that treats each number alike"),

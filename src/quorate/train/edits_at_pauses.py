@@ -70,6 +70,8 @@ class EditsAtPauses(StepObserver):
         """The parameters with which this worker paused in a synchronous phase, and their digests, during the pause."""
         self.written: Flat | None = None
         """The edited parameters as they were when this worker paused, during that pause, where there is a point."""
+        self.updates = 0
+        """The number of updates after the newest pause of all workers, or in a checkpoint: the same on all of them."""
 
     @property
     def looks(self) -> bool:
@@ -147,6 +149,7 @@ class EditsAtPauses(StepObserver):
 
     def resumed(self, *, is_edited: bool) -> None:
         """Go on from a checkpoint, which says whether its replica has edits that no pause has counted."""
+        self.updates = self._worker.updates
         self.note()
         if is_edited:
             self._seem_edited()
@@ -243,7 +246,7 @@ class EditsAtPauses(StepObserver):
 
     def pause_ended(self) -> None:
         """Note the parameters with which the pause leaves this worker."""
-        self._is_pausing, self._kept = False, None
+        self._is_pausing, self._kept, self.updates = False, None, self._worker.updates
         if self._has_point:
             self.note()
 

@@ -250,7 +250,7 @@ class Loop(StepObserver):
                 of_closure = closure()
         elif closure is not None:
             weight = None if self.counts is None else lambda: worker.weight
-            worker.closure = agreed_closure(closure, worker.means, self.replica.plain, weight)
+            worker.closure = agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._admit()
             self._agree_without_backward()

@@ -32,6 +32,8 @@ from quorate.wire.metered import Metered
 
 _TOLD = 3
 """Names in a sentence."""
+_IN_FULL = ("whole", "sequence", "channels")
+"""The styles of layers that each worker of a tensor axis has in full."""
 
 
 def as_pieces(spread: Sharded, strategy: Strategy, watched: Watched) -> tuple[Strategy, Watched]:
@@ -48,8 +50,9 @@ def in_pieces(combination: Combination, spread: Sharded) -> Combination:
     """Return `combination` for a model that is spread over workers."""
     axes, pipeline, offload = spread.coordinates.axes, spread.pipeline, spread.offload
     shared = () if pipeline is None or axes.replicas == 1 else pipeline.ending.shared
-    offloads, delays_update = offload is not None, offload is not None and offload.delays
-    return dataclasses.replace(combination, axes=axes, shared=shared, offloads=offloads, delays_update=delays_update)
+    is_cut = any(style not in _IN_FULL for style in (spread.plan or {}).values())
+    beside: Any = {"offloads": offload is not None, "delays_update": offload is not None and offload.delays}
+    return dataclasses.replace(combination, axes=axes, shared=shared, divides_layers=is_cut, **beside)
 
 
 def check_in_shards(model: Module, coordinates: Coordinates, parameters: Iterable[Tensor]) -> None:

@@ -221,6 +221,10 @@ class StrategyWorker:
         self.edits.resumed(is_edited=is_edited)
 
     @property
+    def updates_at_pause(self) -> int:
+        return self.edits.updates
+
+    @property
     def is_edited(self) -> bool:
         return self.edits.is_pending
 

@@ -37,6 +37,14 @@ def test_any_number_of_shards_from_any_other(rows: int) -> None:
             assert [tree["b"] for tree in new_trees] == [old + (shard if old == new else 0) for shard in range(new)]
 
 
+def test_numbers_without_rows_are_those_of_the_same_place_in_the_layout() -> None:
+    """Along a tensor axis each worker has momenta of its own, and no shard."""
+    trees = [{"a": shards_of(torch.arange(4), 2)[part], "b": part} for part in range(2)]
+    for own in range(2):
+        tree = joined(trees, 1, 0, own)
+        assert tree["b"] == own and torch.equal(tree["a"], torch.arange(4))
+
+
 def test_each_has_torchs_rows() -> None:
     for count in range(14):
         for shards in range(1, 6):

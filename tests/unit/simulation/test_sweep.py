@@ -11,7 +11,7 @@ import pytest
 from quorate.simulation.figures import Figures
 from quorate.simulation.grid import Row
 from quorate.simulation.map_picture import map_of
-from quorate.simulation.sweep import NEAR, Place, Sweep, swept
+from quorate.simulation.sweep import NEAR, Best, Place, Sweep, swept
 
 FIGURES = Figures(
     rounds_per_second=1.0, steps_per_second=1.0, no_wait_share=1.0, contributors=1.0, staleness_p50=0.0,
@@ -57,15 +57,23 @@ def sweep() -> Sweep:
 
 def test_the_map_as_svg_has_each_cell_in_words(sweep: Sweep) -> None:
     place = Place(network="50us:10Gbit", imbalance=None, workers=64)
-    drawn = map_of(sweep, "A <title>", "about", {place}, ".svg").decode()
+    drawn = map_of(sweep, "A <title>", "about", {place: None}, ".svg").decode()
     for words in ("A &lt;title&gt;", "50us:10Gbit", "nobody late", ">A<", ">B x2<", "2 times the passes (measured)"):
         assert words in drawn
     assert drawn.count("stroke-width") == 1 and "framed cells: also measured" in drawn
 
 
+def test_the_map_names_the_best_strategy_of_real_runs(sweep: Sweep) -> None:
+    place = Place(network="50us:10Gbit", imbalance=None, workers=64)
+    real = Best(place=place, strategy="c", gain=1.5, rates={})
+    drawn = map_of(replace(sweep, strategies=["a", "b", "c"]), "title", "about", {place: real}, ".svg").decode()
+    for words in (">B x2<", ">real: C x1.5<", "also measured, in the second line"):
+        assert words in drawn
+
+
 def test_the_map_as_png_can_be_read(sweep: Sweep) -> None:
     from PIL import Image
 
-    with Image.open(io.BytesIO(map_of(sweep, "title", "about", (), ".png"))) as image:
+    with Image.open(io.BytesIO(map_of(sweep, "title", "about", {}, ".png"))) as image:
         assert image.format == "PNG" and image.width >= 1500
         assert len(image.convert("RGB").getcolors(1 << 20) or ()) > 10

@@ -251,6 +251,16 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
         {"weight": "equal"},
     ),
     ("noise and secure", {"strategy": of("fed-avg", secure=True), "buffer": "mean"}, {"strategy": "fed-avg"}),
+    (
+        "weighs whole vectors, and workers",
+        {"reduction": {"reduce": "krum"}, "divides_layers": True},
+        {"reduction": {"reduce": "median"}, "divides_layers": True},
+    ),
+    (
+        "codes numbers of several tensors",
+        {"reduction": {"compress": "demo"}, "divides_layers": True},
+        {"reduction": {"compress": "top-k"}, "divides_layers": True},
+    ),
     ("quorate.parallelize", {"strategy": "draco", "workers": 3, **PIECES}, {"axes": None}),
     ("between replicas of shards", {"strategy": "adaptive", **PIECES}, {"strategy": "quorum"}),
     ("fragments of each stage", {"strategy": "streaming-diloco", **TIED}, {"strategy": "diloco"}),

@@ -30,7 +30,7 @@ def tell_map(plan: SimulationPlan, recorded: Sequence[Row], folder: Path, path: 
         arm.text: factor for arm in grid.arms if (factor := passes_of(arm.text, arm.strategy, plan.learned)) is not None
     }
     sweep = swept(rows, [arm.text for arm in grid.arms], passes)
-    measured = {Place(network=links.text, imbalance=row.imbalance, workers=row.workers)
+    measured = {Place(network=links.text, imbalance=row.imbalance, workers=row.workers): None
                 for row in recorded for links in grid.networks}  # fmt: skip
     compute = f"compute {plan.asked.compute}, " if plan.asked.compute else ""
     said = f"{len(grid.arms)} strategies, {grid.parameters:,} parameters, {compute}{grid.steps} steps of times alone"

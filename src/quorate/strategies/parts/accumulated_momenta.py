@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies.parts.edits import WithPoint
-from quorate.strategies.parts.momenta import Momenta, begin_warm_up
+from quorate.strategies.parts.momenta import Momenta, begin_warm_up, blank_with
 
 Kind = Literal["squares", "units", "momenta"]
 _LEAST = 1e-20
@@ -96,3 +97,8 @@ def begin_squares(worker: Worker) -> AccumulatedMomenta:
         worker.replica.forget_moments()
     count = worker.replica.moments.steps
     return AccumulatedMomenta(squares=count, steps=count, due=count + 1)
+
+
+def numbered(worker: Worker, rates: Sequence[float], x: Flat | None = None, uncounted: int = 0) -> Flat:
+    """Return a vector with the rates behind it, and the number of steps, which is less where a worker has paused."""
+    return blank_with(worker, [*rates, worker.replica.moments.steps + uncounted], x)
