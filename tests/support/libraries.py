@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,7 +105,17 @@ def check_cases(library: str, folder: Path) -> None:
             torch.testing.assert_close(torch.tensor(inside[0]), torch.tensor(by_hand[0]), rtol=1e-6, atol=1e-6)
 
 
-def check_refused(folder: Path, script: str, words: str) -> None:
-    """Workers of `script` end with status 2 and a sentence with these words."""
+def check_refused(folder: Path, script: str, words: str, **settings: Any) -> None:
+    """Workers of `script` end with status 2 and a sentence with these words; `settings` are those of `run`."""
     (folder / "refused.py").write_text(script)
-    assert words in run(folder, "-n", "2", "refused.py", status=2)
+    output = run(folder, "-n", "2", "refused.py", status=2, **settings)
+    assert words in output and "Traceback" not in output, output
+
+
+def check_death(folder: Path, script: str, **settings: Any) -> None:
+    """Rank 1 of `script` kills itself: the first sentence about a worker names it, and nothing else is printed."""
+    (folder / "dying.py").write_text(script)
+    output = run(folder, "-n", "2", "dying.py", status=1, **settings)
+    sentences = [line for line in output.splitlines() if re.search(r"rank \d", line)]
+    assert sentences and re.search(r"rank 1 .*SIGKILL", sentences[0]), output
+    assert "Traceback" not in output, output
