@@ -229,8 +229,8 @@ MISTAKES = [
     ("tensorflow", TWICE + FIT, "applied gradients 2 times a batch"),
     (
         "jax",
-        f"import jax\no = quorate.keras.distribute({SGD}, model)\n"
-        "variables = model.trainable_variables\njax.jit(lambda values: o.apply(values, variables))([v.value for v in variables])",
+        f"import jax\no = quorate.keras.distribute({SGD}, model)\nvariables = model.trainable_variables\n"
+        "jax.jit(lambda values: o.apply(values, variables))([v.value for v in variables])",
         "inside a compiled function",
     ),
     (

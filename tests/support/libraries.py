@@ -65,7 +65,7 @@ def run(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         env={**os.environ, **told},
         check=False,
     )
