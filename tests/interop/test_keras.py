@@ -182,14 +182,14 @@ SGD = "keras.optimizers.SGD()"
 TWICE = """
 class Twice(keras.Model):
     def train_step(self, *arguments):
-        optimizer, values = self.optimizer, [v.value for v in self.trainable_variables]
+        optimizer = self.optimizer
         if keras.backend.backend() == "jax":
             trained, others, of_optimizer, of_metrics = arguments[0]
             for _ in range(2):
                 trained, of_optimizer = optimizer.stateless_apply(of_optimizer, trained, trained)
             return {}, (trained, others, of_optimizer, of_metrics)
         for _ in range(2):
-            optimizer.apply(values, self.trainable_variables)
+            optimizer.apply([v.value for v in self.trainable_variables], self.trainable_variables)
         return {}
 model = Twice(model.inputs, model.outputs)
 model.compile(quorate.keras.distribute(keras.optimizers.SGD(), model), loss="mse")
