@@ -42,7 +42,7 @@ def compute(params, statistics, x, y, key):
     """Return the loss, the newest statistics, and the gradients."""
 
     def loss_of(params):
-        model = nnx.merge(graph, params, statistics)
+        model = nnx.merge(graph, params, statistics, copy=True)
         model.train()
         loss = optax.softmax_cross_entropy_with_integer_labels(model(x, nnx.Rngs(dropout=key)), y).mean()
         return loss, nnx.state(model, nnx.BatchStat)

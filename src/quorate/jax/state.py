@@ -78,9 +78,11 @@ class State:
         Raises:
             ConfigurationError: The tree of gradients differs from that of the parameters.
         """
-        leaves, tree = jax.tree.flatten(grads, is_leaf=lambda x: x is None)
-        if len(leaves) != len(self._arrays):
-            raise ConfigurationError(f"state.step got gradients {tree}, but the parameters are {self._tree}")
+        try:
+            leaves = self._tree.flatten_up_to(grads)  # None may take the place of a gradient
+        except (TypeError, ValueError):
+            tree = jax.tree.structure(grads)
+            raise ConfigurationError(f"state.step got gradients {tree}, but the parameters are {self._tree}") from None
         if statistics is not None:
             self._take_statistics(statistics)
         known = None if loss is None else to_torch(loss).float()
