@@ -134,7 +134,7 @@ test-interop: venv
 	  echo "make test-interop: DeepSpeed could not be installed" >&2
 	@[ -d $(VENV)/interop/tensorflow ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
 	  --target $(VENV)/interop/tensorflow 'tensorflow-cpu>=2.18' absl-py astunparse flatbuffers gast google-pasta grpcio \
-	  libclang opt-einsum protobuf six termcolor wrapt 2>/dev/null || \
+	  libclang opt-einsum protobuf requests certifi charset-normalizer idna urllib3 six termcolor wrapt 2>/dev/null || \
 	  echo "make test-interop: TensorFlow could not be installed" >&2
 	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
 

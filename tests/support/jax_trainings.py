@@ -49,9 +49,12 @@ def in_torch(world: quorate.World, make: Any, strategy: str, **settings: Any) ->
     with torch.no_grad():
         for p, x in zip(model.parameters(), WEIGHTS, strict=True):
             p.copy_(x)
+    rate_of = settings.pop("rate_of", None)
     optimizer = quorate.distribute(make(model.parameters()), model, strategy, **settings)
     for step in range(STEPS):
         x, y = batch(world.rank, step, world.size)
+        if rate_of is not None:
+            optimizer.param_groups[0]["lr"] = rate_of(step)
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
         optimizer.step()
@@ -138,6 +141,76 @@ def keyed(world: quorate.World) -> tuple[list[float], list[float]]:
     return [1.0], [float(len(set(everywhere)) == world.size)]
 
 
+def halved(step: int) -> float:
+    """A rate that is halved every two steps."""
+    return 0.05 * 0.5 ** (step // 2)
+
+
+def scheduled(strategy: str, **settings: Any) -> Case:
+    """A schedule of optax, whose rate is an option of the distributed optimizer; beside rates that the script sets."""
+    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=optax.exponential_decay(0.05, 2, 0.5, staircase=True))
+
+    def ends(world: quorate.World) -> tuple[list[float], list[float]]:
+        make = lambda ps: torch.optim.SGD(ps, lr=0.05)  # noqa: E731
+        expected = in_torch(world, make, strategy, rate_of=halved, **settings)
+        state = quorate.jax.distribute(params(), tx, strategy, **settings)
+        steps(world, state)
+        rate = state.optimizer.param_groups[0]["lr"]
+        return [*expected, halved(STEPS - 1)], [*numbers(tensors_of(state.finish())), rate]
+
+    return ends
+
+
+def rates_of_the_script(world: quorate.World) -> tuple[list[float], list[float]]:
+    """Rates that the script sets in the state of optax, and then as an option of the distributed optimizer."""
+    expected = in_torch(world, lambda ps: torch.optim.SGD(ps, lr=0.05), "all-reduce", rate_of=halved)
+    state = quorate.jax.distribute(params(), optax.inject_hyperparams(optax.sgd)(learning_rate=0.05))
+    for step in range(STEPS):
+        if step < STEPS // 2:
+            state.opt_state.hyperparams["learning_rate"] = jnp.asarray(halved(step))
+        else:
+            state.optimizer.param_groups[0]["lr"] = halved(step)
+        steps(world, state, step, step + 1)
+    return expected, numbers(tensors_of(state.finish()))
+
+
+def not_copied(world: quorate.World) -> tuple[list[float], list[float]]:
+    """How many gradients lie in the memory of the arrays that were passed to `state.step`: all."""
+    state = quorate.jax.distribute(params(), optax.sgd(0.05), "local-sgd", sync_every=100)
+    x, y = (jnp.array(part.numpy()) for part in batch(world.rank, 0, world.size))
+    _, grads = value_and_grad(state.params, x, y)
+    places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(grads)]
+    state.step(grads)
+    shared = [p.grad is not None and p.grad.data_ptr() == at
+              for p, at in zip(state.training.parameters, places, strict=True)]  # fmt: skip
+    state.finish()
+    return [4.0], [float(sum(shared))]
+
+
+def joined_late(world: quorate.World) -> list[float]:
+    """The parameters, and the numbers of the optax state, of workers of which one joins."""
+    state = quorate.jax.distribute(params(), optax.adam(0.01), "quorum")
+    loader = quorate.loader(torch.utils.data.TensorDataset(torch.arange(192.0)), 2, share="dynamic")
+    for _ in range(loader.epoch, 2):
+        for step, _batch in enumerate(loader):
+            steps(world, state, step, step + 1)
+            current.here().wire.clock.sleep(0.01)
+        with world.evaluate():
+            pass
+    own = numbers(tensors_of(state.finish()))
+    return [*own, *(float(x.sum()) for x in jax.tree.leaves(state.opt_state))]
+
+
+def play_late() -> None:
+    def live(wire: Any) -> list[float]:
+        if wire.is_newcomer:
+            wire.clock.sleep(0.1)
+        return joined(joined_late)(wire)
+
+    first, *ends = VirtualWorld(2, joiners=1, seed=3, timeout=60.0).run(live)
+    print("case", json.dumps(["joined late", first, ends]), flush=True)
+
+
 CASES: dict[str, Case] = {
     "all-reduce": adam("all-reduce"),
     "compressed": sgd("all-reduce", compress="half"),
@@ -146,6 +219,11 @@ CASES: dict[str, Case] = {
     "d-psgd": sgd("d-psgd"),
     "parameter-server": adam("parameter-server"),
     "adaptive": sgd("adaptive"),
+    "moments averaged": adam("d-psgd", momentum="average"),
+    "scheduled": scheduled("all-reduce"),
+    "scheduled in rounds": scheduled("quorum", wait_for="all"),
+    "rates of the script": rates_of_the_script,
+    "not copied": not_copied,
     "resumed": resumed,
     "shown": shown,
     "keyed": keyed,
@@ -162,7 +240,9 @@ def play(world: quorate.World, names: list[str]) -> None:
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(CASES)
-    if any(name.startswith("QUORATE_") for name in os.environ):  # under `quorate run`
+    if "joined late" in names:
+        play_late()
+    elif any(name.startswith("QUORATE_") for name in os.environ):  # under `quorate run`
         play(quorate.join(), names)
     else:
         VirtualWorld(3, timeout=60.0).run(joined(lambda world: play(world, names)))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -20,6 +22,7 @@ import torch
 
 import quorate
 import quorate.keras
+from quorate.foreign.optimizer import ForeignOptimizer
 
 STEPS, BATCH = 4, 16
 X = np.random.default_rng(0).normal(size=(STEPS * BATCH, 4)).astype("float32")
@@ -29,11 +32,11 @@ WEIGHTS = [
 ]
 
 
-def own_part(world: quorate.World) -> tuple[Any, Any]:
-    """This worker's part of each batch."""
-    size = BATCH // world.size
-    chosen = [np.arange(size) + step * BATCH + world.rank * size for step in range(STEPS)]
-    return X[np.concatenate(chosen)], Y[np.concatenate(chosen)]
+def own_part(world: quorate.World, x: Any = X, y: Any = Y, rank: int | None = None) -> tuple[Any, Any]:
+    """This worker's part of each batch, or that of another rank."""
+    size, rank = BATCH // world.size, world.rank if rank is None else rank
+    chosen = np.concatenate([np.arange(size) + step * BATCH + rank * size for step in range(STEPS)])
+    return x[chosen], y[chosen]
 
 
 def model_of(kind: Any = keras.Sequential, layers: Any = ()) -> Any:
@@ -60,16 +63,18 @@ def fitted(world: quorate.World, make: Callable[[], Any], **settings: Any) -> tu
     compiled = settings.pop("compiled", {})
     wrap = settings.pop("wrap", lambda optimizer: optimizer)
     kind = settings.pop("kind", keras.Sequential)
+    inputs, targets = settings.pop("data", (X, Y))
+    numbers = settings.pop("numbers", weights)
     alone, together = model_of(kind), model_of(kind)
     alone.compile(wrap(make()), loss="mse", **compiled)
-    alone.fit(X, Y, batch_size=BATCH, shuffle=False, epochs=2, verbose=0)
+    alone.fit(inputs, targets, batch_size=BATCH, shuffle=False, epochs=2, verbose=0)
     if world.rank:  # every worker gets those of rank 0
         together.set_weights([x * 0 for x in together.get_weights()])
     optimizer = quorate.keras.distribute(make(), together, **settings)
     together.compile(wrap(optimizer), loss="mse", **compiled)
-    x, y = own_part(world)
+    x, y = own_part(world, inputs, targets)
     together.fit(x, y, batch_size=BATCH // world.size, shuffle=False, epochs=2, verbose=0)
-    return weights(alone), weights(together)
+    return numbers(alone), numbers(together)
 
 
 def by_batches(world: quorate.World) -> tuple[list[float], list[float]]:
@@ -87,10 +92,45 @@ def by_batches(world: quorate.World) -> tuple[list[float], list[float]]:
 
 
 class Doubled(keras.Model):
-    """A model whose own `train_step` doubles the loss."""
+    """A model with a `train_step` of its own for each backend, which doubles the loss."""
 
-    def compute_loss(self, *arguments: Any, **named: Any) -> Any:
-        return 2.0 * super().compute_loss(*arguments, **named)
+    def train_step(self, *arguments: Any) -> Any:
+        step: Any = getattr(self, f"_step_on_{keras.backend.backend()}")
+        return step(*arguments)
+
+    def _step_on_torch(self, data: Any) -> Any:
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        self.zero_grad()
+        loss = 2.0 * self.compute_loss(x, y, self(x, training=True))
+        loss.backward()
+        variables = self.trainable_variables
+        with torch.no_grad():
+            self.optimizer.apply([v.value.grad for v in variables], variables)
+        return {"doubled": loss}
+
+    def _step_on_tensorflow(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = 2.0 * self.compute_loss(x, y, self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"doubled": loss}
+
+    def _step_on_jax(self, state: Any, data: Any) -> Any:
+        import jax
+
+        trained, others, of_optimizer, of_metrics = state
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+
+        def loss_of(trained: Any, others: Any) -> Any:
+            predictions, others = self.stateless_call(trained, others, x, training=True)
+            return 2.0 * self.compute_loss(x, y, predictions), others
+
+        (loss, others), grads = jax.value_and_grad(loss_of, has_aux=True)(trained, others)
+        trained, of_optimizer = self.optimizer.stateless_apply(of_optimizer, grads, trained)
+        return {"doubled": loss}, (trained, others, of_optimizer, of_metrics)
 
 
 def twin(world: quorate.World, strategy: str, rate: float = 0.05, **settings: Any) -> list[float]:
@@ -204,6 +244,103 @@ def saved(world: quorate.World) -> tuple[list[float], list[float]]:
     return world.broadcast(torch.tensor(weights(model))).tolist(), weights(model)
 
 
+def overflowing() -> tuple[Any, Any]:
+    """Data of which one batch has an infinite loss, in the part of the last worker."""
+    targets = Y.copy()
+    targets[2 * BATCH - 1] = 3e38
+    return X, targets
+
+
+def with_scale(model: Any) -> list[float]:
+    """All numbers, and the binary logarithm of the scale of losses."""
+    return [*weights(model), float(np.log2(float(model.optimizer.dynamic_scale)))]
+
+
+def mixed(world: quorate.World) -> tuple[list[float], list[float]]:
+    """Weights after a training in half precision: those of rank 0 everywhere, and near those of one process."""
+    scaled = partial(keras.optimizers.LossScaleOptimizer, initial_scale=256.0)
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        alone, own = fitted(world, lambda: keras.optimizers.SGD(0.05), wrap=scaled)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    begun = np.concatenate([x.ravel() for x in WEIGHTS])
+    is_near = np.allclose(alone, own, rtol=0.01, atol=0.01) and not np.allclose(alone, begun, rtol=0.01, atol=0.01)
+    return [1.0, *world.broadcast(torch.tensor(own)).tolist()], [float(is_near), *own]
+
+
+def weighted(world: quorate.World) -> tuple[list[float], list[float]]:
+    """The loss over all examples, of the training and of the validation, where workers have unequal numbers of them."""
+    model = model_of()
+    losses: list[list[float]] = [[], []]
+    for rank in range(world.size):
+        x, y = own_part(world, rank=rank)
+        count = len(x) - 8 * rank
+        squares = (keras.ops.convert_to_numpy(model(x)) - y) ** 2
+        losses[0] += squares[:count].ravel().tolist()
+        losses[1] += squares[: 8 + 16 * rank].ravel().tolist()
+    model.compile(quorate.keras.distribute(keras.optimizers.SGD(0.0), model), loss="mse")
+    x, y = own_part(world)
+    count, validated = len(x) - 8 * world.rank, 8 + 16 * world.rank
+    history = model.fit(
+        x[:count], y[:count], batch_size=8, verbose=0, validation_data=(x[:validated], y[:validated])
+    ).history
+    return [float(np.mean(x)) for x in losses], [history["loss"][0], history["val_loss"][0]]
+
+
+def divided(world: quorate.World) -> tuple[list[float], list[float]]:
+    """How often each example was in a batch of `quorate.keras.data` in two epochs, and whether their orders differ.
+
+    The weight of an example moves by one with each batch that it is in.
+    """
+    count, size = STEPS * BATCH, BATCH // world.size
+    model = keras.Sequential([keras.Input((count,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    optimizer = quorate.keras.distribute(keras.optimizers.SGD(float(size * world.size)), model)
+    model.compile(optimizer, loss=lambda number, weight: number - weight)
+    first: list[float] = []
+
+    def note(batch: int, logs: Any) -> None:
+        if batch == 0:
+            first.append(float(logs["loss"]))
+
+    examples = quorate.keras.data(np.eye(count, dtype="float32"), np.arange(count).reshape(-1, 1), batch_size=size)
+    model.fit(examples, epochs=2, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=note)])
+    return [2.0] * count + [1.0], [*weights(model), float(abs(first[0] - first[1] - 1.0) > 1e-3)]
+
+
+def best(world: quorate.World) -> tuple[list[float], list[float]]:
+    """The least loss of a validation, and that of the model which `Callback(best=...)` has kept."""
+    model = model_of()
+    model.compile(quorate.keras.distribute(keras.optimizers.SGD(0.02), model), loss="mse")
+    worse = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.02 if epoch < 2 else 0.9)
+    x, y = own_part(world)
+    losses = model.fit(
+        x, y, batch_size=8, epochs=4, verbose=0, validation_data=(X, Y),
+        callbacks=[worse, quorate.keras.Callback(save="best.keras", best="val_loss")],
+    ).history["val_loss"]  # fmt: skip
+    kept = keras.models.load_model("best.keras").evaluate(X, Y, verbose=0)
+    return [min(losses), 1.0], [kept, float(losses[-1] > min(losses))]
+
+
+def on_one_thread(world: quorate.World) -> tuple[list[float], list[float]]:
+    """The number of updates, and how many of them were made on the thread that has called `fit`."""
+    threads: list[int] = []
+    plain = ForeignOptimizer.step
+
+    def step(optimizer: Any, closure: Any = None) -> Any:
+        threads.append(threading.get_ident())
+        return plain(optimizer, closure)
+
+    ForeignOptimizer.step = step  # type: ignore[method-assign]
+    try:
+        model = model_of()
+        model.compile(quorate.keras.distribute(keras.optimizers.SGD(0.05), model), loss="mse")
+        model.fit(*own_part(world), batch_size=BATCH // world.size, epochs=2, verbose=0)
+    finally:
+        ForeignOptimizer.step = plain  # type: ignore[method-assign]
+    return [2.0 * STEPS] * 2, [float(len(threads)), float(threads.count(threading.get_ident()))]
+
+
 def decayed() -> Any:
     return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5), momentum=0.9)
 
@@ -217,6 +354,20 @@ CASES: dict[str, Callable[[quorate.World], tuple[list[float], list[float]]]] = {
         world, lambda: keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5, gradient_accumulation_steps=2)
     ),
     "scaled": lambda world: fitted(world, lambda: keras.optimizers.SGD(0.05), wrap=keras.optimizers.LossScaleOptimizer),
+    "overflowing": lambda world: fitted(
+        world,
+        lambda: keras.optimizers.SGD(0.05),
+        wrap=keras.optimizers.LossScaleOptimizer,
+        data=overflowing(),
+        numbers=with_scale,
+    ),
+    "all in order": lambda world: fitted(
+        world,
+        lambda: keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5, gradient_accumulation_steps=2),
+        wrap=keras.optimizers.LossScaleOptimizer,
+        numbers=with_scale,
+    ),
+    "mixed": mixed,
     "schedule": lambda world: fitted(world, decayed),
     "custom": lambda world: fitted(world, lambda: keras.optimizers.SGD(0.05), kind=Doubled),
     "compiled": lambda world: fitted(
@@ -229,6 +380,10 @@ CASES: dict[str, Callable[[quorate.World], tuple[list[float], list[float]]]] = {
     "stopped": stopped,
     "uneven": uneven,
     "saved": saved,
+    "weighted": weighted,
+    "divided": divided,
+    "best": best,
+    "on one thread": on_one_thread,
     **{
         name: lambda world, name=name, settings=settings: under(world, name, **settings)
         for name, settings in {

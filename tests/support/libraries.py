@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,7 +65,7 @@ def run(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         env={**os.environ, **told},
         check=False,
     )
@@ -103,7 +105,17 @@ def check_cases(library: str, folder: Path) -> None:
             torch.testing.assert_close(torch.tensor(inside[0]), torch.tensor(by_hand[0]), rtol=1e-6, atol=1e-6)
 
 
-def check_refused(folder: Path, script: str, words: str) -> None:
-    """Workers of `script` end with status 2 and a sentence with these words."""
+def check_refused(folder: Path, script: str, words: str, **settings: Any) -> None:
+    """Workers of `script` end with status 2 and a sentence with these words; `settings` are those of `run`."""
     (folder / "refused.py").write_text(script)
-    assert words in run(folder, "-n", "2", "refused.py", status=2)
+    output = run(folder, "-n", "2", "refused.py", status=2, **settings)
+    assert words in output and "Traceback" not in output, output
+
+
+def check_death(folder: Path, script: str, *, is_silent: bool = True, **settings: Any) -> None:
+    """Rank 1 of `script` kills itself: the first sentence names it. `is_silent`: the other prints nothing."""
+    (folder / "dying.py").write_text(script)
+    output = run(folder, "-n", "2", "dying.py", status=1, **settings)
+    sentences = [line for line in output.splitlines() if line.startswith("quorate: rank ")]
+    assert sentences and re.search(r"rank 1 .*SIGKILL", sentences[0]), output
+    assert not is_silent or "Traceback" not in output, output

@@ -12,6 +12,9 @@ _ALIKE = 0.75
 class QuorateError(Exception):
     """The root of every error Quorate raises on purpose."""
 
+    ag_pass_through = True
+    """It leaves a `tf.function` as it is: AutoGraph of TensorFlow looks for this name."""
+
 
 class ConfigurationError(QuorateError, ValueError):
     """A wrong argument, setting or combination; raised before any work is done (exit status 2)."""

@@ -21,15 +21,22 @@ class _Computed(torch.autograd.Function):
     def backward(ctx: Any, *factors: Any) -> Any:
         (factor,), gradients = factors, ctx.gradients
         ctx.gradients = ()
-        if float(factor) != 1.0:
-            gradients = [None if x is None else x * factor.to(x.dtype) for x in gradients]
-        return None, None, *gradients
+        scale, memory = float(factor), set[int]()
+        own: list[Tensor | None] = []
+        for x in gradients:
+            if x is not None:  # autograd copies tensors that others refer to, but not new ones of the same memory
+                is_shared = x.data_ptr() in memory
+                memory.add(x.data_ptr())
+                x = x * scale if is_shared or scale != 1.0 else x.detach()
+            own.append(x)
+        return None, None, *own
 
 
 def backward(loss: Tensor, gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> None:
     """Make a backward pass in which each of `parameters` gets its gradient, as if torch had computed it.
 
-    Observers see the pass, and `loss`, a tensor of one number. Gradients are not copied: `.grad` may be their memory.
+    Observers see the pass, and `loss`, a tensor of one number. Gradients are not copied: `.grad` is their memory, which
+    strategies write. Of several in the same memory only the first is.
     """
     computed: Any = _Computed.apply(loss, gradients, *parameters)  # type: ignore[no-untyped-call]
     computed.backward()

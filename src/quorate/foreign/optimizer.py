@@ -32,6 +32,7 @@ class ForeignOptimizer(Optimizer):
     The only option is `lr`: the learning rate of the rule, or a factor of the update (1.0) where that is hidden.
     """
 
+    is_foreign: ClassVar[bool] = True
     made_for: ClassVar[Rule]
     """The rule whose settings a new optimizer of this class gets."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
 from quorate.foreign.jax_arrays import copied, to_torch
-from quorate.foreign.optimizer import Stamp
+from quorate.foreign.optimizer import Stamp, note_rate
 from quorate.foreign.training import ForeignTraining
 from quorate.jax.rule import OptaxRule
 from quorate.wire import current
@@ -32,6 +32,8 @@ class State:
         self.training = ForeignTraining(
             named, kept, lambda _: self.rule, kind="Optax", strategy=strategy, settings=settings
         )
+        self._rate = self.rule.rate
+        """The learning rate of the rule after the newest step."""
         self._stamp: Stamp | None = None
         self._rank = current.here().wire.rank
 
@@ -76,13 +78,20 @@ class State:
         Raises:
             ConfigurationError: The tree of gradients differs from that of the parameters.
         """
-        leaves, tree = jax.tree.flatten(grads, is_leaf=lambda x: x is None)
-        if len(leaves) != len(self._arrays):
-            raise ConfigurationError(f"state.step got gradients {tree}, but the parameters are {self._tree}")
+        try:
+            leaves = self._tree.flatten_up_to(grads)  # None may take the place of a gradient
+        except (TypeError, ValueError):
+            tree = jax.tree.structure(grads)
+            raise ConfigurationError(f"state.step got gradients {tree}, but the parameters are {self._tree}") from None
         if statistics is not None:
             self._take_statistics(statistics)
         known = None if loss is None else to_torch(loss).float()
+        if self.rule.rate != self._rate:  # the script has set it in the state of optax
+            note_rate(self.training.own)
         self.training.step([None if x is None else to_torch(x) for x in leaves], known)
+        if self.rule.rate != self._rate:  # a schedule of optax has moved on
+            note_rate(self.training.own)
+            self._rate = self.rule.rate
 
     def _take_statistics(self, statistics: Any) -> None:
         for x, newest in zip(self.training.statistics, jax.tree.leaves(statistics), strict=True):

@@ -76,7 +76,7 @@ def _tensorflow() -> Backend:
     def assign(variable: Any, x: Tensor) -> None:
         variable.assign(tf.cast(to_tf(x), variable.dtype))
 
-    return Backend("tensorflow", TensorFlowRule, to_torch, assign, lambda x: not hasattr(x, "numpy"))
+    return Backend("tensorflow", TensorFlowRule, to_torch, assign, lambda _: not tf.executing_eagerly())
 
 
 Capture = Callable[[Callable[[], Any]], tuple[Any, list[Any]]]

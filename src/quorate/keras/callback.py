@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from quorate.core.errors import ConfigurationError
+from quorate.keras.data import forget_batches
 from quorate.keras.training import TRAINING, KerasTraining
 from quorate.launch.worker.checkpoints import load
 from quorate.launch.worker.join import join
@@ -36,7 +37,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             save: The file in which the first worker saves the model after each epoch (`model.keras`).
             best: The name of a metric, such as "val_loss": save only epochs in which it is the best. Names with
                 "acc", "auc", "precision", "recall" or "f1" count as better when they are larger.
-            resume: Whether the newest checkpoint of the run is loaded before the first step.
+            resume: Whether `fit` continues after the newest checkpoint of the run (`quorate.save`), with its epoch.
         """
         super().__init__()
         self._save, self._best, self._resume = save, best, resume
@@ -59,9 +60,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         """Give all workers the same variables, or those of the checkpoint."""
         training = self._training
         training.begin()
-        if self._resume:
-            load()
+        if self._resume and (updates := load()) is not None:
             training.show(rates=True)
+            forget_batches()
+            batches = updates * training.batches_per_update
+            self.model._initial_epoch = batches // max((self.params or {}).get("steps") or batches, 1)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin the count of examples."""
@@ -105,6 +108,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         """Wait for all workers; the model has equal variables then."""
+        if self._resume:
+            self.model._initial_epoch = None  # a later fit begins where its arguments say
         self._training.finish()
 
     def _is_best(self, logs: Any) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import keras
 import numpy as np
@@ -12,6 +14,7 @@ from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
 from quorate.data.loading import loader
+from quorate.wire import current
 
 
 class Arrays(Dataset[Any]):
@@ -48,6 +51,7 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         self._again: list[Any] = []
         """Batches that were looked at before the epoch, in their order."""
         self._count = 0
+        current.here().context(_Made).batches.add(self)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -57,13 +61,21 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
             return self._again.pop(0)
         if index in self._first:
             return self._first[index]
-        if self._iterator is None:
-            self._iterator = iter(self.loader)
-        batch = tuple(map(_array, next(self._iterator)))
+        batch = tuple(map(_array, self._next()))
         if len(self._first) < _LOOKED_AT:
             self._first[index] = batch
         self._count += 1
         return batch
+
+    def _next(self) -> Any:
+        if self._iterator is not None and (batch := next(self._iterator, None)) is not None:
+            return batch
+        self._iterator = iter(self.loader)  # of the next pass, after the remainder of one that was resumed
+        return next(self._iterator)
+
+    def forget(self) -> None:
+        """Begin at the loader's position, which a checkpoint has set."""
+        self._iterator, self._first, self._again, self._count = None, {}, [], 0
 
     def on_epoch_begin(self) -> None:
         """Begin with the batches that were looked at, so that each step counts its own examples."""
@@ -76,6 +88,17 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         if self._iterator is not None and self._count == len(self):
             next(self._iterator, None)
             self._iterator, self._count = None, 0
+
+
+@dataclass
+class _Made:
+    batches: WeakSet[Batches] = field(default_factory=WeakSet)
+
+
+def forget_batches() -> None:
+    """Let the batches of this worker begin at the positions of their loaders, which a checkpoint has set."""
+    for batches in current.here().context(_Made).batches:
+        batches.forget()
 
 
 def data(*arrays: Any, batch_size: int, **settings: Any) -> Batches:

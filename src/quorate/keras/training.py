@@ -221,8 +221,13 @@ class KerasTraining:
 
     def _stateless_apply(self, optimizer: Any, values: Any, grads: Any, trainable_variables: Any) -> Any:
         """Replace `optimizer.stateless_apply`, which JAX's `train_step` calls."""
-        if self._captured is None:
+        if self._is_updating:
             return type(optimizer).stateless_apply(optimizer, values, grads, trainable_variables)
+        if self._captured is None:
+            raise ConfigurationError(
+                "optimizer.stateless_apply was called in a loop of the script, where workers cannot agree; call "
+                "optimizer.apply with the gradients outside of jax.jit, or use model.fit or quorate.jax.distribute"
+            )
         self._captured.append(list(grads))
         return trainable_variables, values
 
@@ -249,6 +254,11 @@ class KerasTraining:
         if self.backend.name != "torch":
             model.train_function = train_function_of(model, self.capture, self)
             return
+        if model.jit_compile:
+            raise ConfigurationError(
+                "on the torch backend jit_compile=True compiles the update together with the gradients, and workers "
+                "agree between the two; leave it out of model.compile"
+            )
         type(model).make_train_function(model, force)
         plain = model.train_function
 
@@ -267,6 +277,11 @@ class KerasTraining:
     def examples(self) -> float:
         """The number of examples in the running means of metrics."""
         return self._losses.examples
+
+    @property
+    def batches_per_update(self) -> int:
+        """The number of batches whose gradients are added up for an update."""
+        return max(self._micro_batches, 1)
 
     @property
     def _micro_batches(self) -> int:
@@ -288,7 +303,10 @@ class KerasTraining:
     def step_on_variables(self, gradients: Sequence[Any], logs: Any) -> None:
         """Make a step with native gradients; the variables have the parameters before and after it."""
         foreign = self.begin()
-        self._step([None if x is None else self.backend.to_torch(x) for x in gradients], self._losses.newest(logs))
+        tensors = [None if x is None else self.backend.to_torch(x) for x in gradients]
+        if self.backend.name == "tensorflow":  # which returns the memory of its constants
+            tensors = [None if x is None else x.clone() for x in tensors]
+        self._step(tensors, self._losses.newest(logs))
         self.rule.show()
         if self.backend.name == "jax" or foreign.stamp != foreign.updated:
             for p, variable in zip(foreign.parameters, self.variables, strict=True):

@@ -66,7 +66,7 @@ class _Exchange:
 
     def means(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         """Return the means, with zeros for those without a gradient."""
-        self.training.step(gradients)
+        self.training.step([None if x is None else x.clone() for x in gradients])  # TensorFlow's may be constants
         pairs = zip(self.rule.means, self.training.parameters, strict=True)
         return [torch.zeros_like(p) if x is None else x for x, p in pairs]
 

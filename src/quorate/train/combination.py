@@ -78,6 +78,8 @@ class Combination:
     offloads: bool = False
     delays_update: bool = False
     has_own_step: bool = False
+    is_foreign: bool = False
+    """Whether the update is that of another framework."""
     is_capturable: bool = False
     has_grad_scaler: bool = False
     has_loaders: bool = False

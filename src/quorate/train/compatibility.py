@@ -201,6 +201,9 @@ RULES = (
     Rule("optimizer", lambda c, s, r: c.optimizer and s.optimizers and not any(map(c.is_a, s.optimizers)),
          "{label} is for {c.known_optimizers}, whose momentum it encodes and whose variance it freezes, and not for "
          'a {kind}. For others compress gradients: all-reduce with compress="one-bit"'),
+    Rule("optimizer", lambda c, s, r: c.is_foreign and getattr(s, "momentum", None) == "worker",
+         '{label} with momentum="worker" lets each worker keep the momentum of its gradients, which is known of '
+         "optimizers of torch, and not of {kind} of another framework; choose another momentum"),
     Rule("optimizer", lambda c, s, r: s.compresses == "momenta" and c.has_grad_scaler,
          "{label} exchanges momenta, and under a GradScaler gradients have another scale in each step; use bfloat16"),
     Rule("shrink", lambda c, s, r: c.shrinks and s.compresses == "momenta",

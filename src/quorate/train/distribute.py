@@ -256,6 +256,7 @@ def distribute(
         is_capturable=any(group.get("capturable") for group in optimizer.param_groups),
         asks_to_outlive=_asks_to_outlive(strategy, {**settings, **override.settings}),
         has_own_step=own_step is not None,
+        is_foreign=getattr(plain, "is_foreign", False),
         has_own_servers=has_own_servers,
         has_loaders=data_context(place).made > 0,
         has_own_batches=data_context(place).is_of_script,

@@ -141,6 +141,19 @@ def test_the_rate_of_the_optimizer_is_that_of_the_rule_or_a_factor_of_the_update
         torch.testing.assert_close(first, second)
 
 
+def test_gradients_are_not_copied_unless_they_share_their_memory() -> None:
+    def has_own_memory(world: quorate.World) -> list[bool]:
+        training = made(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), "local-sgd", sync_every=9)
+        x, bias = torch.ones(3, 3), torch.ones(3)
+        training.step([x, bias, x, None])
+        grads = [p.grad for p in training.parameters[:3]]
+        ends = [p is not None and p.data_ptr() == own.data_ptr() for p, own in zip(grads, (x, bias, x), strict=True)]
+        training.optimizer.finish()
+        return ends
+
+    assert virtual(2, has_own_memory) == [[True, True, False]] * 2
+
+
 def test_what_others_keep_beside_the_state_stays() -> None:
     def keeps(world: quorate.World) -> bool:
         training = made(model_of())

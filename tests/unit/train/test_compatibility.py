@@ -224,6 +224,11 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
     ("around another", {"strategy": "parameter-server", "inner_optimizers": ["SGD"]}, {"strategy": "easgd"}),
     ("no such mean", {"strategy": "quorum", "optimizer": AdaScale}, {"strategy": "all-reduce"}),
     ("whose momentum it encodes", {"strategy": "one-bit-adam", "optimizer": SGD}, {"optimizer": AdamW}),
+    (
+        "known of optimizers of torch",
+        {"strategy": of("quorum", momentum="worker"), "is_foreign": True},
+        {"strategy": "quorum", "is_foreign": True},
+    ),
     ("exchanges momenta", {"strategy": "one-bit-adam", "has_grad_scaler": True}, {"strategy": "all-reduce"}),
     (
         "are summed in two phases",
