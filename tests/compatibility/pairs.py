@@ -37,6 +37,11 @@ UNTESTED: Mapping[frozenset[str], str] = {
     },
     frozenset(("clipping", "sparse gradients")): "torch's clip_grad_norm_ takes no sparse gradients",
     frozenset(("script of DDP", "clients")): "a script for torch DDP assigns its batches itself, and has no clients",
+    **{
+        frozenset(("script of DDP", mesh)): "a script for torch DDP gives each worker other batches, and workers that "
+        "compute layers or a sequence together need the same"
+        for mesh in ("tensor", "sequence")
+    },
 }
 """Pairs that no script can have, with the reason."""
 

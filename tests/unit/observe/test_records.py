@@ -91,8 +91,8 @@ def test_bytes_are_those_of_the_formula_and_belong_to_steps(tmp_path: Path, monk
     ("said", "lateness"),
     [
         ({"IMBALANCE": "rank:2:x3"}, [0.030, 0.030, 0.090]),
-        ({"PACE": "100ms"}, [0.120] * 3),  # forward takes 10 ms of the pace, backward comes after it
-        ({"PACE": "100ms", "IMBALANCE": "rank:0:x2"}, [0.220, 0.120, 0.120]),
+        ({"MIN_STEP_TIME": "100ms"}, [0.120] * 3),  # forward takes 10 ms of the pace, backward comes after it
+        ({"MIN_STEP_TIME": "100ms", "IMBALANCE": "rank:0:x2"}, [0.220, 0.120, 0.120]),
     ],
 )
 def test_imbalance_and_pace(
@@ -102,7 +102,7 @@ def test_imbalance_and_pace(
     for ranks, expected in zip(rows_by_rank, lateness, strict=True):
         for step in steps_of(ranks):
             assert step["arrive"] - step["begin"] == pytest.approx(expected, abs=1e-4)
-            if "PACE" in said:
+            if "MIN_STEP_TIME" in said:
                 assert step["pace"] == pytest.approx(0.090, abs=1e-4), "no more than the pace, whoever is late"
             else:
                 assert "pace" not in step
