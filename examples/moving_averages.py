@@ -14,7 +14,7 @@ model = torch.nn.Linear(3, 1)
 averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 optimizer = quorate.distribute(optimizer, model, "local-sgd")
-for step in range(20):
+for _step in range(20):
     model(torch.randn(8, 3)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
