@@ -9,9 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quorate.checkpoint.exports import adopt, export
 from quorate.checkpoint.folder import KEPT
-from quorate.checkpoint.loading import load as load_here
 from quorate.checkpoint.participants import Trained, checkpoint_context, trained
 from quorate.checkpoint.saving import CHECKPOINTS, saving
 from quorate.core.errors import ConfigurationError
@@ -75,6 +73,8 @@ def save(
     if to is not None:
         if keep != KEPT or best is not None:
             raise ConfigurationError("keep and best concern checkpoints of the run; leave them out beside a path")
+        from quorate.checkpoint.exports import export
+
         export(place, _distributed(place, "quorate.save() keeps"), extra, Path(to), trained_only=trained_only)
         return
     _prepare(place, is_needed=True)
@@ -132,8 +132,12 @@ def load(source: str | Path | None = None, /, *, best: bool = False, **extra: An
     if source is not None:
         if best:
             raise ConfigurationError("best concerns checkpoints of the run; leave it out beside a path")
+        from quorate.checkpoint.exports import adopt
+
         return adopt(place, _distributed(place, "quorate.load() fills"), extra, Path(source))
     _prepare(place, is_needed=False)
+    from quorate.checkpoint.loading import load as load_here  # not in a step that saves
+
     done = load_here(place, extra, best=best)
     if place.wire.rank == 0:
         if done.step is not None:
