@@ -17,7 +17,10 @@ import pytest
 from tests.support.hosts import Host, are_possible, hosts, words_on
 from tests.support.programs import QUORATE, Program
 
-pytestmark = pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces")
+pytestmark = [
+    pytest.mark.on_hosts,
+    pytest.mark.skipif(not are_possible(), reason="needs root on Linux, to make network namespaces"),
+]
 
 
 @pytest.fixture
@@ -77,7 +80,6 @@ def test_two_hosts_that_can_train_together(two: list[Host], tmp_path: Path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["instead_of_ssh.py"]
 
 
-@pytest.mark.on_hosts
 def test_a_slow_cable_and_a_host_that_is_not_there(two: list[Host], tmp_path: Path) -> None:
     two[1].limit("20mbit")
     one, other = (host.address for host in two)
@@ -103,7 +105,6 @@ def test_packets_that_are_lost_on_the_way_for_their_size(two: list[Host], tmp_pa
         assert "mtu 1500" in told["fix"]
 
 
-@pytest.mark.on_hosts
 def test_what_is_dropped_on_the_way(two: list[Host], tmp_path: Path) -> None:
     """As a firewall does it that says nothing."""
     two[0].cut()
@@ -115,7 +116,6 @@ def test_what_is_dropped_on_the_way(two: list[Host], tmp_path: Path) -> None:
     assert f"bandwidth {one} > {other}" not in found
 
 
-@pytest.mark.on_hosts
 def test_another_python_without_quorate(two: list[Host], tmp_path: Path) -> None:
     bare = shutil.which("python3", path="/usr/bin:/bin")
     if bare is None or Path(bare).resolve() == Path(sys.executable).resolve():
@@ -126,7 +126,6 @@ def test_another_python_without_quorate(two: list[Host], tmp_path: Path) -> None
     assert "quorate cannot be started on host" in told["found"] or "has quorate None" in told["found"]
 
 
-@pytest.mark.on_hosts
 def test_over_ssh(two: list[Host], tmp_path: Path) -> None:
     """As it is: a server on each host, and a key."""
     tools = [shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin") for tool in ("sshd", "ssh", "ssh-keygen")]
