@@ -29,6 +29,8 @@ from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world
 
 State = Literal["works", "refused", "fails", "untested"]
+OF_REPLICA = 2
+"""The workers of a replica in pieces."""
 OF_THREE = ("neighbours", "asks")
 """Whom the strategies meet for which two workers are a special case."""
 LIMIT = 60.0
@@ -141,6 +143,8 @@ def played_in_processes(training: Training, size: int, root: Path | None, *, loa
         task = partial(_run_in_process, training, root, loads)
         outcomes = outcomes_real_world(size, task, LIMIT, on=on)
     alive = [o for o in outcomes if o.exit_code != -signal.SIGKILL]
+    if training.mesh and training.ends == "dies":  # the others of its replica end with it
+        alive = [o for o in alive if not (o.rank >= size - OF_REPLICA and isinstance(o.error, PeerFailed))]
     hung = [AssertionError(f"rank {o.rank} hung or ended with status {o.exit_code}") for o in alive if o.exit_code]
     return ended([o.result for o in alive if o.result], [o.error for o in alive if o.error] or hung)
 
@@ -176,7 +180,7 @@ def broken_laws(training: Training, ends: Sequence[End]) -> Iterator[str]:
     if not paused:
         yield "pause: no worker came to it"
         return
-    apart = 2 if training.mesh else 1  # the same piece of the next replica
+    apart = OF_REPLICA if training.mesh else 1  # the same piece of the next replica
     for name, states in (("pause", [end.paused for end in paused]), ("end", [end.last for end in ends])):
         for state, other in zip(states, states[apart:], strict=False):
             if not alike(state, other):

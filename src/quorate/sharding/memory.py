@@ -32,9 +32,41 @@ from typing import Any, Literal
 
 from quorate.core.axes import Offload
 
-VECTORS = {"all-reduce": 1, "local-sgd": 3, "eager-solo": 2, "eager-majority": 2}
-"""Vectors like the gradient, itself included, of a worker of two on a host, at the end of a backward pass or a step."""
-_QUORUMS = ("eager-solo", "eager-majority")
+_BY_VECTORS: Mapping[float, Sequence[str]] = {
+    0.5: ("hogwild",),
+    1: ("all-reduce",),
+    1.5: ("backup-workers", "quorum"),
+    2: ("eager-majority", "eager-solo", "hierarchical-local-sgd"),
+    2.25: ("bounded-staleness",),
+    2.5: ("adaptive", "d-psgd"),
+    3: (
+        "auto",
+        "local-sgd",
+        "one-bit-adam",
+        "one-bit-lamb",
+        "post-local-sgd",
+        "sgp",
+        "symmetric-easgd",
+        "zero-one-adam",
+    ),
+    3.5: ("choco-sgd", "dcd-psgd"),
+    4: ("adaptive-local-sgd", "fed-avg", "fed-prox", "relay"),
+    4.25: ("robust",),
+    4.5: ("osgp",),
+    4.75: ("eager-averaging", "ecd-psgd"),
+    5: ("ad-psgd", "decoupled-diloco", "group-averaging", "noloco", "slowmo"),
+    5.5: ("async-local-sgd", "parameter-server", "sparse-loco"),
+    6: ("eamsgd", "easgd", "fed-buff", "fed-opt"),
+    6.5: ("d2", "diloco", "downpour", "muloco"),
+    7: ("scaffold", "ssp", "sync-backup"),
+    7.5: ("streaming-diloco",),
+    8: ("dana",),
+    13.5: ("dc-asgd",),
+}
+VECTORS = {strategy: vectors for vectors, strategies in _BY_VECTORS.items() for strategy in strategies}
+"""Vectors like the gradient, itself included, of a worker of two on a host: the most of a period, as its proportional
+share, where nobody is late. `auto` and `post-local-sgd` have those of `local-sgd`, to which they change."""
+_QUORUMS = ("adaptive", "backup-workers", "bounded-staleness", "eager-majority", "eager-solo", "quorum")
 """A large gradient is its contribution if the optimizer has no state; otherwise there is one vector more."""
 _LARGE = 1 << 25
 _RUNNING = 1 << 25
@@ -152,7 +184,7 @@ def held_between_replicas(model: Model, strategy: str) -> int:
     """
     alone = _on_device(model, 0, 1)
     has_copy = strategy in _QUORUMS and (alone.optimizer > 0 or alone.gradients < _LARGE)
-    return alone.between_steps + (VECTORS[strategy] - 1 + has_copy) * alone.gradients + _RUNNING
+    return alone.between_steps + round((VECTORS[strategy] - 1 + has_copy) * alone.gradients) + _RUNNING
 
 
 def _is_small(size: Size) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -59,7 +60,7 @@ def as_json(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | Non
 
 
 def _strategies(answer: Mapping[str, Any]) -> dict[str, int]:
-    """Return the bytes of a worker between backward passes and steps, by strategy; none with offloading or on a GPU."""
+    """Return the bytes of a worker at most, by strategy; none with offloading or on a GPU."""
     from quorate.sharding.memory import VECTORS, Model, held_between_replicas
 
     if answer["device"] != "cpu" or answer.get("offload"):
@@ -101,8 +102,12 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
         *(["host: what is offloaded to its memory, or to files, for each worker."] if "host" in texts else []),
     )
     if strategies := _strategies(answer):
-        yield from paragraphs("", "Each of two replicas on one host holds, after a backward pass or a step:")
-        yield from (f"  {strategy} {bytes_in_words(size)}" for strategy, size in strategies.items())
+        yield from paragraphs("", "Each of two replicas on one host holds at most, where no worker is late:")
+        names = defaultdict(list)
+        for strategy, size in strategies.items():
+            names[size].append(strategy)
+        rows = [(bytes_in_words(size), ", ".join(sorted(names[size]))) for size in sorted(names)]
+        yield from table(["bytes", "strategies"], rows, terminal_width())
     if limit is not None:
         first = min((layout for layout in layouts if layout.fits), key=lambda x: (x.workers, x.zero), default=None)
         room = f"fits into {bytes_in_words(limit)}"
