@@ -65,7 +65,14 @@ from quorate.train.methods_beside import beside
 from quorate.train.names import Settings, StrategyName
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import pause_with_loaders
-from quorate.train.pieces import AfterPieces, as_pieces, check_in_shards, in_pieces, lay_out_steps
+from quorate.train.pieces import (
+    AfterPieces,
+    as_pieces,
+    check_in_shards,
+    check_trained_stage,
+    in_pieces,
+    lay_out_steps,
+)
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.relayout import take_forms
@@ -313,6 +320,7 @@ def distribute(
                 named = dataclasses.replace(named, host=host, shard_by=shard_by)
                 chosen, named = as_pieces(spread, chosen, named)
                 check_in_shards(model, spread.coordinates, parameters)
+                check_trained_stage(spread.coordinates, parameters)
             if serves_only(place):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             if chosen.batch == "kept":

@@ -69,6 +69,15 @@ def check_in_shards(model: Module, coordinates: Coordinates, parameters: Iterabl
             )
 
 
+def check_trained_stage(coordinates: Coordinates, parameters: Iterable[Tensor]) -> None:
+    """Raise `ConfigurationError` for a stage that trains nothing: its worker takes part in no step, and others wait."""
+    if coordinates.axes.stages > 1 and not any(p.requires_grad for p in parameters):
+        raise ConfigurationError(
+            f"stage {coordinates.stage} has no parameter that is trained, so its worker would take part in no step; "
+            "train a layer of it, or divide the model into fewer stages"
+        )
+
+
 def lay_out_steps(kept: Distributed, replica: Replica, coordinates: Coordinates, watched: Watched) -> None:
     """Prepare the steps over pieces.
 

@@ -25,6 +25,7 @@ from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.equal_replicas import copy_tensors
 from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.replica import Replica
+from quorate.train.pieces import check_trained_stage
 from quorate.train.same_call import compare_layouts
 from quorate.train.survivors import agree_on_buffers
 from quorate.train.worker import StrategyWorker
@@ -118,6 +119,8 @@ class Relayout:
 
     def _lay_out(self, *, apart: bool) -> None:
         worker, replica = self._worker, self._replica
+        if worker.coordinates is not None:
+            check_trained_stage(worker.coordinates, replica.every)
         old_ids = {id(p) for p in replica.every}
         worker.masked_moments()
         worker.lay_out()
