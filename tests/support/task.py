@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 import types
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from pickle import PicklingError
@@ -20,8 +21,9 @@ from quorate.core.contracts import Board
 from quorate.core.errors import PeerFailed
 from quorate.wire import current
 from quorate.wire.board import SocketBoard
-from quorate.wire.failure import report_failure
+from quorate.wire.failure import report_death, report_failure
 from quorate.wire.real.kept_board import KeptBoard
+from quorate.wire.survivors import dead_of_replica
 from tests.support.hosts import enter
 
 
@@ -62,7 +64,10 @@ def _report(board: SocketBoard, rank: int, error: BaseException) -> None:
     known: Board = board
     with suppress(PeerFailed):  # the board is gone: nobody is left to be told
         known = known if worker is None else worker.wire.board
-        report_failure(known, rank, f"raised {type(error).__name__}: {error}")
+        report: Callable[[Board, int, str], object] = report_failure
+        if worker is not None and isinstance(error, PeerFailed) and dead_of_replica(worker):
+            report = report_death  # as a worker does that has lost a part of its replica
+        report(known, rank, f"raised {type(error).__name__}: {error}")
     if isinstance(known, KeptBoard):
         known.close()
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -41,6 +41,8 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Codec):
     """Integers of 8, 4 or 2 bits (int8, int4, int2), and a scale for each block."""
+
+    crosses_tensors: ClassVar[bool] = True
 
     bits: Literal[2, 4, 8] = 8
     """Bits per number."""

@@ -36,6 +36,8 @@ from quorate.core.errors import ConfigurationError
 class ChunkedTopK(Codec):
     """The largest numbers of each chunk, as a few magnitudes and a position in the chunk."""
 
+    crosses_tensors: ClassVar[bool] = True
+
     keeps_few: ClassVar[bool] = True
 
     chunk: int = 4096

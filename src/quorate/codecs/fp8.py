@@ -17,7 +17,7 @@ al., "FP8-LM: training FP8 large language models", 2023, section 2.1, there with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ _NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 @dataclass(frozen=True, kw_only=True)
 class FP8(Codec):
     """Floating-point numbers of 8 bits, and a scale for each block."""
+
+    crosses_tensors: ClassVar[bool] = True
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
     """8-bit format: e4m3 has more precision, e5m2 a wider range."""

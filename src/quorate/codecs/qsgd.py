@@ -41,6 +41,7 @@ class QSGD(Codec):
     """Each number as one of a few levels of its bucket's norm; unbiased."""
 
     is_biased: ClassVar[bool] = False
+    crosses_tensors: ClassVar[bool] = True
 
     levels: int = 127
     """s: number of levels above 0, and also below 0; 1, 7 and 127 fill 2, 4 and 8 bits."""

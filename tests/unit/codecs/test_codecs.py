@@ -54,6 +54,15 @@ def test_a_code_is_as_long_as_it_says(codec: Codec, shapes: tuple[tuple[int, ...
     torch.testing.assert_close(added, decoded + 1, rtol=1e-6, atol=1e-6)
 
 
+@those(lambda codec: not (codec.crosses_tensors or getattr(codec, "clip_norm", 0.0)))
+def test_the_code_of_a_tensor_does_not_depend_on_others(codec: Codec) -> None:
+    """Workers that hold the same tensor beside others (the tensor axis) decode the same numbers of it."""
+    shapes, matrix = ((40, 41), (70,)), 40 * 41
+    x = normal(shapes)
+    other = torch.cat([3 * normal(shapes, seed=1)[:matrix], x[matrix:]])
+    assert torch.equal(through(codec, x, shapes)[matrix:], through(codec, other, shapes)[matrix:])
+
+
 @those(lambda codec: codec.contraction(SHAPES) is not None)
 @pytest.mark.parametrize("name", VECTORS)
 def test_as_much_is_in_the_code_as_is_stated(codec: Codec, name: str) -> None:
