@@ -135,23 +135,26 @@ def _exceptions(reasons: Reasons) -> Iterator[str]:
     yield "| choice | does not go with |"
     yield "|---|---|"
     for name in names:
-        others = [
+        answers = {other: table.of(name, other) for other in names if table.axis_of(other) != table.axis_of(name)}
+        unplayed = ", ".join(other for other, answer in answers.items() if answer is None)
+        refused = ", ".join(
             f"{other} {reasons.cell(answer, _template_of(name, other))}"
-            for other in names
-            if table.axis_of(other) != table.axis_of(name)
-            and ((answer := table.of(name, other)) is None or answer.state != "works")
-        ]
-        yield f"| {name} | {', '.join(others) or 'nothing'} |"
+            for other, answer in answers.items()
+            if answer is not None and answer.state != "works"
+        )
+        parts = (refused, f"not played: {unplayed}" if unplayed else "")
+        yield f"| {name} | {'<br>'.join(filter(None, parts)) or 'nothing'} |"
 
 
 def _listed(answers: Iterable[tuple[tuple[str, str], Answer | None]], state: str) -> Iterator[str]:
-    by_reason: dict[str, list[str]] = {}
-    for pair, answer in answers:
+    by_reason: dict[str, dict[str, list[str]]] = {}
+    for (first, second), answer in answers:
         if answer is not None and answer.state == state:
-            by_reason.setdefault(answer.reason, []).append(" with ".join(pair))
+            by_reason.setdefault(answer.reason, {}).setdefault(first, []).append(second)
     yield from ("| reason | pairs |", "|---|---|") if by_reason else ("None.",)
-    for reason, named in by_reason.items():
-        yield f"| {_prose(reason)} | {', '.join(named)} |"
+    for reason, pairs in by_reason.items():
+        named = (f"{first} with {', '.join(seconds)}" for first, seconds in pairs.items())
+        yield f"| {_prose(reason)} | {'<br>'.join(named)} |"
 
 
 def _prose(text: str) -> str:

@@ -135,7 +135,7 @@ TRIALS = (
             on_what="ResNet-152 on ImageNet, 16 GPUs",
         ),
         figure="seconds to equal loss, dense / 4 bits in two phases, 16 workers",
-        differs=f"steps: {DIGITS_DIFFER}; seconds are computed for ResNet-18 and a link that takes twice as long as "
+        differs=f"steps: {DIGITS_DIFFER}. Seconds are computed for ResNet-18 and a link that takes twice as long as "
         "computing; encoding takes no time",
         world="simulated",
         bounds=at_least(1.62, 1.05),
@@ -217,7 +217,7 @@ TRIALS = (
             on_what="ResNet-50 on ImageNet and others at a density of 0.1 %",
         ),
         figure="steps to equal loss, density of 1 % / dense",
-        differs=f"{DIGITS_DIFFER}; a density of 1 % without warm-up; a momentum of 0.9 on both sides",
+        differs=f"{DIGITS_DIFFER}. A density of 1 % without warm-up; a momentum of 0.9 on both sides",
         world="simulated",
         bounds=at_most(1.1, 2.0),
         measure=more_steps(DGC),

@@ -114,8 +114,8 @@ def over_servers(is_quick: bool) -> list[float]:
 
 
 LARGE_DIFFERS = (
-    "64 virtual workers with a port of 10 Gbit/s each; steps of 0.64 s are assumed, 4 of 64 workers are late by 0.3 s; "
-    "throughput alone; a smaller model stands for the gradient, so that headers weigh 97 times as much"
+    "64 virtual workers with a port of 10 Gbit/s each; steps of 0.64 s are assumed, 4 of 64 workers are late by 0.3 s. "
+    "Throughput alone; a smaller model stands for the gradient, so that headers weigh 97 times as much"
 )
 FUNCTIONS_DIFFER = (
     "8 virtual workers; an LSTM on functions of Python's standard library, whose batches take times with the published "

@@ -88,7 +88,7 @@ RESNET, VGG = Network(resnet101, 107.0), Network(vgg16, 154.0)
 SOURCE = "Sergeev and Del Balso, Horovod, 2018 (arXiv 1802.05799), and the benchmarks of its documentation"
 MACHINE = "128 hosts with 4 Pascal GPUs, 25 Gbit/s, batches of 64"
 DIFFERS = (
-    "ring over all GPUs with 10 us a hop, parts of 64 MiB, 60, 70 and 80 % of the line rate instead of seeds; one GPU "
+    "ring over all GPUs with 10 us a hop, parts of 64 MiB, 60, 70 and 80 % of the line rate instead of seeds. One GPU "
     "computes 107 images/s of ResNet-101 and 154 of VGG-16"
 )
 

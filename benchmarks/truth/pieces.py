@@ -88,7 +88,7 @@ def over_1f1b(schedule: str) -> Callable[[bool], list[float]]:
 
 MEMORY_DIFFERS = (
     "the bytes that `quorate.parallelize` holds by `sharding.memory`, full parameters and buffers of the backward pass "
-    "included; a GPT-like model with 7.45 billion parameters on 4, 16 and 64 workers, instead of seeds"
+    "included. A GPT-like model with 7.45 billion parameters on 4, 16 and 64 workers, instead of seeds"
 )
 PIPELINE_DIFFERS = "8 stages, 24 micro-batches, passes that differ by up to a tenth; messages take no time"
 

@@ -123,7 +123,7 @@ def little_is_enough(is_quick: bool) -> list[float]:
 
 KRUM = "Blanchard et al., Machine learning with adversaries, NeurIPS 2017 (Krum)"
 VECTORS_DIFFER = (
-    "2,000 numbers; 11, 15 and 23 vectors; the last ones follow one of six attacks with default strengths; vectors are "
+    "2,000 numbers; 11, 15 and 23 vectors; the last ones follow one of six attacks with default strengths. Vectors are "
     "borne if the result has at least half of the honest mean in its direction (30 degrees in Krum's definition)"
 )
 TRIALS = (

@@ -1,7 +1,7 @@
 """Sentences are short, and have none of the words that docs/explanation/words.md replaces.
 
-This holds for pages and notebooks, for docstrings, for help and messages in the code, and for pages that are made from
-the code.
+This holds for pages and notebooks with their tables, for docstrings, for help and messages in the code, and for pages
+that are made from the code.
 """
 
 from __future__ import annotations
@@ -96,8 +96,11 @@ def test_the_banned_words_are_read() -> None:
         ("One two\nthree.\n\nFour", [3, 1]),
         ("- One\n  two\n- Three", [2, 1]),
         ("1. One\n2. Two (et al. 2020) three", [1, 5]),
-        ("# One two\n\n| three | four |\n\nFive", [1]),
+        ("# One two\n\n| three | four |\n\nFive", [1, 1, 1]),
         ("```python\none. Two\n```\nThree", [1]),
+        ("| one | two |\n|---|---|\n| | three. Four five<br>six |", [1, 1, 1, 2, 1]),
+        ("| one \\| two three | `a`, `b` (four), five, six |", [3, 1]),
+        ("| one two, three four five six, seven, eight |", [8]),
         ("See [one two](a/b.md#c), `three four` - five.", [5]),
         ("It is 1.5 times as fast, e.g. here.", [8]),
     ],

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tests.architecture.prose import ITEM, sentences, word_count
+from tests.architecture.prose import ITEM, ROW, sentences, word_count
 from tests.architecture.test_generated_pages import script
 from tests.architecture.tree import Module, modules
 
@@ -19,15 +19,14 @@ EXAMPLE = re.compile(r"^ *(?:>>>|\.\.\. ?|\.\. ).*$", re.MULTILINE)
 """A line of an example or a directive."""
 HEADINGS = {"Args:", "Returns:", "Raises:", "Yields:", "Example:"}
 ENTRY_DEPTH = 4
-COLUMNS = re.compile(r"\S {2,}\S|^\s*\|.*\|$")
-"""A row of a table."""
+COLUMNS = re.compile(r"\S {2,}\S")
+"""A row of a table without bars."""
 CITATION = re.compile(r"^(?:Paper|Sources?): (?:.+\n?)+", re.MULTILINE)
 """A list of papers: it has a sentence for each, as long as the title."""
 SHORTEST = 3
 STYLE = re.compile(r"\{ [\w-]+:")
 """A rule of a style sheet."""
 PAPER = re.compile(r"^## Paper\n\n(?:.+\n?)+", re.MULTILINE)
-CELL = re.compile(r"(?<!\\)\|")
 SECTION = re.compile(r"^(Idea|Cost|When it loses|Honesty):\s*", re.MULTILINE)
 
 
@@ -55,12 +54,9 @@ def messages() -> Iterator[Text]:
 
 
 def generated_pages() -> Iterator[Text]:
-    """Yield the pages that are made from the code, without citations, and each cell of their tables by itself."""
+    """Yield the pages that are made from the code, without citations."""
     for path, page in script("generated_pages").pages_by_path():
         yield Text(path, PAPER.sub("", page))
-        for line in page.splitlines():
-            if line.startswith("|"):
-                yield from (Text(path, cell) for cell in CELL.split(line))
 
 
 def prose(text: str) -> str:
@@ -76,7 +72,9 @@ def prose(text: str) -> str:
             is_section = line in HEADINGS
         if (is_section and depth <= ENTRY_DEPTH) or (depth < indent and not ITEM.match(line)):
             page.append("")
-        page.append("" if is_literal or COLUMNS.search(line) else re.sub(r"^(\s*)(?=[#<|])", r"\1x ", line))
+        if not ROW.match(line):
+            line = "" if is_literal or COLUMNS.search(line) else re.sub(r"^(\s*)(?=[#<|])", r"\1x ", line)
+        page.append(line)
         indent = depth if line.strip() else 0
     return "\n".join(page)
 
