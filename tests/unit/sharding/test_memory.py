@@ -147,7 +147,7 @@ def test_strategies_between_replicas_add_vectors_to_a_worker_alone() -> None:
     assert shares == pytest.approx({name: 1 + running + vectors for name, vectors in MEASURED.items()}, rel=0.05)
 
 
-def test_memory_is_foreseen_for_every_strategy_of_two_workers() -> None:
+def test_memory_is_predicted_for_every_strategy_of_two_workers() -> None:
     of_more_workers = {"detox", "draco", "gradient-coding"}
     of_the_package = {name for name in strategies.names() if strategies.get(name).__module__.startswith("quorate.")}
     assert of_the_package - of_more_workers == set(VECTORS)
