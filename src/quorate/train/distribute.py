@@ -273,11 +273,9 @@ def distribute(
     swapped: Any = optimizer
     saving(place)  # what is left to be written is written last
     said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
-    kept = Distributed(channel, optimizer, model, label, said)
+    entry: dict[str, Any] = {} if host is None else {"ahead": host.ahead}
     if spread is not None:
-        kept.coordinates, kept.pipeline = spread.coordinates, spread.pipeline
-    if host is not None:
-        kept.ahead = host.ahead
+        entry |= {"coordinates": spread.coordinates, "pipeline": spread.pipeline}
     accumulates = getattr(chosen, "micro_batches", 1) > 1
     if place.wire.max_size == 1 and with_one_worker == "bypass" and not accumulates:
         swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
@@ -285,7 +283,7 @@ def distribute(
             optimizer.register_step_post_hook(lambda *_: spread.coordinates.traffic.forget())
         if host is not None:
             steps_on_host(optimizer, host)
-            kept.pause = host.catch_up
+            entry["pause"] = host.catch_up
         leaving_of(place, lambda: loops_of(place)).begins()
         if chosen is not None and chosen.client_terms is not None:
             data_context(place).bypassed = label
@@ -327,13 +325,14 @@ def distribute(
             if patched is not None:
                 optimizer.__dict__["step"] = patched
             raise
-        optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
-        kept.laid_out = loop.relayout.laid_out
+        optimizer.__dict__[_LOOP] = loop
+        entry |= {"worker": loop.worker, "pause": loop.pause, "resume": loop.resume}
+        entry["laid_out"] = loop.relayout.laid_out
         follow(optimizer, loop.worker.schedules)
-        optimizer.__dict__[WORKER] = kept.worker = loop.worker
+        optimizer.__dict__[WORKER] = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:
-            lay_out_steps(kept, loop.replica, spread.coordinates, named)
+            entry["owned"] = lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
         looks = (
             StillPlain(loop.replica)
             if spread is None
@@ -352,6 +351,7 @@ def distribute(
         note_used(place.wire.board, "strategy")
     override.label = override.label or label
     place.context(Undistributed).close()
+    kept = Distributed(channel, optimizer, model, label, said, **entry)
     trained(place).add(kept)
     record(place, kept, chosen)
     place.context(CommonDraws).part()
