@@ -355,8 +355,8 @@ def distribute(
     trained(place).add(kept)
     record(place, kept, chosen)
     place.context(CommonDraws).part()
-    if override.begins is not None:
-        override.begins(kept)
+    for begin in override.begun:
+        begin(kept)
     return cast("DistributedOptimizer", optimizer)
 
 
