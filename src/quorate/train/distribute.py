@@ -24,7 +24,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
-from quorate.data.context import data_context
+from quorate.data.context import Versioned, data_context
 from quorate.data.step_division import StepDivision
 from quorate.means.reduction import Reduction
 from quorate.observe.backward import observe_backward
@@ -318,7 +318,7 @@ def distribute(
             may_count = partial(check, dataclasses.replace(combination, weight=COUNTED), "weight")
             loop = Loop(optimizer, plain, model, chosen, place, channel, named, may_count)
             measure_gains(optimizer, loop.worker, watching)
-            deal_out(combination.redundancy, place, lambda: loop.worker.version)
+            deal_out(combination.redundancy, place, loop.worker)
         except BaseException:
             swapped.__class__ = plain
             optimizer.__dict__.pop(OWN_STEP, None)
@@ -437,15 +437,12 @@ def divide_steps(place: Place, each: int, coordinates: Coordinates | None) -> No
     data.meetings.append(data.division.check_meeting)
 
 
-def deal_out(redundancy: Redundancy, place: Place, round_now: Callable[[], int]) -> None:
-    """Let loaders give workers the same batches, where `redundancy` says so; each example is counted by one worker.
-
-    `round_now` returns the newest round that the worker has applied.
-    """
+def deal_out(redundancy: Redundancy, place: Place, worker: Versioned) -> None:
+    """Let loaders give workers the same batches, where `redundancy` says so; each example is counted by one worker."""
     data, wire = data_context(place), place.wire
     if not redundancy.is_there:
         return
-    data.redundancy, data.round_now = redundancy, round_now
+    data.redundancy, data.versioned = redundancy, worker
     if redundancy.groups:
         group, before = (redundancy.group_of(rank, wire.size) for rank in (wire.rank, wire.rank - 1))
         data.repeats = wire.rank > 0 and group == before
