@@ -313,7 +313,7 @@ _KEPT_PASSES = 16
 
 
 class _Keys:
-    """A batch sampler: the batches that the newest pass requests, each in a list; the `remote` source is asked one ahead."""
+    """A batch sampler: the batches that the newest pass requests, each in a list; `remote` is asked one ahead."""
 
     def __init__(self) -> None:
         self.latest: StreamPass | None = None
