@@ -39,7 +39,7 @@ class Traffic:
     meet: Callable[[str], None] = lambda call: None
     """Waits until all workers of the replica have reached the same call. Raises `Mismatch` where one makes another."""
     syncs: list[Callable[[bool], None]] = field(default_factory=list)
-    """Calls with whether the backward passes that follow reduce gradients; see `reduce`."""
+    """Called with whether the backward passes that follow reduce gradients; none where all do."""
     pauses: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
     """Contexts within which backward passes only add to gradients."""
     by_layer: Counter[str] = field(default_factory=Counter)
@@ -50,11 +50,6 @@ class Traffic:
     def count_waits(self, waited: Callable[[float], None]) -> None:
         """Call `waited` from now on, in place of an earlier one: the newest optimizer's timer counts."""
         self.waited = waited
-
-    def reduce(self, *, is_on: bool) -> None:
-        """Let the backward passes that follow reduce gradients, or not. Without `syncs` all do."""
-        for sync in self.syncs:
-            sync(is_on)
 
     def forget(self) -> None:
         """Free gathered parameters; the next pass gathers them with their new numbers."""
