@@ -67,7 +67,7 @@ def _declared(kind: ast.ClassDef, aliases: frozenset[str]) -> Iterator[tuple[str
     for node in kind.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id, _is_callable(node.annotation, aliases)
-        if not isinstance(node, ast.FunctionDef):
+        if not isinstance(node, ast.FunctionDef) or node.name != "__init__":
             continue
         arguments = (*node.args.args, *node.args.kwonlyargs)
         passed = {argument.arg for argument in arguments if _is_callable(argument.annotation, aliases)}
@@ -76,7 +76,7 @@ def _declared(kind: ast.ClassDef, aliases: frozenset[str]) -> Iterator[tuple[str
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute):
                 yield statement.target.attr, _is_callable(statement.annotation, aliases)
         for attribute, value in _assigned(inside):
-            if dotted(attribute.value) == "self" and node.name == "__init__":
+            if dotted(attribute.value) == "self":
                 yield attribute.attr, isinstance(value, ast.Name) and value.id in passed
 
 
