@@ -20,11 +20,11 @@ T = TypeVar("T")
 class Along:
     """Traffic between one worker of a pipeline and those of the other stages, since the beginning."""
 
-    meter: Meter = field(default_factory=Meter)
+    holders: Callable[[Tensor], int]
+    """Returns how many workers of the pipeline have this parameter."""
+    meter: Meter
     waited: float = 0.0
     """In seconds."""
-    holders: Callable[[Tensor], int] = lambda p: 1
-    """Returns how many workers of the pipeline have this parameter."""
 
 
 @dataclass
