@@ -118,7 +118,7 @@ class Worker:
         training, end = self.training, self.end
         if root is not None:
             context = checkpoint_context(current.here())
-            context.root, context.tell = root, lambda sentence: None
+            context.root, context.listeners = root, [lambda sentence: None]
         torch.manual_seed(self.world.rank)
         self._distribute()
         loader = self._loader()

@@ -32,7 +32,7 @@ def in_world(
     @joined
     def live(world: World) -> T:
         checkpoint_context(current.here()).root = root
-        checkpoint_context(current.here()).tell = checkpoint_context(current.here()).tell or _fail
+        checkpoint_context(current.here()).listeners = checkpoint_context(current.here()).listeners or [_fail]
         return task(world)
 
     return VirtualWorld(size, seed=seed, network=network, timeout=120.0, generators=True).run(live)

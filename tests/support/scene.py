@@ -373,7 +373,7 @@ class Scene:
         """Return the worker of a world that is joined, before its first step."""
         if self.root is not None:
             checkpoint_context(current.here()).root = self.root
-            checkpoint_context(current.here()).tell = fail
+            checkpoint_context(current.here()).listeners = [fail]
         if self.records is not None:
             timing(current.here()).recorder = Recorder(records_of(self.records, world.rank))
         return Trainer(self, world, calls)

@@ -214,7 +214,7 @@ def kept(
     """
     told: list[str] = []
     checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).tell = told.append
+    checkpoint_context(current.here()).listeners = [told.append]
     model: Any = Model(seed=1 + world.rank).to(getattr(torch, case.numbers))
     if shards:
         chosen: Any = {"zero": case.zero, "offload": case.offload, "delayed_update": case.delayed}

@@ -181,7 +181,7 @@ def kept(
     torch.set_num_threads(1)
     told: list[str] = []
     checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).tell = told.append
+    checkpoint_context(current.here()).listeners = [told.append]
     model = made(case.build, 3 + world.rank)
     if case.mesh:
         model = quorate.parallelize(model, world.mesh(**case.mesh), **case.chosen)

@@ -180,7 +180,7 @@ def muon_trained(root: Path, until: int, overflows: int, shards: bool, world: An
     and saves at the end."""
     torch.set_num_threads(1)
     checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).tell = lambda sentence: None
+    checkpoint_context(current.here()).listeners = [lambda sentence: None]
     model: Any = Model(seed=1 + world.rank)
     if shards:
         model = quorate.parallelize(model)

@@ -273,13 +273,18 @@ def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
 
 @dataclass
 class CheckpointContext:
-    """The place of one worker's checkpoints, and a function for messages; `checkpoint_context(place)` returns it."""
+    """The place of one worker's checkpoints, and its messages; `checkpoint_context(place)` returns it."""
 
     root: Path | None = None
     """The folder of this run's checkpoints."""
-    tell: Callable[[str], None] | None = None
-    """Shows a sentence to the user; None where the script keeps no checkpoints."""
+    listeners: list[Callable[[str], None]] = field(default_factory=list)
+    """Called, in order, with each sentence for the user; none where the script keeps no checkpoints."""
     loads: int = 0
+
+    def tell(self, sentence: str) -> None:
+        """Show a sentence to the user."""
+        for listener in self.listeners:
+            listener(sentence)
 
 
 def checkpoint_context(place: Place) -> CheckpointContext:

@@ -255,7 +255,7 @@ class Saving(StepObserver):
                     inside.enter_context(optimizer.worker.as_edited())
             files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
         self._best = None
-        tell = checkpoint_context(self._place).tell or _silently
+        tell = checkpoint_context(self._place).tell
         own_part = part(files=files, shared=shared)
         self._writing = wire.spawn(lambda channel: write(own_part, channel.board, tell), "checkpoint")
 
@@ -303,10 +303,6 @@ class Saving(StepObserver):
 @dataclass
 class _Own:
     saving: Saving | None = None
-
-
-def _silently(sentence: str) -> None:
-    """Nobody is there to be told."""
 
 
 def saving(place: Place) -> Saving:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from quorate.core.clients import ClientTerms
 from quorate.core.redundancy import Redundancy
 from quorate.data.limit import Limit
 from quorate.data.step_division import StepDivision
+from quorate.records.records import Recorder
 from quorate.records.rows import Row
 from quorate.wire.current import Place
+
+
+class Versioned(Protocol):
+    """A worker whose batches follow from its rounds, as data sees it."""
+
+    @property
+    def version(self) -> int:
+        """The newest round that the worker has applied."""
+
+
+class EndsLoops(Protocol):
+    """The request of a worker to end the loops of all, as data sees it."""
+
+    def is_over(self) -> bool:
+        """Return whether training loops are to end."""
 
 
 @dataclass
@@ -27,8 +44,8 @@ class DataContext:
     """The number of shares, and this worker's share, where several workers have the same; None: one for each worker."""
     redundancy: Redundancy = field(default_factory=Redundancy)
     """The redundancy with which workers compute the same batches."""
-    round_now: Callable[[], int] | None = None
-    """The newest round that the worker has applied, where the batch of a step follows from its round."""
+    versioned: Versioned | None = None
+    """Set where the batch of a step follows from its round."""
     repeats: bool = False
     """Whether another worker counts the examples that this one has as well."""
     division: StepDivision | None = None
@@ -49,12 +66,12 @@ class DataContext:
     """Whether the script assigns batches to workers itself, as one that is written for torch's DDP."""
     files: int = 0
     """Number of datasets so far whose files one worker reads for all."""
-    record: Callable[[Row], None] = lambda row: None
-    """Keeps a row of the records."""
+    recorder: Recorder | None = None
+    """The records of the worker, if it keeps any."""
     is_evaluating: bool = False
     """Whether the worker is inside `world.evaluate()`."""
-    is_over: Callable[[], bool] = lambda: False
-    """Returns whether training loops are to end, as a worker has requested."""
+    early_end: EndsLoops | None = None
+    """Set in a world, whose workers may request the end of all loops."""
     limit: Limit | None = None
     """The end of the training by time."""
     boundaries: list[Callable[[], object]] = field(default_factory=list)
@@ -63,6 +80,11 @@ class DataContext:
     """Called, in order, when the script has called `world.mean`, or another call that brings workers together."""
     at_pause: list[Callable[[], object]] = field(default_factory=list)
     """Called, in order, when a loader that ends for all together has returned its last batch before the others."""
+
+    def record(self, row: Row) -> None:
+        """Keep a row of the records, if there are any."""
+        if self.recorder is not None:
+            self.recorder.hold(row)
 
     def with_batches_of_their_own(self, workers: float, size: int) -> float:
         """Return how many of `workers` among `size` have batches of their own in a step, as others share theirs."""

@@ -174,13 +174,15 @@ class Loader(ABC):
         pauses, is_first = self._pauses or this.is_round, True
         taken.full_batch = max(taken.full_batch, self.batch_size)
         context = data_context(place)
-        limit = context.limit
+        limit, early_end = context.limit, context.early_end
         is_over = False
         while True:
             trains = is_training(place)
             counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
             counts = counts and this.begins_step
-            if trains and counts and (context.is_over() or (limit is not None and limit.is_reached())):
+            if (trains and counts) and (
+                (early_end is not None and early_end.is_over()) or (limit is not None and limit.is_reached())
+            ):
                 break
             is_first = False
             if trains:

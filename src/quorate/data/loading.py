@@ -363,8 +363,9 @@ def _share(
     if kind == SAMPLED:
         return SampledShare(rank=wire.rank, **(choices | {"size": wire.size}))
     if redundancy.by_round:
-        assert context.round_now is not None, "a strategy of rounds has rounds"
-        return ByRoundShare(rank=own, times=redundancy.batches, round_now=context.round_now, **choices)
+        versioned = context.versioned
+        assert versioned is not None, "a strategy of rounds has rounds"
+        return ByRoundShare(rank=own, times=redundancy.batches, round_now=lambda: versioned.version, **choices)
     if redundancy.batches > 1:
         return RepeatedShare(rank=own, times=redundancy.batches, **choices)
     if kind == STATIC and context.division is not None:

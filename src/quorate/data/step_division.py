@@ -42,8 +42,8 @@ class StepDivision:
         """How many of its own this worker has begun in the current step, or since the newest sum of a part of it."""
         self.is_partial = False
         """Whether a sum has a part of the current step, and not all of it."""
-        self.take_part: Callable[[], None] = lambda: None
-        """Called where this worker has nothing to compute in the current step, before its next batch."""
+        self.idle: list[Callable[[], object]] = []
+        """Called, in order, where this worker has nothing to compute in the current step, before its next batch."""
         self.begin = 0
         """The first batch of each part that is in the current step."""
         self.may_meet = False
@@ -112,7 +112,8 @@ class StepDivision:
     def check_next(self) -> None:
         """Raise `ConfigurationError` where this worker asks for a batch, and has not ended the step before."""
         if self.next is None and not self.taken:
-            self.take_part()
+            for take_part in self.idle:
+                take_part()
         if self.held and self.next is None:
             raise ConfigurationError(
                 f'with batch="kept" a step is divided among at most {self.workers} workers, and there are '

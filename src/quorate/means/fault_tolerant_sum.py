@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -31,6 +31,13 @@ from quorate.wire.work import read_behind
 
 _SLICE = 0.05
 _ALL, _LEFT = b"of all", b"of those that are left"
+
+
+class CopiesForNewcomers(Protocol):
+    """Copies of a replica for newcomers, who form the next sum once they have them."""
+
+    def look(self) -> None:
+        """Send the copies of a dead sender; called every few hundredths of a second while a sum waits for others."""
 
 
 class FaultTolerantSum:
@@ -64,8 +71,8 @@ class FaultTolerantSum:
         """The rows beside the newest sum, of the workers whose contributions are in it."""
         self.is_whole = True
         """Whether all workers live, as far as sums have shown."""
-        self.while_waiting: Callable[[], None] = lambda: None
-        """Called every few hundredths of a second while a sum after a death or a join waits for others."""
+        self.copies: CopiesForNewcomers | None = None
+        """Copies for the newest newcomers, which may need another sender while a sum waits for them."""
         self._calls = 0
         self._lacks_parts = False
         """Whether a part of the next sum was not launched when it was ready."""
@@ -275,7 +282,8 @@ class _Sum:
             try:
                 self._reducer.under_way[0]._move_on(max(0.0, left) if is_alone else slice_, slice_)
             except WireTimeout as error:
-                self._reducer.while_waiting()
+                if self._reducer.copies is not None:
+                    self._reducer.copies.look()
                 if left <= _SLICE:
                     late = error.ranks or self._silent()
                     raise WireTimeout(

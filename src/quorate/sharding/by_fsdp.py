@@ -90,7 +90,7 @@ def shard(
         count(modules, in_ram.boundary, is_converted=precision is not None, is_on_cpu=is_on_cpu)
     if zero == 1 and is_whole:
         root: Any = model
-        coordinates.traffic.reduces = root.set_requires_gradient_sync
+        coordinates.traffic.syncs.append(root.set_requires_gradient_sync)
     coordinates.traffic.forgets.append(partial(_step_ended, modules, is_on_cpu, walk))
     handles = [*handles, model.register_forward_hook(partial(_forget_without_backward, modules)), *give_access(model)]
     hooks.move(model)

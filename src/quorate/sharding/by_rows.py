@@ -61,8 +61,8 @@ def check_tables(tables: Iterable[str], axes: Axes, plan: Plan | None, model: Mo
         for how, is_asked in refused.items():
             if is_asked:
                 raise ConfigurationError(
-                    f"{name or 'the model'} has sparse gradients, and its table is divided by rows over shards, or "
-                    f"along tensor, and not {how}; leave that out, or build the layer with sparse=False"
+                    f"{name or 'the model'} has sparse gradients, so its table is divided by rows over shards or "
+                    f"along tensor, not {how}; leave that out, or build it with sparse=False"
                 )
 
 

@@ -20,11 +20,11 @@ T = TypeVar("T")
 class Along:
     """Traffic between one worker of a pipeline and those of the other stages, since the beginning."""
 
-    meter: Meter = field(default_factory=Meter)
+    holders: Callable[[Tensor], int]
+    """Returns how many workers of the pipeline have this parameter."""
+    meter: Meter
     waited: float = 0.0
     """In seconds."""
-    holders: Callable[[Tensor], int] = lambda p: 1
-    """Returns how many workers of the pipeline have this parameter."""
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Traffic:
     """Called with the seconds of each wait; see `count_waits`."""
     meet: Callable[[str], None] = lambda call: None
     """Waits until all workers of the replica have reached the same call. Raises `Mismatch` where one makes another."""
-    reduces: Callable[[bool], None] | None = None
-    """Called with whether the backward passes that follow reduce gradients; None where all do."""
+    syncs: list[Callable[[bool], None]] = field(default_factory=list)
+    """Called with whether the backward passes that follow reduce gradients; none where all do."""
     pauses: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
     """Contexts within which backward passes only add to gradients."""
     by_layer: Counter[str] = field(default_factory=Counter)

@@ -31,8 +31,8 @@ class Chosen:
     """Name of the strategy or baseline of the first distributed optimizer."""
     optimizers: int = 0
     """Number of optimizers distributed so far."""
-    begins: Callable[[Distributed], None] | None = None
-    """Called with each optimizer that has been distributed."""
+    begun: list[Callable[[Distributed], None]] = field(default_factory=list)
+    """Called, in order, with each optimizer that has been distributed."""
 
 
 def chosen_in(place: Place) -> Chosen:

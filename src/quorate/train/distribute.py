@@ -24,7 +24,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.redundancy import Redundancy
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
-from quorate.data.context import data_context
+from quorate.data.context import Versioned, data_context
 from quorate.data.step_division import StepDivision
 from quorate.means.reduction import Reduction
 from quorate.observe.backward import observe_backward
@@ -280,11 +280,9 @@ def distribute(
     swapped: Any = optimizer
     saving(place)  # what is left to be written is written last
     said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
-    kept = Distributed(channel, optimizer, model, label, said)
+    entry: dict[str, Any] = {} if host is None else {"ahead": host.ahead}
     if spread is not None:
-        kept.coordinates, kept.pipeline = spread.coordinates, spread.pipeline
-    if host is not None:
-        kept.ahead = host.ahead
+        entry |= {"coordinates": spread.coordinates, "pipeline": spread.pipeline}
     accumulates = getattr(chosen, "micro_batches", 1) > 1
     if place.wire.max_size == 1 and with_one_worker == "bypass" and not accumulates:
         swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
@@ -292,7 +290,7 @@ def distribute(
             optimizer.register_step_post_hook(lambda *_: spread.coordinates.traffic.forget())
         if host is not None:
             steps_on_host(optimizer, host)
-            kept.pause = host.catch_up
+            entry["pause"] = host.catch_up
         leaving_of(place, lambda: loops_of(place)).begins()
         if chosen is not None and chosen.client_terms is not None:
             data_context(place).bypassed = label
@@ -328,20 +326,21 @@ def distribute(
             may_count = partial(check, dataclasses.replace(combination, weight=COUNTED), "weight")
             loop = Loop(optimizer, plain, model, chosen, place, channel, named, may_count)
             measure_gains(optimizer, loop.worker, watching)
-            deal_out(combination.redundancy, place, lambda: loop.worker.version)
+            deal_out(combination.redundancy, place, loop.worker)
         except BaseException:
             swapped.__class__ = plain
             optimizer.__dict__.pop(OWN_STEP, None)
             if patched is not None:
                 optimizer.__dict__["step"] = patched
             raise
-        optimizer.__dict__[_LOOP], kept.pause, kept.resume = loop, loop.pause, loop.resume
-        kept.laid_out = loop.relayout.laid_out
+        optimizer.__dict__[_LOOP] = loop
+        entry |= {"worker": loop.worker, "pause": loop.pause, "resume": loop.resume}
+        entry["laid_out"] = loop.relayout.laid_out
         follow(optimizer, loop.worker.schedules)
-        optimizer.__dict__[WORKER] = kept.worker = loop.worker
+        optimizer.__dict__[WORKER] = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
         if spread is not None:
-            lay_out_steps(kept, loop.replica, spread.coordinates, named)
+            entry["owned"] = lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
         looks = (
             StillPlain(loop.replica)
             if spread is None
@@ -360,11 +359,12 @@ def distribute(
         note_used(place.wire.board, "strategy")
     override.label = override.label or label
     place.context(Undistributed).close()
+    kept = Distributed(channel, optimizer, model, label, said, **entry)
     trained(place).add(kept)
     record(place, kept, chosen)
     place.context(CommonDraws).part()
-    if override.begins is not None:
-        override.begins(kept)
+    for begin in override.begun:
+        begin(kept)
     return cast("DistributedOptimizer", optimizer)
 
 
@@ -445,15 +445,12 @@ def divide_steps(place: Place, each: int, coordinates: Coordinates | None) -> No
     data.meetings.append(data.division.check_meeting)
 
 
-def deal_out(redundancy: Redundancy, place: Place, round_now: Callable[[], int]) -> None:
-    """Let loaders give workers the same batches, where `redundancy` says so; each example is counted by one worker.
-
-    `round_now` returns the newest round that the worker has applied.
-    """
+def deal_out(redundancy: Redundancy, place: Place, worker: Versioned) -> None:
+    """Let loaders give workers the same batches, where `redundancy` says so; each example is counted by one worker."""
     data, wire = data_context(place), place.wire
     if not redundancy.is_there:
         return
-    data.redundancy, data.round_now = redundancy, round_now
+    data.redundancy, data.versioned = redundancy, worker
     if redundancy.groups:
         group, before = (redundancy.group_of(rank, wire.size) for rank in (wire.rank, wire.rank - 1))
         data.repeats = wire.rank > 0 and group == before

@@ -190,7 +190,7 @@ def admit(worker: StrategyWorker) -> None:
         "stands": worker.neighbours.position,
         "flags": [means.headers.has_vectors, means.headers.has_voted],
     }
-    copies = means.reducer.while_waiting = _CopiesForNewcomers(worker, means.reducer, senders, new, about)
+    copies = means.reducer.copies = _CopiesForNewcomers(worker, senders, new, about)
     worker.losses.joined(admission.members.joined, worker.updates + 1)
     copies.begin()
 
@@ -204,12 +204,11 @@ class _CopiesForNewcomers:
     def __init__(
         self,
         worker: StrategyWorker,
-        reducer: FaultTolerantSum,
         senders: Sequence[int],
         new: Sequence[int],
         about: Mapping[str, Any],
     ) -> None:
-        self._worker, self._reducer, self._about, self._step = worker, reducer, about, worker.step
+        self._worker, self._about, self._step = worker, about, worker.step
         self._senders, self._new, self._source = senders, new, senders[0]
 
     def begin(self) -> None:
@@ -220,15 +219,15 @@ class _CopiesForNewcomers:
         for rank in self._new:
             self._worker.wire.send(Message((), {"source": self._source}), rank, _TAG)
 
-    def __call__(self) -> None:
+    def look(self) -> None:
         """Send the copy to newcomers that have none, where those that were to send it have died."""
         wire = self._worker.wire
-        if self._source not in wire.dead:
+        if not self._new or self._source not in wire.dead:
             return
         living = [rank for rank in self._senders if rank not in wire.dead]
         left = [rank for rank in self._new if rank not in wire.dead and wire.board.get(_copied(wire, rank)) is None]
         if not left:
-            self._reducer.while_waiting = lambda: None
+            self._new = ()
             return
         self._source = living[0]
         if self._source == wire.rank:

@@ -87,7 +87,7 @@ class KeptInRounds(MicroBatches):
             finally:
                 self._is_asked = True
 
-        self.division.take_part = take_part
+        self.division.idle.append(take_part)
 
     def summed(self, round: Round) -> bool:
         members = [rank for rank in range(self.most) if rank not in round.missing]

@@ -55,7 +55,7 @@ class Leaving(StepObserver):
         self._stop.wakes.append(self)
         context = checkpoint_context(place)
         # Where the script keeps checkpoints, one is made before leaving.
-        self._stop.before.append(lambda: None if context.tell is None else saving(place).save({}))
+        self._stop.before.append(lambda: saving(place).save({}) if context.listeners else None)
         saving(place)  # its boundary comes first
         data_context(place).boundaries.append(self.between_steps)
         observers(place).add(self)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
+from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
@@ -78,22 +78,25 @@ def check_trained_stage(coordinates: Coordinates, parameters: Iterable[Tensor]) 
         )
 
 
-def lay_out_steps(kept: Distributed, replica: Replica, coordinates: Coordinates, watched: Watched) -> None:
-    """Prepare the steps over pieces.
+def lay_out_steps(
+    optimizer: Optimizer, name: str, replica: Replica, coordinates: Coordinates, watched: Watched
+) -> Callable[[], Collection[int]] | None:
+    """Prepare the steps over pieces; return `Distributed.owned`.
 
     If the optimizer calculates with full tensors, each worker of a replica makes the steps of some of them. An
     optimizer that only needs their norms adds these up over the pieces. Optimizers of torch that treat each number
     alike step the pieces as plain tensors.
     """
-    if isinstance(kept.optimizer, ByLayers) and coordinates.abreast.size > 1:
-        norms = Metered(coordinates.abreast.channel(f"optimizer/{kept.name}/norms"), coordinates.traffic.meter)
-        kept.optimizer.pieces = Pieces(norms.size, WholeReplica(norms).sums)
+    if isinstance(optimizer, ByLayers) and coordinates.abreast.size > 1:
+        norms = Metered(coordinates.abreast.channel(f"optimizer/{name}/norms"), coordinates.traffic.meter)
+        optimizer.pieces = Pieces(norms.size, WholeReplica(norms).sums)
     if watched.shard_by == "tensors" and coordinates.axes.shards > 1:
-        wire = Metered(coordinates.abreast.channel(f"optimizer/{kept.name}/tensors"), coordinates.traffic.meter)
+        wire = Metered(coordinates.abreast.channel(f"optimizer/{name}/tensors"), coordinates.traffic.meter)
         replica.spread = whole = WholeTensors(wire, coordinates.traffic)
-        kept.owned = partial(whole.owned, kept.optimizer)
-    elif is_by_numbers(replica.plain):
+        return partial(whole.owned, optimizer)
+    if is_by_numbers(replica.plain):
         replica.spread = OnPieces()
+    return None
 
 
 class AfterPieces(StepObserver):

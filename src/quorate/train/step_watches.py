@@ -107,21 +107,21 @@ def leaves_out_own(worker: StrategyWorker) -> bool:
 
 @contextmanager
 def accumulating(worker: StrategyWorker) -> Iterator[None]:
-    """Let backward passes inside only add to `.grad`; for models in pieces, see `Traffic.reduces`."""
+    """Let backward passes inside only add to `.grad`; for models in pieces, see `Traffic.syncs`."""
     if worker.kept is not None:
         raise ConfigurationError(
             'with batch="kept" each batch of the loader is a micro-batch of a step; say how many by micro_batches=, '
             "and leave out optimizer.accumulate()"
         )
-    reduces = None if worker.coordinates is None else worker.coordinates.traffic.reduces
+    syncs = () if worker.coordinates is None else worker.coordinates.traffic.syncs
     with worker.means.ready.pausing():
-        if reduces is not None:
-            reduces(False)
+        for sync in syncs:
+            sync(False)
         try:
             yield
         finally:
-            if reduces is not None:
-                reduces(True)
+            for sync in syncs:
+                sync(True)
 
 
 def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:

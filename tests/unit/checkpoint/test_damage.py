@@ -192,7 +192,7 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root:
     sentences: list[str] = []
 
     def task(world: World) -> Any:
-        checkpoint_context(current.here()).tell = sentences.append
+        checkpoint_context(current.here()).listeners = [sentences.append]
         return train(world, 9, saves=saves)
 
     def saves(rank: int, step: int) -> bool:

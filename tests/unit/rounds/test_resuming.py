@@ -93,7 +93,7 @@ def live(size: int, root: Path, plan: Plan, *, seed: int, network: Network) -> l
     @joined
     def task(world: World) -> Told:
         checkpoint_context(current.here()).root = root
-        checkpoint_context(current.here()).tell = lambda sentence: None
+        checkpoint_context(current.here()).listeners = [lambda sentence: None]
         return train(world, plan)
 
     return VirtualWorld(size, seed=seed, network=network, timeout=120.0).outcomes(task)

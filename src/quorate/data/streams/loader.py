@@ -150,9 +150,10 @@ class StreamLoader(Loader):
         is_fresh = this.began == Begun()
         if shared.read == ONE and self._wire is not None:
             if self._served is None:
-                remote = RemoteSource(self._wire, 0, this.number, this.epoch, this.open_keys, is_fresh=is_fresh)
-                self._keys.ask = remote.ask
-                return remote
+                self._keys.remote = RemoteSource(
+                    self._wire, 0, this.number, this.epoch, this.open_keys, is_fresh=is_fresh
+                )
+                return self._keys.remote
             return _Here(self._served, this.number, this.epoch, is_fresh)
         return ItemSource(shared.dealer(this.epoch, this.parts, this.began))
 
@@ -167,7 +168,7 @@ class StreamLoader(Loader):
         deaths = Deaths(wire=wire, key=f"stream/{self._number}/{number}", is_on=survivors(self._place) is not None)
         by_item = self._reads_items(begun, parts)
         this = StreamPass(self.share, parts, epoch, number, begun, deaths, by_item=by_item)
-        self._keys.ask, self._keys.latest = None, this
+        self._keys.remote, self._keys.latest = None, this
         self._fetching.begin(partial(self._source, this))
         if by_item and self._shared.read == ONE:
             self._fetching.open_now()
@@ -312,20 +313,20 @@ _KEPT_PASSES = 16
 
 
 class _Keys:
-    """A batch sampler: the batches that the newest pass requests, each in a list; `ask` is called one ahead."""
+    """A batch sampler: the batches that the newest pass requests, each in a list; `remote` is asked one ahead."""
 
     def __init__(self) -> None:
         self.latest: StreamPass | None = None
-        self.ask: Callable[[Key], None] | None = None
+        self.remote: RemoteSource | None = None
 
     def __iter__(self) -> Iterator[list[Key]]:
         assert self.latest is not None, "a loader begins a pass before it iterates"
         keys, waiting = self.latest.keys(), list[Key]()
         for key in keys:
-            if self.ask is not None:
-                self.ask(key)
+            if self.remote is not None:
+                self.remote.ask(key)
             waiting.append(key)
-            if self.ask is None or len(waiting) > 1:
+            if self.remote is None or len(waiting) > 1:
                 yield [waiting.pop(0)]
         for key in waiting:
             yield [key]

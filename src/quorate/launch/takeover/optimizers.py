@@ -45,10 +45,6 @@ def count_optimizers() -> None:
     Optimizer.__init__ = counted  # type: ignore[method-assign]
 
 
-def _nothing() -> None:
-    """Do nothing: a function with a name, which a pickled wrapper has."""
-
-
 @dataclass
 class FoundOptimizers:
     """The optimizers of one worker, with the models in wrappers whose parameters they have."""
@@ -57,8 +53,6 @@ class FoundOptimizers:
     """The models in wrappers, in the order in which these were made."""
     optimizers: list[tuple[weakref.ref[Optimizer], frozenset[int]]] = field(default_factory=list)
     """Each distributed optimizer, with the ids of the models that it trains."""
-    begins: Callable[[], None] = _nothing
-    """Called when optimizers were distributed."""
     _seen: tuple[int, int] = (-1, 0)
 
     @property
@@ -66,15 +60,18 @@ class FoundOptimizers:
         """Whether an optimizer was distributed."""
         return bool(self.optimizers)
 
-    def watch(self, place: Place) -> None:
-        """Refuse steps of optimizers that have parameters of these models and were not found before a gradient."""
+    def watch(self, place: Place, distribute_new: Callable[[], bool]) -> None:
+        """Refuse steps of optimizers that have parameters of these models and were not found before a gradient.
+
+        `distribute_new` is called before the first step with a closure, and returns whether it has distributed any.
+        """
 
         def look(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             if isinstance(optimizer, DistributedOptimizer) or current.place() is not place:
                 return None
             if library_of(optimizer) is None and self._models_of(optimizer):
                 closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-                if callable(closure) and self.distribute():
+                if callable(closure) and distribute_new():
                     return (args[0], partial(_step_inside, optimizer, closure)), {}
                 if self._seen[0] < 0:
                     raise ConfigurationError(
@@ -109,10 +106,7 @@ class FoundOptimizers:
             models = self._models_of(optimizer)
             distribute(optimizer, models[0] if len(models) == 1 else ModuleList(models))
             self.optimizers.append((weakref.ref(optimizer), frozenset(map(id, models))))
-        are_new = len(self.optimizers) > before
-        if are_new:
-            self.begins()
-        return are_new
+        return len(self.optimizers) > before
 
     def of(self, module: Module) -> list[Any]:
         """Return the distributed optimizers that train `module`."""

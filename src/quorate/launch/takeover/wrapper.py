@@ -73,9 +73,15 @@ class TakenOver:
         )
         place.context(Undistributed).close()
         data_context(place).is_of_script = True
-        self.optimizers.begins = self.evaluations.begin
         place.leaving.append(agreed.ended)  # once optimizers, which are distributed later, have ended
-        self.optimizers.watch(place)
+        self.optimizers.watch(place, self.distribute)
+
+    def distribute(self) -> bool:
+        """Distribute optimizers that are new, whose steps evaluations watch then; return whether there are any."""
+        are_new = self.optimizers.distribute()
+        if are_new and self.evaluations is not None:
+            self.evaluations.begin()
+        return are_new
 
     def add(self, module: Module, place: Place) -> None:
         """Take over `module`, whose parameters all workers have alike."""
@@ -229,7 +235,7 @@ class DistributedDataParallel(OfTorch):
 
     @contextmanager
     def _joined(self, weight: float) -> Iterator[None]:
-        self._taken.optimizers.distribute()  # here by all workers, as some may have no data
+        self._taken.distribute()  # here by all workers, as some may have no data
         of_gradients = [loop.worker.means for loop in loops_of(self._place) if _uses_gradients_of_all(loop)]
         for means in of_gradients:
             means.weight_of_paused = weight
@@ -321,7 +327,8 @@ def begin_forward(taken: TakenOver, module: Module, arguments: Sequence[Any]) ->
     assert evaluations is not None
     if evaluations.are_open and module.training:  # Lightning sets the modules inside to training, and not the wrapper
         evaluations.left_by(module)
-    optimizers.distribute()
+    if optimizers.distribute():
+        evaluations.begin()
     if optimizers.modules[0]() is module:  # others are called in the same step
         count_examples(taken.consumed, arguments)
 

@@ -157,7 +157,7 @@ def _distributed(place: Place, call: str) -> Trained:
 def _prepare(place: Place, *, is_needed: bool) -> None:
     """A worker on its own gets a folder when it first saves."""
     context = checkpoint_context(place)
-    context.tell = context.tell or _tell
+    context.listeners = context.listeners or [_tell]
     if is_needed and context.root is None and place.wire.size == 1:
         folder = new_run_folder(workers=1, name=name_under_slurm())
         remember_folder(folder)

@@ -370,7 +370,7 @@ def prepare(place: Place, chosen: Overrides) -> None:
     if chosen.shrink is not None:
         from quorate.shrink.shrinking import begin  # with all of `quorate.shrink`, which other runs do not need
 
-        choices.begins = partial(begin, place, chosen.shrink)
+        choices.begun.append(partial(begin, place, chosen.shrink))
     if is_real and chosen.strategy is not None and chosen.strategy in baselines:
         choices.baselines = {chosen.strategy: baselines.get(chosen.strategy)}
         data.needs_equal_shares = chosen.strategy

@@ -89,7 +89,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     if is_real:
         memory_use(place).begin(recorder, wire.clock.now(), is_on_gpu=device.startswith("cuda"))
         place.context(HostLoad).begin(wire.clock.now())
-    data_context(place).record = recorder.hold
+    data_context(place).recorder = recorder
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
 

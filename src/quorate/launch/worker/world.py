@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,7 @@ from quorate.launch.worker.collectives import Collectives
 from quorate.observe.step_times import timing
 from quorate.records.rows import Evaluate
 from quorate.sharding.mesh import Meshes, mesh_of
-from quorate.train.early_end import is_over, stop_all
+from quorate.train.early_end import EarlyEnd
 from quorate.train.pauses import (
     agree_on_buffers,
     at_the_mean,
@@ -62,7 +61,7 @@ class World(Collectives):
         """`local_rank` is that of the launcher, if it says so."""
         remember_wrappers()
         super().__init__(place, device)
-        data_context(place).is_over = partial(is_over, place)
+        self._early_end = data_context(place).early_end = EarlyEnd(place)
         place.context(Meshes).device = device
         self._local_rank = local_rank
         self._dones = self._firsts = 0
@@ -187,12 +186,12 @@ class World(Collectives):
             >>> if float(loss) < 1e-3:
             ...     world.stop("the loss is small enough")
         """
-        stop_all(self._place, str(reason))
+        self._early_end.request(str(reason))
 
     @property
     def stopped(self) -> bool:
         """Whether a worker has called `stop`; check it after each step in loops over a loader of your own."""
-        return is_over(self._place)
+        return self._early_end.is_over()
 
     @contextmanager
     def first_does(self, *, timeout: float = 6 * 3600.0) -> Iterator[None]:

@@ -28,7 +28,7 @@ from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.stages.route import Shapes, used_by
 from quorate.sharding.stages.units import Unit, units_of
 from quorate.sharding.traffic import Along
-from quorate.wire.metered import Metered
+from quorate.wire.metered import Meter, Metered
 
 _MICROBATCHES = 4
 """The default for each worker of a pipeline."""
@@ -145,8 +145,8 @@ def _cut(units: Sequence[Unit], costs: Sequence[Cost], layout: Layout, cuts: Cut
 
 def by_stages(model: Any, stages: Stages, coordinates: Coordinates, name: str) -> Pipeline:
     """Remove the layers of other stages from `model`, in place, and let a call of it go through all stages."""
-    along = coordinates.traffic.along = Along()
-    wire = Metered(Metered(coordinates.along.channel(name), coordinates.traffic.meter), along.meter)
+    meter = Meter()
+    wire = Metered(Metered(coordinates.along.channel(name), coordinates.traffic.meter), meter)
     layout, worker = stages.layout, coordinates.stage
     here = stages.here(worker)
     direct = {key for key, stage in stages.direct.items() if stage in layout.stages_of(worker)}
@@ -165,7 +165,7 @@ def by_stages(model: Any, stages: Stages, coordinates: Coordinates, name: str) -
     pipeline.ending = Ending(model, stages, coordinates, wire, tied)
     model.forward = pipeline.call
     norms_over_stages(pipeline.ending)
-    along.holders = pipeline.ending.holders
+    coordinates.traffic.along = Along(pipeline.ending.holders, meter)
     return pipeline
 
 

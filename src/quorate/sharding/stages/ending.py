@@ -59,7 +59,7 @@ class Ending:
         """Take the modules that FSDP2 has sharded. With ZeRO 1, `optimizer.accumulate()` does not reduce gradients."""
         self._sharded, is_accumulated = modules, zero == 1
         if is_accumulated:
-            self._coordinates.traffic.reduces = self._reduces
+            self._coordinates.traffic.syncs.append(self._reduces)
 
     def _reduces(self, syncs: bool) -> None:
         self._syncs = syncs
