@@ -66,16 +66,26 @@ def read_word(header: Header) -> Fields:
     return Word(kind)
 
 
+class Event(Fields):
+    """An event of a member."""
+
+    __slots__ = ()
+
+    def header(self) -> dict[str, Any]:
+        header = super().header()
+        return {"what": header.pop("kind"), **header}
+
+
 @dataclass(frozen=True, slots=True)
-class Received(Fields):
+class Received(Event):
     """A message of another member, without its tensors."""
 
-    what: Literal["message"] = field(init=False, default="message")
+    kind: Literal["message"] = field(init=False, default="message")
     source: int
     message: Header  # open: the messages of members to each other
 
     def header(self) -> dict[str, Any]:
-        return {"what": self.what, "source": self.source, "header": self.message}
+        return {"what": self.kind, "source": self.source, "header": self.message}
 
     @classmethod
     def read(cls, header: Header, **others: Any) -> Received:
@@ -83,29 +93,29 @@ class Received(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class Passed(Fields):
+class Passed(Event):
     """Time has passed."""
 
-    what: Literal["passed"] = field(init=False, default="passed")
+    kind: Literal["passed"] = field(init=False, default="passed")
 
 
 @dataclass(frozen=True, slots=True)
-class Died(Fields):
+class Died(Event):
     """Workers have died."""
 
-    what: Literal["died"] = field(init=False, default="died")
+    kind: Literal["died"] = field(init=False, default="died")
     ranks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRead(Fields):
+class LeaseRead(Event):
     """The member has read the lease on the board, to take it."""
 
-    what: Literal["lease"] = field(init=False, default="lease")
+    kind: Literal["lease"] = field(init=False, default="lease")
     held: Lease
 
     def header(self) -> dict[str, Any]:
-        return {"what": self.what, "held": self.held.header()}
+        return {"what": self.kind, "held": self.held.header()}
 
     @classmethod
     def read(cls, header: Header, **others: Any) -> LeaseRead:
@@ -113,29 +123,29 @@ class LeaseRead(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTaken(Fields):
+class LeaseTaken(Event):
     """The member has written its lease on the board, and leads in `term`."""
 
-    what: Literal["stand"] = field(init=False, default="stand")
+    kind: Literal["stand"] = field(init=False, default="stand")
     term: int
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Fields):
+class Said(Event):
     """The training thread has said a word."""
 
-    what: Literal["said"] = field(init=False, default="said")
+    kind: Literal["said"] = field(init=False, default="said")
     word: Fields
 
     def header(self) -> dict[str, Any]:
-        return {"what": self.what, "said": self.word.header()}
+        return {"what": self.kind, "said": self.word.header()}
 
     @classmethod
     def read(cls, header: Header, **others: Any) -> Said:
         return cls(read_word(header["said"]))
 
 
-_BY_KIND: dict[str, type[Fields]] = {
+_BY_KIND: dict[str, type[Event]] = {
     "message": Received,
     "passed": Passed,
     "died": Died,
@@ -145,13 +155,13 @@ _BY_KIND: dict[str, type[Fields]] = {
 }
 
 
-def read_event(header: Header) -> Fields:
+def read_event(header: Header) -> Event:
     """Return the event of a header."""
     return _BY_KIND[header["what"]].read(header)
 
 
 def happen(
-    member: Member, event: Fields, now: float, vector: Flat | None = None, tensors: Sequence[Tensor] = ()
+    member: Member, event: Event, now: float, vector: Flat | None = None, tensors: Sequence[Tensor] = ()
 ) -> int | None:
     """Let an event happen to a member, with the vector or tensors of a message; return the term of a lease to take."""
     if isinstance(event, Received):

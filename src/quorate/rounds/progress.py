@@ -20,7 +20,7 @@ from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.coding import Coding
-from quorate.rounds.events import Died, LeaseRead, LeaseTaken, Passed, Received, Said, Word, happen, read_word
+from quorate.rounds.events import Died, Event, LeaseRead, LeaseTaken, Passed, Received, Said, Word, happen, read_word
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.hosts.exchange import layout_of_piece
@@ -221,13 +221,13 @@ class RoundTask:
             if self._unheard:
                 self._unheard.popleft()
 
-    def _happens(self, event: Fields, message: Message | None = None) -> int | None:
+    def _happens(self, event: Event, message: Message | None = None) -> int | None:
         now = self._wire.clock.now()
         if message is None or not message.tensors:
             return happen(self.member, event, now)
         return self.happen(event, now, message)
 
-    def happen(self, event: Fields, now: float, message: Message | None = None) -> int | None:
+    def happen(self, event: Event, now: float, message: Message | None = None) -> int | None:
         """Let an event happen to the member; a received header says how the vector of `message` is laid out."""
         if message is None or not message.tensors:
             return happen(self.member, event, now)

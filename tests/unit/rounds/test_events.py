@@ -9,6 +9,7 @@ import pytest
 from quorate.core.fields import Fields
 from quorate.rounds.events import (
     Died,
+    Event,
     Jumped,
     LeaseRead,
     LeaseTaken,
@@ -30,7 +31,7 @@ WORDS: list[tuple[Fields, str]] = [
     (Save(7), '{"save": 7}'),
     (Wished(Wish(3, {"grace": 1.0}, "late")), '{"wish": {"request": 3, "settings": {"grace": 1.0}, "why": "late"}}'),
 ]
-EVENTS: list[tuple[Fields, str]] = [
+EVENTS: list[tuple[Event, str]] = [
     (
         Received(1, {"kind": "pong", "term": 2}),
         '{"what": "message", "source": 1, "header": {"kind": "pong", "term": 2}',
@@ -56,7 +57,7 @@ def test_a_jump_is_read_back_from_its_json() -> None:
 
 @pytest.mark.parametrize(("event", "text"), EVENTS)
 @pytest.mark.parametrize("stream", [None, "vectors"])
-def test_events_are_read_back_from_their_json(event: Fields, text: str, stream: str | None) -> None:
+def test_events_are_read_back_from_their_json(event: Event, text: str, stream: str | None) -> None:
     about = "" if stream is None else f', "stream": "{stream}"'
     events = RowEvents([RowEvent(event, 0.5, 6, stream)])  # type: ignore[arg-type]
     assert json.dumps(events.header()) == f'{{"events": [{text}, "now": 0.5, "applied": 6{about}}}]}}'

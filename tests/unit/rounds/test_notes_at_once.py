@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from quorate.core.fields import Fields
-from quorate.rounds.events import Said, Word
+from quorate.rounds.events import Event, Said, Word
 from quorate.rounds.messages import Note
 from quorate.rounds.progress import RoundTask
 
@@ -23,7 +23,7 @@ class Task(RoundTask):
         self.member: Any = SimpleNamespace(leads=leads, rank=1)
         self._wire: Any = SimpleNamespace(rank=1, send=lambda message, to, tag: self.queued.append(message.header))
 
-    def _happens(self, event: Fields, message: Any = None) -> None:
+    def _happens(self, event: Event, message: Any = None) -> None:
         assert self._turn.locked() and isinstance(event, Said)
         self.noted.append(event.word)
 

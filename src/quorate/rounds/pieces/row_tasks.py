@@ -27,7 +27,7 @@ from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
 from quorate.rounds.copies import Copy
-from quorate.rounds.events import Received, Said, Word, read_event
+from quorate.rounds.events import Event, Received, Said, Word, read_event
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import Round
 from quorate.rounds.progress import TAG, RoundTask, add
@@ -43,7 +43,7 @@ _LOOK_SECONDS = 5.0
 class RowEvent(Fields):
     """An event of the first worker's member, at time `now`; for a message with tensors, the `stream` of its pieces."""
 
-    event: Fields
+    event: Event
     now: float
     applied: int  # the newest round that the first worker has applied
     stream: Stream | None = None
@@ -202,7 +202,7 @@ class FirstTask(_RowTask):
         for sender, whole in self._delivery.due():
             super()._take(sender, whole)
 
-    def _happens(self, event: Fields, message: Message | None = None) -> int | None:
+    def _happens(self, event: Event, message: Message | None = None) -> int | None:
         row_event = RowEvent(
             event, self._wire.clock.now(), self._is_at, None if message is None else stream_of(message)
         )

@@ -50,8 +50,15 @@ class ClockAnswer(Fields):
 
     kind: Literal["clock answered"] = field(init=False, default=ANSWERED)
     sent: float
-    came: float
-    went: float
+    arrived: float
+    answered: float
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": self.kind, "sent": self.sent, "came": self.arrived, "went": self.answered}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> ClockAnswer:
+        return cls(header["sent"], header["came"], header["went"])
 
 
 class ClockExchange:
@@ -104,7 +111,7 @@ class ClockExchange:
             return
         answer = ClockAnswer.read(header)
         if source == self._reference and answer.sent == self._asked:
-            sent, arrived, answered = answer.sent, answer.came, answer.went
+            sent, arrived, answered = answer.sent, answer.arrived, answer.answered
             half = ((now - sent) - (answered - arrived)) / 2
             if self._best is None or half < self._best.uncertainty:
                 self._best = self._estimate((sent + now) / 2, ((arrived - sent) + (answered - now)) / 2, half)
