@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorate.core.fields import Fields
 from quorate.wire.members import GONE, Death, history_in, history_to_bytes
 from quorate.wire.replicated.limits import Limits
+from quorate.wire.replicated.messages import read
 from quorate.wire.replicated.replica import Replica
+from quorate.wire.replicated.state import Write
 
 
 @dataclass
@@ -63,11 +66,11 @@ class Workers:
         self.look(rank)
         return member
 
-    def _applied(self, rank: int, write: Any, result: Any) -> None:
+    def _applied(self, rank: int, write: Write, result: Any) -> None:
         member = self.members[rank]
-        member.applied.append((write["by"], write["number"]))
-        if write["by"] == rank:
-            member.results[write["number"]] = self.now, result
+        member.applied.append((write.by, write.number))
+        if write.by == rank:
+            member.results[write.number] = self.now, result
 
     # -- what happens
 
@@ -91,14 +94,14 @@ class Workers:
             self.run(0.01)
         return self.now - begin
 
-    def _send(self, source: int, to: int, message: dict[str, Any]) -> None:
-        text = json.dumps(message)
+    def _send(self, source: int, to: int, message: Fields) -> None:
+        text = json.dumps(message.header())
 
         def arrive() -> None:
             if self.members[to].is_alive and (source, to) not in self.cut:
                 replica = self.members[to].replica
                 replica.passed(self.now)
-                replica.received(source, json.loads(text))
+                replica.received(source, read(json.loads(text)))
                 replica.flush()
                 self._note(to)
 
@@ -141,7 +144,7 @@ class Workers:
         member = self.members[rank]
         number = member.next_number
         member.next_number += 1
-        member.replica.propose({"by": rank, "number": number, "done": 0, **write})
+        member.replica.propose(Write(rank, number, 0, **write))
         return number
 
     def kill(self, rank: int, *, is_seen: bool = True) -> None:

@@ -36,6 +36,13 @@ class Question(Fields):
     tag: str  # of the answer
 
 
+@dataclass(frozen=True, slots=True)
+class Answer(Fields):
+    """The answer to a `Question`; the rows travel with it where they are here."""
+
+    is_discarded: bool  # whether the rows were here, and have been forgotten
+
+
 @dataclass
 class Held:
     """The rows of one contribution."""
@@ -130,7 +137,7 @@ class HeldRows:
                 continue
             if answer.tensors:
                 return answer.tensors[0]
-            if answer.header["is_discarded"]:
+            if Answer.read(answer.header).is_discarded:
                 raise PeerFailed(
                     f"rank {of} has died, and its rows of a sparse table are needed by a worker that is too far behind",
                     [of],
@@ -160,7 +167,7 @@ class HeldRows:
             is_discarded = held is None and question.number <= self._newest[question.of]
             if rows is None and not is_discarded:
                 self._refused.add((question.of, question.number))
-        answer = Message(() if rows is None else (rows,), {"is_discarded": is_discarded}, shared=True)
+        answer = Message(() if rows is None else (rows,), Answer(is_discarded).header(), shared=True)
         self._wire.send(answer, source, question.tag)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import WireTimeout, ranks_in_words
+from quorate.core.fields import Fields
 from quorate.core.groups import Group, Leaves, Said
 from quorate.core.vectors import Flat, bare_layout, empty_vector, pack
 from quorate.observe.digests import digest_of
@@ -22,6 +24,26 @@ from quorate.wire.survivors import Survivors
 
 _OPERATION = "step of a learner"
 _SERVE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped(Fields):
+    """The header of the message of one worker in an exchange: the fields of `Said` beside its gradient."""
+
+    said: dict[str, Any]  # open: the header of `Group.exchange`
+    unused: list[int]
+    weight: float
+    leaves: Leaves
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedReplica(Fields):
+    """The header of a copy of a replica: its tensors are the parameters, `kept` of the optimizer, and others."""
+
+    optimizer: dict[str, Any]  # open: see `optimizer_to_plain`
+    kept: int
+    state: dict[str, Any]  # open: the header of `Group.copy_replica`
 
 
 class WorkerGroup:
@@ -73,8 +95,8 @@ class WorkerGroup:
         else:
             gradient = None if weight is None else self._gradient(weight)
             unused = [] if gradient is None else [i for i, x in enumerate(self._replica.gradients) if x is None]
-            payload = {"said": dict(header), "unused": unused, **about}
-            message = Message(() if gradient is None else gradient.parts, payload)
+            stepped = Stepped(dict(header), unused, **about)
+            message = Message(() if gradient is None else gradient.parts, stepped.header())
             messages = {rank: self._read(reply) for rank, reply in self._gather(message).items()}
         leaving = [rank for rank, message in messages.items() if message.leaves]
         if leaving:
@@ -109,15 +131,16 @@ class WorkerGroup:
         if source == self._wire.rank:
             about, kept = optimizer_to_plain(replica.optimizer)
             copied = [x.detach().clone() for x in (*replica.every, *kept, *tensors)]
-            copy = Message(tuple(copied), {"optimizer": about, "kept": len(kept), "state": dict(header)})
+            copy = Message(tuple(copied), CopiedReplica(about, len(kept), dict(header)).header())
         received = self._gather(copy).get(source)
         if received is None:
             return None
+        described = CopiedReplica.read(received.header)
         first = len(replica.every)
-        last = first + int(received.header["kept"])
+        last = first + described.kept
         if takes:
-            self._adopt(received.tensors[:first], dict(received.header["optimizer"]), received.tensors[first:last])
-        return received.header["state"], received.tensors[last:]
+            self._adopt(received.tensors[:first], described.optimizer, received.tensors[first:last])
+        return described.state, received.tensors[last:]
 
     def paused(self, number: int) -> None:
         before, self._paused_round, self._departures = self._paused_round, number, 0
@@ -141,10 +164,9 @@ class WorkerGroup:
         return f"{self._wire.name}/ended/{rank}"
 
     def _read(self, message: Message) -> Said:
-        header, layout = message.header, bare_layout(self._replica.layout)
-        gradient = Flat(message.tensors, layout) if message.tensors else None
-        about = {name: header[name] for name in ("weight", "leaves", "digest")}
-        return Said(header["said"], gradient, unused=frozenset(header["unused"]), **about)
+        stepped = Stepped.read(message.header)
+        gradient = Flat(message.tensors, bare_layout(self._replica.layout)) if message.tensors else None
+        return Said(stepped.said, gradient, frozenset(stepped.unused), stepped.weight, stepped.leaves, stepped.digest)
 
     def _gather(self, message: Message) -> dict[int, Message]:
         clock, limit = self._wire.clock, self._wire.timeout

@@ -100,9 +100,9 @@ class Knocking:
             self._ready_since = min(self._ready_since, now)
             hastens = self._may_hasten and now - self._ready_since >= KNOCK_SECONDS
             note = Note("enter", self._progress.applied, era=era, hastens=hastens)
-            self._progress.say(note.header())
+            self._progress.say(note)
         else:
-            self._progress.say(Note("copy").header())
+            self._progress.say(Note("copy"))
 
     def check(self) -> None:
         if not self._member.is_outside:

@@ -12,6 +12,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.rounds.copies import Copy
 from quorate.rounds.entering import copies_wanted
+from quorate.rounds.events import Word
 from quorate.rounds.log import Round
 from quorate.rounds.messages import Note
 from quorate.rounds.progress import NEWS, RoundTask
@@ -59,7 +60,7 @@ class Arrival:
         try:
             is_watched = member.leads == member.rank
             if not is_watched and not progress.notes_at_once and not self.is_there(number):
-                progress.say({"look": True})  # it watches the leader from now on
+                progress.say(Word("look"))  # it watches the leader from now on
                 is_watched = True
             while not self.is_there(number) and (is_called_for or member.term == term):
                 progress.check()
@@ -83,7 +84,7 @@ class Arrival:
                             f"is the newest, and rank {member.leads} leads"
                         ) from None
                     if not is_watched:  # a round that comes sooner wakes the task beside this thread only once
-                        progress.say({"look": True})
+                        progress.say(Word("look"))
                         is_watched = True
         finally:
             progress.is_waiting = False
@@ -107,7 +108,7 @@ class Arrival:
 
     def goes_on(self) -> None:
         """Say that the worker computes again: the round it had called for may be void."""
-        self._progress.say(Note("ride", self._progress.applied).header())
+        self._progress.say(Note("ride", self._progress.applied))
 
 
 class Wait:
@@ -195,10 +196,10 @@ class OwnPace:
     def call(self, slack: float | None, *, waits: bool) -> Wait:
         started, applied = self._member.started, self._applied
         if started > applied:
-            self._progress.say(Note("ride", started if waits else applied).header())
+            self._progress.say(Note("ride", started if waits else applied))
             return Wait(self._arrival, started, is_called_for=False)
         computing = None if waits else applied
-        self._progress.say(Note("call", computing, started, slack).header())
+        self._progress.say(Note("call", computing, started, slack))
         return Wait(self._arrival, started + 1)
 
     @property

@@ -20,13 +20,14 @@ from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.coding import Coding
+from quorate.rounds.events import Died, Event, LeaseRead, LeaseTaken, Passed, Received, Said, Word, happen, read_word
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.hosts.exchange import layout_of_piece
 from quorate.rounds.hosts.sparse import read, written
-from quorate.rounds.log import Jump, at_once
+from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
-from quorate.rounds.messages import Lease, Note, Wish
+from quorate.rounds.messages import Lease, Note
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.piecewise_sums import PiecewiseSums
 from quorate.rounds.row_delivery import URGENT
@@ -38,41 +39,6 @@ NEWS = "news"
 _LEASE = "lease"
 _IDLE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.01  # seconds after which to look again at a worker that is about to lead, where the leader has died
-
-
-def happen(member: Member, event: Mapping[str, Any], vector: Flat | None = None, tensors: Sequence[Tensor] = ()) -> Any:
-    """Let an event (JSON: `what`, `now`, and more) happen to a member, with what came in a message."""
-    kind, now = event["what"], event["now"]
-    if kind == "message":
-        member.received(event["source"], event["header"], vector, now, tensors)
-    elif kind == "passed":
-        member.passed(now)
-    elif kind == "died":
-        member.have_died(event["ranks"], now)
-    elif kind == "lease":
-        return member.term_to_take(Lease.read(event["held"]), now)
-    elif kind == "stand":
-        member.stand(event["term"], now)
-    else:
-        _said(member, event["said"], now)
-    return None
-
-
-def _said(member: Member, said: Header, now: float) -> None:
-    if "note" in said:
-        member.note(Note.read(said), now)
-    elif "jump" in said:
-        member.jump(Jump.read(said["jump"]))
-    elif "save" in said:
-        member.keeping.wanted = max(member.keeping.wanted, said["save"])
-        member.ping()
-    elif "wish" in said:
-        member.wish = Wish.read(said["wish"])
-        member.ping()
-    elif "keep" in said:
-        member.keeping.keep(member.applied)
-    elif "restore" in said:
-        member.restore()
 
 
 def add(member: Member, vector: Flat, about: Mapping[str, Any]) -> None:
@@ -170,13 +136,13 @@ class RoundTask:
         with self.lock:
             add(self.member, vector, about)
 
-    def say(self, header: dict[str, Any]) -> None:
-        """Tell the member something of this worker."""
-        if not (self.notes_at_once and "note" in header and self._noted_at_once(header)):
+    def say(self, word: Fields) -> None:
+        """Tell the member something of this worker: a word of `events`, or a note."""
+        if not (self.notes_at_once and isinstance(word, Note) and self._noted_at_once(word)):
             self._unheard.append(None)
-            self._wire.send(Message(header={"to": "member", **header}), self._wire.rank, TAG)
+            self._wire.send(Message(header={"to": "member", **word.header()}), self._wire.rank, TAG)
 
-    def _noted_at_once(self, header: dict[str, Any]) -> bool:
+    def _noted_at_once(self, note: Note) -> bool:
         """Let the member of a worker that follows another one note its activity, unless that is the task's turn."""
         if not self._turn.acquire(blocking=False):
             return False
@@ -184,7 +150,7 @@ class RoundTask:
             member = self.member
             if self._unheard or member.leads == member.rank or self.error is not None:
                 return False
-            self._happens({"what": "said", "said": header})
+            self._happens(Said(note))
         finally:
             self._turn.release()
         return True
@@ -198,7 +164,7 @@ class RoundTask:
             raise self.error
 
     def close(self) -> None:
-        self.say({"close": True})
+        self.say(Word("close"))
         self.task.wait()
         self._sums.close()
 
@@ -223,7 +189,7 @@ class RoundTask:
                     asked = wire.receive(None, TAG)
                     self._take(*arrived)
                 asked = self._take_all(wire, asked)
-                self._happens({"what": "passed"})
+                self._happens(Passed())
                 self._watch(wire.clock.now())
                 self._turned()
 
@@ -245,29 +211,30 @@ class RoundTask:
         if header.get("kind") == "add":
             self._sums.help(header)
         elif "gone" in header:
-            self._happens({"what": "died", "ranks": header["gone"]})
+            self._happens(Died(header["gone"]))
         elif header.pop("to", None) != "member":
-            self._happens({"what": "message", "source": source, "header": header}, message)
+            self._happens(Received(source, header), message)
         elif header.get("close"):
             self._is_open = False
         else:
-            self._happens({"what": "said", "said": header})
+            self._happens(Said(read_word(header)))
             if self._unheard:
                 self._unheard.popleft()
 
-    def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
-        event["now"] = self._wire.clock.now()
+    def _happens(self, event: Event, message: Message | None = None) -> int | None:
+        now = self._wire.clock.now()
         if message is None or not message.tensors:
-            return happen(self.member, event)
-        return self.happen(event, message)
+            return happen(self.member, event, now)
+        return self.happen(event, now, message)
 
-    def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
-        """Let an event happen to the member; `header` says how the vector of `message` is laid out."""
+    def happen(self, event: Event, now: float, message: Message | None = None) -> int | None:
+        """Let an event happen to the member; a received header says how the vector of `message` is laid out."""
         if message is None or not message.tensors:
-            return happen(self.member, event)
-        if event["header"]["kind"] == "copy":
-            return happen(self.member, event, tensors=message.tensors)
-        lying = Lying.read(event["header"])
+            return happen(self.member, event, now)
+        assert isinstance(event, Received), "tensors come in messages"
+        if event.message["kind"] == "copy":
+            return happen(self.member, event, now, tensors=message.tensors)
+        lying = Lying.read(event.message)
         layout = self._layout_of(lying.number, lying.is_pause)
         if lying.coded:
             assert self._coding is not None, "all have the same codec"
@@ -275,8 +242,8 @@ class RoundTask:
         if lying.piece is not None and lying.of is not None:
             layout = layout_of_piece(layout, lying.piece, lying.of)
         if lying.sparse is None:
-            return happen(self.member, event, Flat(message.tensors, layout))
-        return happen(self.member, event, read(message.tensors, lying.sparse, layout, self.blank))
+            return happen(self.member, event, now, Flat(message.tensors, layout))
+        return happen(self.member, event, now, read(message.tensors, lying.sparse, layout, self.blank))
 
     def _host_of(self, rank: int) -> int:
         return self._wire.host_of(rank)
@@ -316,11 +283,11 @@ class RoundTask:
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
         lease = Lease() if written is None else Lease.from_bytes(written)
-        if (term := self._happens({"what": "lease", "held": lease.header()})) is None:
+        if (term := self._happens(LeaseRead(lease))) is None:
             return
         new = Lease(term, self._wire.rank).to_bytes()
         if board.swap(key, written, new):
-            self._happens({"what": "stand", "term": term})
+            self._happens(LeaseTaken(term))
 
     def _send(self, to: int, header: Header, vector: Flat | None) -> None:
         message = self._written(to, header, vector)

@@ -18,6 +18,7 @@ from quorate.records.tape import Position
 from quorate.rounds.buffer import Kept
 from quorate.rounds.coding import Coding
 from quorate.rounds.entering import KNOCK_SECONDS, Knocking, Replica, Watching, give_copy, say_over
+from quorate.rounds.events import Jumped, Save, Wished, Word
 from quorate.rounds.fragments import Fragments, PendingFragments
 from quorate.rounds.log import Round
 from quorate.rounds.messages import Note, Wish
@@ -147,16 +148,16 @@ class Rounds:
 
     def waits(self) -> None:
         """Say that the worker waits elsewhere, until `goes_on`: no round waits for it."""
-        self._progress.say(Note("wait").header())
+        self._progress.say(Note("wait"))
 
     def goes_away(self) -> None:
         """Say that this worker does not step until `is_back`: nobody waits for it, and no rounds are kept for it."""
         self._replica.boundary()
-        self._progress.say(Note("away").header())
+        self._progress.say(Note("away"))
 
     def is_back(self) -> Iterator[Round]:
         """Step again; yield the rounds that were missed, or, where these are not kept, the rounds after a copy."""
-        self._progress.say(Note("back", self.version).header())
+        self._progress.say(Note("back", self.version))
         newest = self._pace.started
         with self._look():
             while self.version < newest:
@@ -237,7 +238,7 @@ class Rounds:
         if self.is_over:
             return
         self._replica.boundary()
-        self._progress.say(Note("end" if ended else "pause").header())
+        self._progress.say(Note("end" if ended else "pause"))
         self._looks += 1
         while not self.is_over:
             self._has_paused, self._is_pausing = False, True
@@ -270,7 +271,7 @@ class Rounds:
         self._has_come_to(state.number)
         self._watching.looked((self._pauses, self._looks), self.version, copied.source)
         self._jumps += 1
-        self._progress.say({"jump": copy.jump.header()})
+        self._progress.say(Jumped(copy.jump))
         self._arrival.expect(lambda: self._member.jumps >= self._jumps)
         marked = max((number for number, _ in state.marks), default=0)
         if marked == self.version:
@@ -282,13 +283,13 @@ class Rounds:
         """Ask for other `settings` (`terms.CHANGEABLE`) from a later round on: see `Round.settings`. Of requests after
         the same round the first to reach the leader counts. Raises `ConfigurationError`."""
         check_change(self.agreed, settings, len(self._member.log.joined))
-        self._progress.say({"wish": Wish(self.version, settings, why).header()})
+        self._progress.say(Wished(Wish(self.version, settings, why)))
 
     # -- checkpoints
 
     def ask_for_save(self, request: int) -> None:
         """Have a round marked, unless one was for this `request` or a greater one."""
-        self._progress.say({"save": request})
+        self._progress.say(Save(request))
 
     def _reached(self, number: int, term: int, *, in_step: bool) -> None:
         self._is_due = not self._replica.reached(number, term, in_step=in_step)
@@ -302,7 +303,7 @@ class Rounds:
             keeping.keep(self.version)
         else:
             keeping.kept = None
-            self._progress.say({"keep": True})
+            self._progress.say(Word("keep"))
             self._arrival.expect(lambda: keeping.kept is not None)
         self._is_due = False
         assert keeping.kept is not None
@@ -311,7 +312,7 @@ class Rounds:
     def restore(self, kept: Kept) -> None:
         """Continue from `kept`; every worker does so, before any contributes."""
         (keeping := self._member.keeping).kept = kept
-        self._progress.say({"restore": True})
+        self._progress.say(Word("restore"))
         self._arrival.expect(lambda: keeping.kept is None)
         self._has_come_to(kept.number)
         self._is_due, self.progress, self._is_behind = False, kept.progress, False

@@ -7,6 +7,9 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+from quorate.core.fields import Fields
+from quorate.rounds.events import Event, Said, Word
+from quorate.rounds.messages import Note
 from quorate.rounds.progress import RoundTask
 
 
@@ -14,23 +17,23 @@ class Task(RoundTask):
     """Collects words by the way they take: `noted` at once, or `queued` for the task."""
 
     def __init__(self, *, leads: int, notes_at_once: bool = True) -> None:
-        self.noted, self.queued = list[dict[str, Any]](), list[dict[str, Any]]()
+        self.noted, self.queued = list[Fields](), list[dict[str, Any]]()
         self.notes_at_once, self.error = notes_at_once, None
         self._turn, self._unheard = threading.Lock(), deque[None]()
         self.member: Any = SimpleNamespace(leads=leads, rank=1)
         self._wire: Any = SimpleNamespace(rank=1, send=lambda message, to, tag: self.queued.append(message.header))
 
-    def _happens(self, event: dict[str, Any], message: Any = None) -> Any:
-        assert self._turn.locked()
-        self.noted.append(event["said"])
+    def _happens(self, event: Event, message: Any = None) -> None:
+        assert self._turn.locked() and isinstance(event, Said)
+        self.noted.append(event.word)
 
-    def ways(self, *words: dict[str, Any]) -> tuple[int, int]:
+    def ways(self, *words: Fields) -> tuple[int, int]:
         for word in words:
             self.say(word)
         return len(self.noted), len(self.queued)
 
 
-NOTE, LOOK = {"note": "ride", "computing": 3}, {"look": True}
+NOTE, LOOK = Note("ride", 3), Word("look")
 
 
 def test_a_follower_notes_at_once() -> None:

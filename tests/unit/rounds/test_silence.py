@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.core.fields import Fields
 from quorate.rounds.gathering import Patience
 from quorate.rounds.progress import RoundTask
 from quorate.rounds.terms import Agreed
@@ -50,10 +52,15 @@ def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(begin_rounds, "Agreed", partial(Agreed, log_bytes=0))
 
 
+@dataclass(frozen=True)
+class Sleep(Fields):
+    sleep: float
+
+
 def stand_still(seconds: float) -> None:
     """The task beside this worker's training thread sleeps."""
     (mine,) = loops_of(current.here())
-    mine.worker.rounds.rounds._progress.say({"sleep": seconds})
+    mine.worker.rounds.rounds._progress.say(Sleep(seconds))
 
 
 def trained(size: int, stuck: dict[tuple[int, int], float], pauses: Any, **choice: Any) -> list[Trainer]:

@@ -14,18 +14,20 @@ one to each other worker.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import PeerFailed, WireTimeout
-from quorate.core.fields import Header
+from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
 from quorate.rounds.copies import Copy
+from quorate.rounds.events import Event, Received, Said, Word, read_event
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.log import Round
 from quorate.rounds.progress import TAG, RoundTask, add
@@ -33,8 +35,83 @@ from quorate.rounds.row_delivery import Delivery, Stream, stream_of
 from quorate.rounds.terms import Agreed
 
 _EVENTS, _REPORTS = "events", "reports"
-_HANDED = ("add", "keep", "restore")  # the words of training threads that each worker of a replica has its part of
+_HANDED = (Word("add"), Word("keep"), Word("restore"))  # each worker of a replica has its part of these
 _LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent(Fields):
+    """An event of the first worker's member, at time `now`; for a message with tensors, the `stream` of its pieces."""
+
+    event: Event
+    now: float
+    applied: int  # the newest round that the first worker has applied
+    stream: Stream | None = None
+
+    def header(self) -> dict[str, Any]:
+        header = {**self.event.header(), "now": self.now, "applied": self.applied}
+        return header if self.stream is None else {**header, "stream": self.stream}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> RowEvent:
+        return super(RowEvent, cls).read(header, event=read_event(header))
+
+    def with_message(self, **fields: Any) -> RowEvent:
+        """Return the event with other `fields` in the header of its message."""
+        assert isinstance(self.event, Received), "only messages have headers"
+        return replace(self, event=Received(self.event.source, {**self.event.message, **fields}))
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvents(Fields):
+    """The message of the first worker to the others: events in their order."""
+
+    events: Sequence[RowEvent]
+
+    def header(self) -> dict[str, Any]:
+        return {"events": [event.header() for event in self.events]}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> RowEvents:
+        return cls([RowEvent.read(event) for event in header["events"]])
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Fields):
+    """The question of the first worker whether another one is there, with its number."""
+
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Has(Fields):
+    """The message of another worker to the first: the source, stream and number of a piece; see `Delivery.has`."""
+
+    has: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowReport(Fields):
+    """The message `Has` of worker `other`, as the first worker forwards it to its task."""
+
+    to: Literal["row"] = field(init=False, default="row")
+    other: int
+    has: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSignal(Fields):
+    """A message without fields of its own to a task: the end of the first worker or this one, or a word said here."""
+
+    kind: Literal["close", "ends", "handed in"]
+
+    def header(self) -> dict[str, Any]:
+        return {self.kind: True}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> RowSignal:
+        kind: Any = next(iter(header))
+        return cls(kind)
 
 
 class _RowTask(RoundTask):
@@ -68,7 +145,7 @@ class _RowTask(RoundTask):
 
     def add(self, vector: Flat, about: Mapping[str, Any]) -> None:
         self._gradients.append((vector, about))
-        self.say({"add": True})
+        self.say(Word("add"))
 
     def _host_of(self, rank: int) -> int:
         return self._hosts[rank]
@@ -78,27 +155,27 @@ class _RowTask(RoundTask):
             raise PeerFailed("a worker of this replica has died")
         return sorted(set(ranks) - self.member.dead)
 
-    def happen(self, event: Mapping[str, Any], message: Message | None = None) -> Any:
-        self.member.applied = event["applied"]
-        if event["what"] == "said" and "add" in event["said"]:
+    def _happens_in_row(self, row_event: RowEvent, message: Message | None) -> int | None:
+        self.member.applied, event = row_event.applied, row_event.event
+        if isinstance(event, Said) and event.word == Word("add"):
             with self.lock:
                 add(self.member, *self._gradients.popleft())
             return None
-        return super().happen(event, message)
+        return self.happen(event, row_event.now, message)
 
 
 class FirstTask(_RowTask):
     """The task of the first worker of a replica."""
 
     def __init__(self, row: Wire, *own: Any) -> None:
-        self._delivery, self._events = Delivery(row.size), list[dict[str, Any]]()
+        self._delivery, self._events = Delivery(row.size), list[RowEvent]()
         self._to_row, self._reports = row.channel(_EVENTS), row.channel(_REPORTS)
         super().__init__(row, *own)
         self._hearing = row.spawn(self._hear, _REPORTS)
 
     def close(self) -> None:
         super().close()
-        self._reports.send(Message(header={"close": True}), 0, TAG)
+        self._reports.send(Message(header=RowSignal("close").header()), 0, TAG)
         self._hearing.wait()
 
     def _hear(self, wire: Wire) -> None:
@@ -106,13 +183,14 @@ class FirstTask(_RowTask):
             source, message = _next(wire)
             if "close" in message.header:
                 return
-            about = {"to": "row", "other": source, "has": message.header["has"]}
-            self._wire.send(Message(header=about), self._wire.rank, TAG)
+            report = RowReport(source, Has.read(message.header).has)
+            self._wire.send(Message(header=report.header()), self._wire.rank, TAG)
 
     def _take(self, source: int, message: Message) -> None:
         header = message.header
         if header.get("to") == "row":
-            self._delivery.has(header["other"], *header["has"])
+            report = RowReport.read(header)
+            self._delivery.has(report.other, *report.has)
         elif "gone" in header:
             new = self._new_dead(header["gone"])
             self._delivery.forget(new)
@@ -120,38 +198,38 @@ class FirstTask(_RowTask):
         elif source == self._wire.rank:
             super()._take(source, message)
         elif (asked := self._delivery.add(source, message)) is not None:
-            self._tell_row({"ask": asked})
+            self._tell_row(Question(asked))
         for sender, whole in self._delivery.due():
             super()._take(sender, whole)
 
-    def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
-        about = {**event, "now": self._wire.clock.now(), "applied": self._is_at}
-        stream = None if message is None else stream_of(message)
-        if stream is not None:
-            about["stream"] = stream
-        if stream == "copies":
+    def _happens(self, event: Event, message: Message | None = None) -> int | None:
+        row_event = RowEvent(
+            event, self._wire.clock.now(), self._is_at, None if message is None else stream_of(message)
+        )
+        if row_event.stream == "copies":
             self._copies += 1
-            about["header"] = {**event["header"], "place": self._copies}
-            self._events.append({**about, "header": {**about["header"], "replica": None}})
+            row_event = row_event.with_message(place=self._copies)
+            self._events.append(row_event.with_message(replica=None))
         else:
-            self._events.append(about)
-        return self.happen(about, message)
+            self._events.append(row_event)
+        return self._happens_in_row(row_event, message)
 
     def _turned(self) -> None:
         if self._events:
-            self._tell_row({"events": self._events})
+            self._tell_row(RowEvents(self._events))
             self._events = []
 
-    def _tell_row(self, header: dict[str, Any]) -> None:
+    def _tell_row(self, fields: Fields) -> None:
+        message = Message(header=fields.header())
         for other in range(1, self._row.size):
-            self._to_row.send(Message(header=header), other, TAG)
+            self._to_row.send(message, other, TAG)
 
     def _run(self, wire: Wire) -> None:
         try:
             super()._run(wire)
         finally:
             self._turned()
-            self._tell_row({"close": True})
+            self._tell_row(RowSignal("close"))
 
 
 class FollowingTask(_RowTask):
@@ -160,7 +238,7 @@ class FollowingTask(_RowTask):
     def __init__(self, row: Wire, *own: Any) -> None:
         self._there: dict[tuple[int, Stream], deque[Message]] = {}
         self._counts = Counter[tuple[int, Stream]]()
-        self._due, self._handed_in, self._taken = deque[dict[str, Any]](), 0, 0
+        self._due, self._handed_in, self._taken = deque[RowEvent](), 0, 0
         self._is_told_to_close = self._ends = False
         self.rounds, self._newest, self._jumped = deque[Round](), 0, 0  # rounds that have come, and were not applied
         self.copies = deque[tuple[int, Copy]]()
@@ -168,15 +246,15 @@ class FollowingTask(_RowTask):
         super().__init__(row, *own)
         self._following = row.spawn(self._follow, _EVENTS)
 
-    def say(self, header: dict[str, Any]) -> None:
+    def say(self, word: Fields) -> None:
         """Note that the training thread has done its part; the first worker tells the leader."""
-        if not header.keys().isdisjoint(_HANDED):
-            self._to_row.send(Message(header={"handed in": True}), self._row.rank, TAG)
+        if word in _HANDED:
+            self._to_row.send(Message(header=RowSignal("handed in").header()), self._row.rank, TAG)
 
     def close(self) -> None:
-        self._to_row.send(Message(header={"ends": True}), self._row.rank, TAG)
+        self._to_row.send(Message(header=RowSignal("ends").header()), self._row.rank, TAG)
         self._following.wait()
-        self._wire.send(Message(header={"close": True}), self._wire.rank, TAG)
+        self._wire.send(Message(header=RowSignal("close").header()), self._wire.rank, TAG)
         self.task.wait()
 
     def _serve(self, wire: Wire) -> None:
@@ -194,7 +272,7 @@ class FollowingTask(_RowTask):
         self._report(source, stream, self._counts[source, stream])
 
     def _report(self, *has: Any) -> None:
-        self._reports.send(Message(header={"has": list(has)}), 0, TAG)
+        self._reports.send(Message(header=Has(has).header()), 0, TAG)
 
     def _follow(self, wire: Wire) -> None:
         try:
@@ -218,34 +296,36 @@ class FollowingTask(_RowTask):
 
     def _hear(self, header: Mapping[str, Any]) -> None:
         if "events" in header:
-            self._due.extend(header["events"])
+            self._due.extend(RowEvents.read(header).events)
         elif "ask" in header:
-            self._report(-1, "asked", header["ask"])
-        self._handed_in += "handed in" in header
-        self._is_told_to_close |= "close" in header
-        self._ends |= "ends" in header
+            self._report(-1, "asked", Question.read(header).ask)
+        else:
+            kind = RowSignal.read(header).kind
+            self._handed_in += kind == "handed in"
+            self._is_told_to_close |= kind == "close"
+            self._ends |= kind == "ends"
         while self._due and self._is_ready(self._due[0]):
-            self._happens(self._due.popleft())
+            self._follow_event(self._due.popleft())
 
-    def _is_ready(self, event: Mapping[str, Any]) -> bool:
-        if event["what"] != "said" or event["said"].keys().isdisjoint(_HANDED):
+    def _is_ready(self, row_event: RowEvent) -> bool:
+        if not (isinstance(row_event.event, Said) and row_event.event.word in _HANDED):
             return True
         if self._taken == self._handed_in:
             return False
         self._taken += 1
         return True
 
-    def _happens(self, event: dict[str, Any], message: Message | None = None) -> Any:
-        if "stream" in event:
-            message = self._there[event["source"], event["stream"]].popleft()
-        if event.get("stream") == "copies":
-            assert message is not None
-            event["header"]["replica"] = message.header["replica"]
-        result = self.happen(event, message)
-        if "restore" in event.get("said", ()):
+    def _follow_event(self, row_event: RowEvent) -> None:
+        message = None
+        if row_event.stream is not None:
+            assert isinstance(row_event.event, Received), "streams are of messages"
+            message = self._there[row_event.event.source, row_event.stream].popleft()
+            if row_event.stream == "copies":
+                row_event = row_event.with_message(replica=message.header["replica"])
+        self._happens_in_row(row_event, message)
+        if row_event.event == Said(Word("restore")):
             self._newest = self.member.log.newest
         self._collect()
-        return result
 
     def _collect(self) -> None:
         member = self.member

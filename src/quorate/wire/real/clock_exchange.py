@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from quorate.core.contracts import Clock
+from quorate.core.fields import Fields, Header
 from quorate.records.rows import ClockOffset
 
 TRIPS = 8
@@ -25,12 +27,38 @@ BETWEEN = 5.0
 """Seconds between two estimates."""
 PATIENCE = 2.0
 """Seconds after which an answer is no longer waited for."""
-ASKED, ANSWERED = "clock asked", "clock answered"
+ASKED: Literal["clock asked"] = "clock asked"
+ANSWERED: Literal["clock answered"] = "clock answered"
 _MOST = 64
 """Most estimates kept until `news` reads them."""
 _DIGITS = 9
 
 Send = Callable[[int, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockQuestion(Fields):
+    """The question of a worker, `sent` at that time of its clock."""
+
+    kind: Literal["clock asked"] = field(init=False, default=ASKED)
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAnswer(Fields):
+    """The answer to the question `sent` at that time: when the question arrived here, and when the answer was sent."""
+
+    kind: Literal["clock answered"] = field(init=False, default=ANSWERED)
+    sent: float
+    arrived: float
+    answered: float
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": self.kind, "sent": self.sent, "came": self.arrived, "went": self.answered}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> ClockAnswer:
+        return cls(header["sent"], header["came"], header["went"])
 
 
 class ClockExchange:
@@ -75,13 +103,15 @@ class ClockExchange:
             self._next, self._left, self._best = now + BETWEEN, TRIPS, None
             self._go_on(send)
 
-    def received(self, source: int, message: Mapping[str, Any], send: Send) -> None:
+    def received(self, source: int, header: Header, send: Send) -> None:
         """Handle a question, or an answer."""
         now = self._clock.now()
-        if message["kind"] == ASKED:
-            send(source, {"kind": ANSWERED, "sent": message["sent"], "came": now, "went": self._clock.now()})
-        elif source == self._reference and self._asked is not None and message["sent"] == self._asked:
-            sent, arrived, answered = self._asked, float(message["came"]), float(message["went"])
+        if header["kind"] == ASKED:
+            send(source, ClockAnswer(ClockQuestion.read(header).sent, now, self._clock.now()).header())
+            return
+        answer = ClockAnswer.read(header)
+        if source == self._reference and answer.sent == self._asked:
+            sent, arrived, answered = answer.sent, answer.arrived, answer.answered
             half = ((now - sent) - (answered - arrived)) / 2
             if self._best is None or half < self._best.uncertainty:
                 self._best = self._estimate((sent + now) / 2, ((arrived - sent) + (answered - now)) / 2, half)
@@ -94,7 +124,7 @@ class ClockExchange:
         if self._left and self._reference is not None:
             self._left -= 1
             self._asked = self._clock.now()
-            send(self._reference, {"kind": ASKED, "sent": self._asked})
+            send(self._reference, ClockQuestion(self._asked).header())
         elif self._best is not None:
             self._news.append(self._best)
             self._shortest = min(self._best.uncertainty, FADES * self._shortest or self._best.uncertainty)

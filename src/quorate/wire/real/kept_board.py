@@ -17,6 +17,7 @@ from quorate.wire.real.clock_exchange import ANSWERED, ASKED, BETWEEN, ClockExch
 from quorate.wire.real.encryption import Encryption
 from quorate.wire.real.lines import Lines
 from quorate.wire.replicated.limits import Limits
+from quorate.wire.replicated.messages import Hello, read
 from quorate.wire.replicated.replica import Replica
 from quorate.wire.replicated.state import LEFT, Write
 
@@ -73,7 +74,7 @@ class KeptBoard(Board):
             self._rank,
             self._size,
             self.limits,
-            self._lines.send,
+            lambda to, message: self._lines.send(to, message.header()),
             time.monotonic(),
             values=values,
             address=self.address if self._rank >= self._size else None,
@@ -135,7 +136,7 @@ class KeptBoard(Board):
             return
         self._is_closed.set()
         self._are_silent.set()
-        leave = self._named({"do": LEFT}, _LAST_NUMBER, 0)
+        leave = Write(self._rank, _LAST_NUMBER, 0, LEFT)
         self._lines.do(lambda: None if self._all_leave() else self._replica.propose(leave))
         self._lines.do(self._is_leaving.set)
         self._may_go.wait(_LAST)
@@ -154,10 +155,7 @@ class KeptBoard(Board):
     # -- calls
 
     def _write(self, **write: Any) -> Any:
-        return self._call(lambda number, done: self._replica.propose(self._named(write, number, done)))
-
-    def _named(self, write: Write, number: int, done: int) -> Write:
-        return {"by": self._rank, "number": number, "done": done, **write}
+        return self._call(lambda number, done: self._replica.propose(Write(self._rank, number, done, **write)))
 
     def _call(self, ask: Callable[[int, int], None]) -> Any:
         self.check()
@@ -188,8 +186,8 @@ class KeptBoard(Board):
     # -- the thread of the lines
 
     def _applied(self, write: Write, result: Any) -> None:
-        if write["by"] == self._rank:
-            self._answer(int(write["number"]), result)
+        if write.by == self._rank:
+            self._answer(write.number, result)
 
     def _answer(self, number: int, result: Any) -> None:
         call = self._calls.get(number)
@@ -197,13 +195,14 @@ class KeptBoard(Board):
             call.result = result
             call.is_over.set()
 
-    def _received(self, source: int, message: dict[str, Any]) -> None:
-        if message["kind"] in (ASKED, ANSWERED):
+    def _received(self, source: int, header: dict[str, Any]) -> None:
+        if header["kind"] in (ASKED, ANSWERED):
             if self._clocks is not None:
-                self._clocks.received(source, message, self._lines.send)
+                self._clocks.received(source, header, self._lines.send)
             return
-        if message["kind"] == "hello":
-            self._lines.know(source, str(message["address"]))
+        message = read(header)
+        if isinstance(message, Hello):
+            self._lines.know(source, str(message.address))
         self._replica.received(source, message)
 
     def _closed(self, peer: int) -> None:

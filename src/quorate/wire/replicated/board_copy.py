@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from quorate.core.fields import Fields
 from quorate.wire.replicated.limits import Limits
-from quorate.wire.replicated.state import BoardState, Write
+from quorate.wire.replicated.state import NOTHING, BoardState, Entry, Write
 
-Send = Callable[[int, dict[str, Any]], None]
+Send = Callable[[int, Fields], None]
 
 
 class BoardCopy:
@@ -34,16 +35,12 @@ class BoardCopy:
         self.stopped: str | None = None
         self.closed: dict[int, float] = {}
         """Times at which the connections of others to this worker were closed."""
-        self._tell, self._when_applied, self._when_read = send, when_applied, when_read
+        self.tell, self._when_applied, self._when_read = send, when_applied, when_read
         self.proposed: dict[int, tuple[Write, float]] = {}
         """Its own writes that are not committed, and when they were last sent."""
         self.reads: dict[int, float] = {}
         """Its own reads, and when they were last requested."""
         self._readable: dict[int, int] = {}
-
-    def tell(self, to: int, kind: str, **more: Any) -> None:
-        """Send a message to worker `to`."""
-        self._tell(to, {"kind": kind, **more})
 
     def is_closed(self, peer: int | None) -> bool:
         """Whether the connection of `peer` to this worker is closed, and has not been opened again."""
@@ -59,14 +56,14 @@ class BoardCopy:
         while self.applied < number:
             write = self.log.write_of(self.applied + 1)
             result = None
-            is_first = write["do"] != "nothing" and not self.state.has_applied(write)
+            is_first = write.do != NOTHING and not self.state.has_applied(write)
             if is_first:
                 result = self.state.apply(write)
             self.applied += 1
             if is_first:
                 self._when_applied(write, result)
-            if write["by"] == self.rank:
-                self.proposed.pop(write["number"], None)
+            if write.by == self.rank:
+                self.proposed.pop(write.number, None)
         self.refresh()
 
     def refresh(self) -> None:
@@ -100,10 +97,6 @@ class BoardCopy:
             f"rank {self.rank} was taken for dead, as it was not heard for {self.limits.silence:g} s, and the others "
             "have gone on without it"
         )
-
-
-Entry = tuple[int, Write]
-"""The term in which a write was ordered, and the write."""
 
 
 class WriteLog:
@@ -144,7 +137,7 @@ class WriteLog:
         """Whether entry `number` is here, and of this `term`."""
         return number < self.base or (number <= self.last and self.term_of(number) == term)
 
-    def merge(self, number: int, entries: Sequence[Any]) -> int:
+    def merge(self, number: int, entries: Sequence[Entry]) -> int:
         """Put `entries` behind entry `number`, in place of different ones; return the number of the last."""
         for place, (term, write) in enumerate(entries, number + 1):
             if place <= self.base:
@@ -152,7 +145,7 @@ class WriteLog:
             if place <= self.last and self.term_of(place) != term:
                 del self._entries[place - self.base - 1 :]
             if place > self.last:
-                self.add(int(term), write)
+                self.add(term, write)
         return number + len(entries)
 
     def drop(self, number: int) -> None:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quorate.core.fields import Fields
 from quorate.wire.replicated.board_copy import BoardCopy
-from quorate.wire.replicated.state import Write, is_majority
+from quorate.wire.replicated.messages import (
+    Acknowledgement,
+    Append,
+    AppliedState,
+    Hello,
+    Proposal,
+    ReadIndex,
+    ReadRequest,
+)
+from quorate.wire.replicated.state import NOTHING, Write, is_majority
 
 _MOST = 200
 """Most writes in one message."""
@@ -41,7 +51,7 @@ class Office:
     def take(self) -> None:
         """Begin: earlier entries are committed once one of this term is."""
         replica = self._replica
-        replica.log.add(replica.term, {"do": "nothing", "by": -1, "number": 0, "done": 0})
+        replica.log.add(replica.term, Write(-1, 0, 0, NOTHING))
         self._first = replica.log.last
         self._go_on()
 
@@ -50,8 +60,8 @@ class Office:
     def propose(self, write: Write) -> None:
         """Order a write, unless it is ordered already."""
         replica = self._replica
-        pending = ((other["by"], other["number"]) for _, other in replica.log.behind(replica.applied))
-        if replica.state.has_applied(write) or (write["by"], write["number"]) in pending:
+        pending = ((other.by, other.number) for _, other in replica.log.behind(replica.applied))
+        if replica.state.has_applied(write) or (write.by, write.number) in pending:
             return
         replica.log.add(replica.term, write)
         self._is_due = True
@@ -61,24 +71,24 @@ class Office:
         self._reads.append((rank, number, now))
         self._serve_reads()
 
-    def received(self, source: int, message: Mapping[str, Any]) -> None:
+    def received(self, source: int, message: Fields) -> None:
         """Handle a message of a follower, or of a worker that is to follow."""
-        kind, replica = message["kind"], self._replica
+        replica = self._replica
         self._heard[source] = replica.now
-        if kind == "propose":
-            self.propose(message["write"])
-        elif kind == "read":
-            self.read(source, int(message["number"]), replica.now)
-        elif kind == "hello" and source not in self._targets():
+        if isinstance(message, Proposal):
+            self.propose(message.write)
+        elif isinstance(message, ReadRequest):
+            self.read(source, message.number, replica.now)
+        elif isinstance(message, Hello) and source not in self._targets():
             self.newcomers.add(source)
             self._send(source)
-        elif kind == "acked" and message["term"] == replica.term:
-            self._stamps[source] = max(self._stamps.get(source, _NEVER), message["stamp"])
-            self._applied[source] = int(message["applied"])
-            if message["yes"]:
-                self._has[source] = max(self._has.get(source, 0), int(message["number"]))
+        elif isinstance(message, Acknowledgement) and message.term == replica.term:
+            self._stamps[source] = max(self._stamps.get(source, _NEVER), message.stamp)
+            self._applied[source] = message.applied
+            if message.yes:
+                self._has[source] = max(self._has.get(source, 0), message.number)
             else:
-                lacks = min(int(message["number"]), self._sent.get(source, 0))
+                lacks = min(message.number, self._sent.get(source, 0))
                 self._sent[source] = max(lacks, self._has.get(source, 0))  # an answer may be older than another
                 self._send(source)
             self._go_on()
@@ -201,19 +211,19 @@ class Office:
         behind = self._sent.get(peer, self._first if peer in replica.state.voters else -1)
         if behind < log.base:
             self._sent[peer] = replica.applied
-            whole = {"state": replica.state.as_json(), "applied_term": log.term_of(replica.applied)}
-            replica.tell(peer, "whole", **about, **whole)
+            state, applied_term = replica.state.as_json(), log.term_of(replica.applied)
+            replica.tell(peer, AppliedState(**about, state=state, applied_term=applied_term))
             return
         behind = min(behind, log.last)
         entries, weight = [], 0
         for entry in log.behind(behind, _MOST):
             entries.append(entry)
-            weight += len(entry[1].get("value", ""))
+            weight += len(entry[1].value)
             if weight > _BYTES:
                 break
         self._sent[peer] = behind + len(entries)
-        place = {"behind": behind, "behind_term": log.term_of(behind), "entries": entries, "all_have": log.base}
-        replica.tell(peer, "append", **about, **place)
+        place = {"behind": behind, "behind_term": log.term_of(behind), "all_have": log.base}
+        replica.tell(peer, Append(**about, **place, entries=entries))
 
     # -- reads
 
@@ -229,5 +239,5 @@ class Office:
             elif rank == replica.rank:
                 replica.readable([number], replica.applied)
             else:
-                replica.tell(rank, "index", number=number, index=replica.applied)
+                replica.tell(rank, ReadIndex(number, replica.applied))
         self._reads = kept

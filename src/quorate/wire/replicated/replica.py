@@ -12,11 +12,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from quorate.core.errors import ranks_in_words
+from quorate.core.fields import Fields
 from quorate.wire.replicated.board_copy import BoardCopy, Send
 from quorate.wire.replicated.limits import Limits
+from quorate.wire.replicated.messages import (
+    Acknowledgement,
+    Append,
+    AppliedState,
+    FromLeader,
+    Hello,
+    Proposal,
+    ReadIndex,
+    ReadRequest,
+    TakenForDead,
+    Vote,
+    VoteRequest,
+)
 from quorate.wire.replicated.office import Office
 from quorate.wire.replicated.state import BoardState, Write, is_majority
 
@@ -61,7 +75,7 @@ class Replica(BoardCopy):
 
     def propose(self, write: Write) -> None:
         """Have `write` applied, once; it is sent again until it is."""
-        self.proposed[write["number"]] = (write, self.now)
+        self.proposed[write.number] = (write, self.now)
         self._pass_on(write)
 
     def read(self, number: int) -> None:
@@ -73,13 +87,13 @@ class Replica(BoardCopy):
         if self.office is not None:
             self.office.propose(write)
         elif self.leads is not None:
-            self.tell(self.leads, "propose", write=write)
+            self.tell(self.leads, Proposal(write))
 
     def _ask_to_read(self, number: int) -> None:
         if self.office is not None:
             self.office.read(self.rank, number, self.now)
         elif self.leads is not None:
-            self.tell(self.leads, "read", number=number)
+            self.tell(self.leads, ReadRequest(number))
 
     # -- time
 
@@ -142,7 +156,7 @@ class Replica(BoardCopy):
     def _knock(self) -> None:
         self._asked_at = self.now
         for peer in sorted(self.state.voters):
-            self.tell(peer, "hello", address=self._address)
+            self.tell(peer, Hello(self._address))
 
     def _forgive(self, seconds: float) -> None:
         self._heard += seconds
@@ -180,9 +194,9 @@ class Replica(BoardCopy):
         self._votes, self._asked_at = {"vote": {self.rank}}, self.now
         self._call("vote", self.term)
 
-    def _call(self, kind: str, term: int) -> None:
+    def _call(self, kind: Literal["poll", "vote"], term: int) -> None:
         for peer in sorted(frozenset().union(*self.electors()) - {self.rank}):
-            self.tell(peer, kind, term=term, place=list(self.log.place))
+            self.tell(peer, VoteRequest(kind, term, self.log.place))
         self._count(kind)
 
     def _count(self, kind: str) -> None:
@@ -197,10 +211,10 @@ class Replica(BoardCopy):
         self.office = Office(self, self._heard, heard)
         self.office.take()
 
-    def _asked_for_vote(self, source: int, message: Mapping[str, Any]) -> None:
-        term, kind = int(message["term"]), message["kind"]
+    def _asked_for_vote(self, source: int, message: VoteRequest) -> None:
+        term, kind = message.term, message.kind
         is_deaf = not self._hears_the_leader()
-        is_ours = tuple(message["place"]) >= self.log.place and is_deaf
+        is_ours = tuple(message.place) >= self.log.place and is_deaf
         if is_deaf and not is_ours and self.rank in self.state.voters:
             self._stands_at = min(self._stands_at, self.now)  # as this log has entries that the other lacks
         if kind == "vote" and is_ours and term > self.term:
@@ -215,13 +229,13 @@ class Replica(BoardCopy):
                     self._votes.pop("poll", None)
         if is_ours and kind == "vote":
             self._voted, self._stands_at = source, self._next_stand()
-        self.tell(source, "polled" if kind == "poll" else "voted", term=term, yes=is_ours, now_in=self.term)
+        self.tell(source, Vote("polled" if kind == "poll" else "voted", term, is_ours, self.term))
 
-    def _voted_for(self, source: int, message: Mapping[str, Any]) -> None:
-        kind = "poll" if message["kind"] == "polled" else "vote"
-        if message["now_in"] > self.term and kind == "poll":
-            self._follow(int(message["now_in"]), None)
-        elif kind in self._votes and message["yes"] and message["term"] == self.term + (kind == "poll"):
+    def _voted_for(self, source: int, message: Vote) -> None:
+        kind = "poll" if message.kind == "polled" else "vote"
+        if message.now_in > self.term and kind == "poll":
+            self._follow(message.now_in, None)
+        elif kind in self._votes and message.yes and message.term == self.term + (kind == "poll"):
             self._votes[kind].add(source)
             self._count(kind)
 
@@ -232,10 +246,9 @@ class Replica(BoardCopy):
 
     # -- messages
 
-    def received(self, source: int, message: Mapping[str, Any]) -> None:
+    def received(self, source: int, message: Fields) -> None:
         """Handle a message of another worker."""
-        kind = message["kind"]
-        if kind == "gone":
+        if isinstance(message, TakenForDead):
             if self.stopped is None:
                 self.stopped = self.taken_for_dead()
             return
@@ -243,51 +256,50 @@ class Replica(BoardCopy):
             return
         self.closed.pop(source, None)
         if source in self.state.members.dead:
-            self.tell(source, "gone")
-        elif kind == "append":
+            self.tell(source, TakenForDead())
+        elif isinstance(message, Append):
             self._append(source, message)
-        elif kind == "whole":
-            self._take_whole(source, message)
-        elif kind in ("poll", "vote"):
+        elif isinstance(message, AppliedState):
+            self._take_state(source, message)
+        elif isinstance(message, VoteRequest):
             self._asked_for_vote(source, message)
-        elif kind in ("polled", "voted"):
+        elif isinstance(message, Vote):
             self._voted_for(source, message)
-        elif kind == "index":
-            if message["number"] in self.reads:
-                self.readable([int(message["number"])], int(message["index"]))
-        elif kind == "acked" and message["term"] > self.term:
-            self._follow(int(message["term"]), None)
+        elif isinstance(message, ReadIndex):
+            if message.number in self.reads:
+                self.readable([message.number], message.index)
+        elif isinstance(message, Acknowledgement) and message.term > self.term:
+            self._follow(message.term, None)
         elif self.office is not None:
             self.office.received(source, message)
 
-    def _is_of_our_leader(self, source: int, message: Mapping[str, Any]) -> bool:
+    def _is_of_our_leader(self, source: int, message: FromLeader) -> bool:
         """Whether the message is of the current leader, which this worker then follows."""
-        if message["term"] < self.term:
-            self.tell(source, "acked", term=self.term, yes=False, number=0, stamp=-1.0, applied=0)
+        if message.term < self.term:
+            self.tell(source, Acknowledgement(self.term, yes=False, number=0, stamp=-1.0, applied=0))
             return False
-        self._follow(int(message["term"]), source)
+        self._follow(message.term, source)
         self._heard, self._stands_at = self.now, self._next_stand()
-        self.contact = max(self.contact, self.now - max(message["age"], message["unheard"]))
+        self.contact = max(self.contact, self.now - max(message.age, message.unheard))
         return True
 
-    def _append(self, source: int, message: Mapping[str, Any]) -> None:
+    def _append(self, source: int, message: Append) -> None:
         if not self._is_of_our_leader(source, message):
             return
-        behind = int(message["behind"])
-        follows = self.log.follows(behind, int(message["behind_term"]))
-        number = self.log.merge(behind, message["entries"]) if follows else min(self.log.last, behind - 1)
+        behind = message.behind
+        follows = self.log.follows(behind, message.behind_term)
+        number = self.log.merge(behind, message.entries) if follows else min(self.log.last, behind - 1)
         if follows:
-            self.apply_up_to(min(int(message["applied"]), number))
-            self.log.drop(min(int(message["all_have"]), self.applied))
-        about = {"number": max(number, self.applied), "stamp": message["stamp"], "applied": self.applied}
-        self.tell(source, "acked", term=self.term, yes=follows, **about)
+            self.apply_up_to(min(message.applied, number))
+            self.log.drop(min(message.all_have, self.applied))
+        newest = max(number, self.applied)
+        self.tell(source, Acknowledgement(self.term, follows, newest, message.stamp, self.applied))
 
-    def _take_whole(self, source: int, message: Mapping[str, Any]) -> None:
+    def _take_state(self, source: int, message: AppliedState) -> None:
         if not self._is_of_our_leader(source, message):
             return
-        if message["applied"] > self.applied:
-            self.state, self.applied = BoardState.from_json(message["state"]), int(message["applied"])
-            self.log.begin(self.applied, int(message["applied_term"]))
+        if message.applied > self.applied:
+            self.state, self.applied = BoardState.from_json(message.state), message.applied
+            self.log.begin(self.applied, message.applied_term)
             self.refresh()
-        about = {"number": self.applied, "stamp": message["stamp"], "applied": self.applied}
-        self.tell(source, "acked", term=self.term, yes=True, **about)
+        self.tell(source, Acknowledgement(self.term, True, self.applied, message.stamp, self.applied))

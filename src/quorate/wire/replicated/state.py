@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from quorate.core.fields import Fields
 from quorate.core.members import Members
 from quorate.wire.members import GONE, members_in
 
-LEFT = "left the board"
-"""The last write of a worker."""
-Write = Mapping[str, Any]
-"""A write in plain JSON: its worker (`by`) and `number`, below which number all are `done`, and what to `do`."""
+LEFT, NOTHING = "left the board", "nothing"
+"""The last write of a worker, and the first entry of a leader."""
+_WRITER = ("by", "number", "done", "do")
+_KEYS = {
+    "set": (*_WRITER, "key", "value"),
+    "add": (*_WRITER, "key", "amount"),
+    "swap": (*_WRITER, "key", "expected", "value"),
+    "delete": (*_WRITER, "key"),
+    LEFT: _WRITER,
+    NOTHING: ("do", "by", "number", "done"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Fields):
+    """A write on the board: the key and the values that it has depend on what to `do`. Values are in latin-1."""
+
+    by: int
+    number: int
+    done: int  # all writes of its worker below this number are applied
+    do: str
+    key: str = ""
+    value: str = ""
+    expected: str | None = None
+    amount: int = 0
+
+    def header(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _KEYS[self.do]}
+
+
+Entry = tuple[int, Write]
+"""The term in which a write was ordered, and the write."""
 
 
 class BoardState:
@@ -27,20 +57,19 @@ class BoardState:
 
     def apply(self, write: Write) -> Any:
         """Apply a write and return its result; None, without any change, where it was applied before."""
-        by = int(write["by"])
-        done = self._done.setdefault(by, set())
-        if write["number"] in done or write["number"] < write["done"]:
+        done = self._done.setdefault(write.by, set())
+        if write.number in done or write.number < write.done:
             return None
-        done.add(write["number"])
-        self._done[by] = {number for number in done if number >= write["done"]}
+        done.add(write.number)
+        self._done[write.by] = {number for number in done if number >= write.done}
         result = self._change(write)
-        if write["do"] in (LEFT, "delete") or write.get("key") == GONE:
+        if write.do in (LEFT, "delete") or write.key == GONE:
             self.members, self.voters = self._voters()
         return result
 
     def has_applied(self, write: Write) -> bool:
         """Whether `write` was applied before."""
-        return write["number"] in self._done.get(int(write["by"]), ())
+        return write.number in self._done.get(write.by, ())
 
     def has_left(self, rank: int) -> bool:
         """Whether `rank` has left the board."""
@@ -51,34 +80,34 @@ class BoardState:
         written, left = self.values.get(GONE), set(self._left)
         voters = [self.voters]
         for write in writes:
-            if write["do"] == LEFT:
-                left.add(int(write["by"]))
-            elif write["do"] in ("set", "swap") and write["key"] == GONE:
-                written = write["value"].encode("latin-1")
+            if write.do == LEFT:
+                left.add(write.by)
+            elif write.do in ("set", "swap") and write.key == GONE:
+                written = write.value.encode("latin-1")
             else:
                 continue
             voters.append(_voters(self._size, written, left)[1])
         return voters
 
     def _change(self, write: Write) -> Any:
-        do, key = write["do"], write.get("key", "")
-        if do == "set":
-            self.values[key] = write["value"].encode("latin-1")
-        elif do == "add":
-            self.counters[key] = self.counters.get(key, 0) + int(write["amount"])
+        key = write.key
+        if write.do == "set":
+            self.values[key] = write.value.encode("latin-1")
+        elif write.do == "add":
+            self.counters[key] = self.counters.get(key, 0) + write.amount
             return self.counters[key]
-        elif do == "swap":
-            expected = write["expected"]
+        elif write.do == "swap":
+            expected = write.expected
             if self.values.get(key) != (None if expected is None else expected.encode("latin-1")):
                 return False
-            self.values[key] = write["value"].encode("latin-1")
+            self.values[key] = write.value.encode("latin-1")
             return True
-        elif do == "delete":
+        elif write.do == "delete":
             for written in (self.values, self.counters):
                 for deleted in [each for each in written if each.startswith(key)]:
                     del written[deleted]
-        elif do == LEFT:
-            self._left.add(int(write["by"]))
+        elif write.do == LEFT:
+            self._left.add(write.by)
         return None
 
     def _voters(self) -> tuple[Members, frozenset[int]]:
