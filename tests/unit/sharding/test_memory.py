@@ -134,8 +134,8 @@ MEASURED = {
     "robust": 4.27, "scaffold": 7.08, "sgp": 3.00, "slowmo": 5.00, "sparse-loco": 5.50, "ssp": 6.90,
     "streaming-diloco": 7.50, "symmetric-easgd": 3.00, "sync-backup": 6.99, "zero-one-adam": 3.00,
 }  # fmt: skip
-"""Vectors by `benchmarks/memory.py --strategies all --steps 12`: the greatest figure, or the usual one where workers were
-late (`adaptive`, `backup-workers`, `bounded-staleness`, `decoupled-diloco`, `quorum`, and the eager ones)."""
+"""Vectors by `benchmarks/memory.py --strategies all --steps 12`: the greatest figure, or the usual one where workers
+were late (`adaptive`, `backup-workers`, `bounded-staleness`, `decoupled-diloco`, `quorum`, and the eager ones)."""
 
 
 def test_strategies_between_replicas_add_vectors_to_a_worker_alone() -> None:
