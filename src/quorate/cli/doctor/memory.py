@@ -104,10 +104,9 @@ def in_words(answer: Mapping[str, Any], layouts: Sequence[Line], limit: int | No
     if strategies := _strategies(answer):
         yield from paragraphs("", "Each of two replicas on one host holds at most, where no worker is late:")
         names = defaultdict(list)
-        for strategy, size in strategies.items():
-            names[size].append(strategy)
-        rows = [(bytes_in_words(size), ", ".join(sorted(names[size]))) for size in sorted(names)]
-        yield from table(["bytes", "strategies"], rows, terminal_width())
+        for strategy, size in sorted(strategies.items(), key=lambda entry: entry[1]):
+            names[bytes_in_words(size)].append(strategy)
+        yield from paragraphs(*(f"{words}: {', '.join(sorted(same))}" for words, same in names.items()))
     if limit is not None:
         first = min((layout for layout in layouts if layout.fits), key=lambda x: (x.workers, x.zero), default=None)
         room = f"fits into {bytes_in_words(limit)}"
