@@ -26,6 +26,7 @@ CASES = {
     "plain_loop": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "scaler_and_accumulation": (["--epochs", "3", "--points", "2048"], r"epoch 2: loss ([\d.]+)", 0.0, 0.35),
     "gan": (["--epochs", "5", "--points", "2048"], r"epoch 4: ([\d.]+) off the circle", 0.0, 0.4),
+    "moving_averages": ([], r"tensor\(\[\[(-?[\d.]+)\]\]\)", -2.0, 2.0),
     "muon": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "thawing": (["--epochs", "4", "--points", "2048"], r"epoch 3: accuracy ([\d.]+)", 0.85, 1.0),
     "early_stopping": (
@@ -80,7 +81,7 @@ for name in {trained!r}:
     told = (tmp_path / "rank-0.log").read_text()
     assert ended is not None and ended.status == 0, told
     assert sorted(re.findall(r"equal replicas in (\w+)", told)) == sorted(
-        [*trained, *2 * ["adapters"], "gan", "thawing"]
+        [*trained, *2 * ["adapters"], "gan", "moving_averages", "thawing"]
     ), "these have several"
 
 
