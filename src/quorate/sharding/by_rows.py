@@ -44,7 +44,11 @@ def tables_in(model: Module) -> dict[str, Any]:
     A table that another module has as well, as an output layer that is tied to it, is divided as dense parameters are.
     """
     weights = sparse_weights(model)  # `module.weight` of a parametrization would be computed, as of a spectral norm
-    return {name: m for name, m in model.named_modules() if id(m._parameters.get("weight")) in weights}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if any(id(p) in weights for p in module.parameters(recurse=False))
+    }
 
 
 def check_tables(tables: Iterable[str], axes: Axes, plan: Plan | None, model: Module) -> None:
