@@ -149,6 +149,7 @@ TRIALS = (
         world="real processes",
         bounds=at_least(0.9 * 1.64, 1.05),
         measure=low_rank_time,
+        note="the machine had other work, and the ways did not take turns within a seed",
     ),
     Trial(
         name="sparse attention: time",
@@ -160,6 +161,7 @@ TRIALS = (
         world="real processes",
         bounds=at_least(0.9 * 6.3, 1.05),
         measure=attention_time,
+        note="the machine had other work; the ways took turns",
     ),
     Trial(
         name="1-bit Adam: bytes",
@@ -190,6 +192,7 @@ TRIALS = (
         world="simulated",
         bounds=at_most(1.01, 1.1),
         measure=beside_base("zero-one-adam", ratio_of_losses),
+        note="its local steps do this: the rate does not fall here, and the paper doubles their number as it halves",
     ),
     Trial(
         name="1-bit LAMB: loss",
