@@ -42,7 +42,6 @@ class Experts(Module):
 
     Attributes:
         balance_loss, z_loss: After a call, losses without coefficients to be added: `loss + 0.01 * layer.balance_loss`.
-        dropped: After a call, the number of choices that were not taken. On a GPU reading it waits for the call.
 
     On a GPU each expert computes as many rows as it takes at most, and the surplus ones are ignored, so that the GPU is
     not waited for. Without a limit, sizes depend on the tokens: a layer waits once in each call.
