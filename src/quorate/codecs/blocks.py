@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -42,8 +42,6 @@ from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
 class Blocks(Codec):
     """Integers of 8, 4 or 2 bits (int8, int4, int2), and a scale for each block."""
 
-    crosses_tensors: ClassVar[bool] = True
-
     bits: Literal[2, 4, 8] = 8
     """Bits per number."""
     block: int = 256
@@ -62,6 +60,10 @@ class Blocks(Codec):
     @property
     def _levels(self) -> int:
         return int(2 ** (self.bits - 1) - 1)
+
+    @property
+    def crosses_tensors(self) -> bool:
+        return True
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows = in_blocks(x.float(), self.block)

@@ -36,8 +36,6 @@ from quorate.core.errors import ConfigurationError
 class ChunkedTopK(Codec):
     """The largest numbers of each chunk, as a few magnitudes and a position in the chunk."""
 
-    crosses_tensors: ClassVar[bool] = True
-
     keeps_few: ClassVar[bool] = True
 
     chunk: int = 4096
@@ -68,6 +66,10 @@ class ChunkedTopK(Codec):
 
     def _count(self, numel: int) -> int:
         return sum(rows * keep for rows, _, keep in self._cuts(numel))
+
+    @property
+    def crosses_tensors(self) -> bool:
+        return True
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         places, values, sizes, begin = list[Tensor](), list[Tensor](), list[Tensor](), 0

@@ -44,7 +44,6 @@ class DeMo(Codec):
     """The largest cosines in chunks of each worker's own momentum, which are subtracted from it."""
 
     memories: ClassVar[tuple[str, ...]] = (MOMENTUM,)
-    crosses_tensors: ClassVar[bool] = True
 
     decay: float = 0.999
     """Share of the momentum kept from one step to the next, from 0 to 1."""
@@ -62,6 +61,10 @@ class DeMo(Codec):
             raise ConfigurationError(
                 f"keep is {self.keep}; it must be a number of waves from 1 to {self.chunk}, the chunk"
             )
+
+    @property
+    def crosses_tensors(self) -> bool:
+        return True
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         momentum = self.decay * memory[MOMENTUM] + x.to(memory[MOMENTUM].dtype)

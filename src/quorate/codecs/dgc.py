@@ -89,6 +89,10 @@ class DGC(Codec):
         stage = self.warmup_stages * round // self.warmup_rounds
         return float(self.density ** ((stage + 1) / (self.warmup_stages + 1)))
 
+    @property
+    def crosses_tensors(self) -> bool:
+        return self.clip_norm > 0
+
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         g = self._clipped(x.to(memory[MOMENTUM].dtype))
         m = self.momentum * (memory[MOMENTUM] + g) if self.nesterov else self.momentum * memory[MOMENTUM] + g

@@ -17,7 +17,7 @@ al., "FP8-LM: training FP8 large language models", 2023, section 2.1, there with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,8 +37,6 @@ _NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 class FP8(Codec):
     """Floating-point numbers of 8 bits, and a scale for each block."""
 
-    crosses_tensors: ClassVar[bool] = True
-
     format: Literal["e4m3", "e5m2"] = "e4m3"
     """8-bit format: e4m3 has more precision, e5m2 a wider range."""
     block: int = 256
@@ -53,6 +51,10 @@ class FP8(Codec):
     def _dtype(self) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, _NAMES[self.format])
         return dtype
+
+    @property
+    def crosses_tensors(self) -> bool:
+        return True
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows, most = in_blocks(x.float(), self.block), torch.finfo(self._dtype).max

@@ -41,7 +41,6 @@ class QSGD(Codec):
     """Each number as one of a few levels of its bucket's norm; unbiased."""
 
     is_biased: ClassVar[bool] = False
-    crosses_tensors: ClassVar[bool] = True
 
     levels: int = 127
     """s: number of levels above 0, and also below 0; 1, 7 and 127 fill 2, 4 and 8 bits."""
@@ -55,6 +54,10 @@ class QSGD(Codec):
         if not 1 <= self.levels <= most:
             raise ConfigurationError(f"levels is {self.levels}; it must be a number from 1 to {most}")
         check_block("bucket", self.bucket)
+
+    @property
+    def crosses_tensors(self) -> bool:
+        return True
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         rows = in_blocks(x.float(), self.bucket)

@@ -83,10 +83,13 @@ class Codec(ABC):
     keeps_few: ClassVar[bool] = False
     """Whether most decoded numbers are 0, at different places for each worker, so that the median of several workers
     is 0 nearly everywhere."""
-    crosses_tensors: ClassVar[bool] = False
-    """Whether the code of a number depends on the numbers of other tensors."""
     memories: ClassVar[tuple[str, ...]] = ()
     """Names of its memories. A biased codec that has some keeps there the part that a code leaves out."""
+
+    @property
+    def crosses_tensors(self) -> bool:
+        """Whether the code of a number depends on the numbers of other tensors."""
+        return False
 
     @property
     def needs_feedback(self) -> bool:

@@ -172,8 +172,7 @@ class Reduction:
     @property
     def crosses_tensors(self) -> bool:
         """Whether the code of a tensor depends on others that are sent with it."""
-        bare = self.codec.bare if isinstance(self.codec, Codec) else None
-        return bare is not None and (bare.crosses_tensors or getattr(bare, "clip_norm", 0.0) > 0)
+        return isinstance(self.codec, Codec) and self.codec.bare.crosses_tensors
 
     @property
     def keeps_more(self) -> bool:

@@ -54,7 +54,7 @@ def test_a_code_is_as_long_as_it_says(codec: Codec, shapes: tuple[tuple[int, ...
     torch.testing.assert_close(added, decoded + 1, rtol=1e-6, atol=1e-6)
 
 
-@those(lambda codec: not (codec.crosses_tensors or getattr(codec, "clip_norm", 0.0)))
+@those(lambda codec: not codec.crosses_tensors)
 def test_the_code_of_a_tensor_does_not_depend_on_others(codec: Codec) -> None:
     """Workers that hold the same tensor beside others (the tensor axis) decode the same numbers of it."""
     shapes, matrix = ((40, 41), (70,)), 40 * 41
