@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.planning.bus_bandwidth import bus_bandwidth
+from quorate.launch.worker.bus_bandwidth import bus_bandwidth
 from tests.support.on_gpu import WAYS, needs_gpu, run_on_gpu
 
 pytestmark = [pytest.mark.gpu, needs_gpu]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quorate
+from quorate.attention import Window
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
@@ -41,6 +42,24 @@ class Recomputed(Tied):
             x = checkpoint(block, x, use_reentrant=False)
         found: Tensor = self.head(self.norm(x))
         return found
+
+
+class Attending(nn.Module):
+    """A block with sparse attention: a position sees its block of two and the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.into(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        mixed = quorate.sparse_attention(q, k, v, Window(block=2, width=3), is_causal=True)
+        found: Tensor = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return found
+
+
+def attending() -> nn.Module:
+    return nn.Sequential(nn.Embedding(11, 8), *(Attending() for _ in range(4)), nn.Linear(8, 11))
 
 
 def wide() -> nn.Module:

@@ -22,7 +22,7 @@ from quorate.launch.hosts.reach import Layout
 from quorate.report.wording import counted, listed
 
 OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "round")
-"""The names of measurements: those of `planning.bus_bandwidth`, and a round."""
+"""The names of measurements: those of `launch.worker.bus_bandwidth`, and a round."""
 PROGRAM = "quorate.launch.worker.bench"
 USUAL_WORKERS = 2
 SMALLEST, LARGEST = 1 << 10, 1 << 26

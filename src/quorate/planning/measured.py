@@ -1,4 +1,4 @@
-"""A planner's model from the measurements of a script by `launch.warm.timing`.
+"""A planner's model from the measurements of a script by `planning.timing`.
 
 Unmeasured quantities are assumed. The two parts of a block's backward pass take equally long. A block sums twice its
 output over a tensor axis, as a transformer's attention and perceptron do. Its activations are divided there as its

@@ -12,8 +12,8 @@ import pytest
 
 from quorate.cli.planner import trials as module
 from quorate.cli.planner.trials import mean_of, timed
-from quorate.launch.warm import timing_in_pieces
 from quorate.launch.warm.run_server import RunServer
+from quorate.planning import timing_in_pieces
 from quorate.sharding.traffic import Traffic
 from tests.support.planned_scripts import DIVIDED
 

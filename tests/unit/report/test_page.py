@@ -136,7 +136,7 @@ def test_it_has_all_sections_and_no_empty_one(case: str) -> None:
     left_out |= {"exclusions": not any(arm.exclusions for arm in arms)}
     left_out |= {"tuning": not any(arm.tuning for arm in arms)}
     left_out |= {"scale": not any(arm.scale for arm in arms), "shrink": not any(arm.shrink for arm in arms)}
-    left_out |= {"noise": not any(arm.noise for arm in arms)}
+    left_out |= {"noise": not any(arm.noise for arm in arms), "attention": not any(arm.attention for arm in arms)}
     assert names == [topic.name for topic in TOPICS if not left_out.get(topic.name)]
     for name in names:
         assert len(root.one("section", id=name).text) > 60

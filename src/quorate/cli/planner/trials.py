@@ -34,14 +34,14 @@ from quorate.planning.waiting import spread_of
 from quorate.report.wording import seconds_in_words
 
 if TYPE_CHECKING:
-    from quorate.launch.warm.stepping import Task
+    from quorate.planning.stepping import Task
 
 
-_PROGRAM = "quorate.launch.warm.stepping"
+_PROGRAM = "quorate.planning.stepping"
 
 T = TypeVar("T")
-_ALONE = "quorate.launch.warm.timing"
-_IN_PIECES = "quorate.launch.warm.timing_in_pieces"
+_ALONE = "quorate.planning.timing"
+_IN_PIECES = "quorate.planning.timing_in_pieces"
 _LAYOUTS = {"shards": Layout(shards=2, zero=3), "tensor": Layout(tensor=2)}
 _LIMIT = round(SECONDS / 6)
 _MOST_CROWDED = 4
@@ -101,7 +101,7 @@ def steps_of(
 
     Raises as `answers`.
     """
-    from quorate.launch.warm.stepping import Task
+    from quorate.planning.stepping import Task
 
     settings: dict[str, Any] = {}
     if layout.schedule:
@@ -167,7 +167,7 @@ def timed(
     *,
     server: RunServer,
 ) -> dict[str, Any]:
-    """Return the answer of `launch.warm.timing`. If this machine has two cores, `pieces` among its times has the
+    """Return the answer of `planning.timing`. If this machine has two cores, `pieces` among its times has the
     answers of `timing_in_pieces` with two workers over each of `axes` that the model allows. Raises as `measured`.
 
     The script runs in `at_once` processes, which share caches and memory; seconds are means. With a `crowd` of more
@@ -243,7 +243,7 @@ def mean_of(each: Sequence[Any]) -> Any:
 
 
 def _task(axis: str, steps: int, folder: str) -> Any:
-    from quorate.launch.warm.stepping import Task
+    from quorate.planning.stepping import Task
 
     return Task(
         folder=folder, workers=2, warm_up=1, steps=steps, limit=_LIMIT, is_divided=True,
@@ -264,7 +264,7 @@ def answers(
     Raises `KeyboardInterrupt` where this process was asked to end; then no worker is left.
     """
     from quorate.launch.warm.request import RunRequest
-    from quorate.launch.warm.stepping import path_of
+    from quorate.planning.stepping import path_of
 
     with tempfile.TemporaryDirectory(prefix="quorate-plan-") as name:
         folder, task = Path(name), task_in(name)

@@ -28,9 +28,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from quorate.core.local_tensor import local
 from quorate.launch.warm.layers import Layers, Meter
 from quorate.launch.warm.loading import Waits
-from quorate.launch.warm.measuring import answer, end_at_once, live_alone, model_of, storages_of
+from quorate.launch.warm.measuring import answer, end_at_once, live_alone, model_of, seconds_of_a_byte, storages_of
 from quorate.launch.warm.operations import counter_of_operations
-from quorate.launch.warm.timing import seconds_of_a_byte
 from quorate.observe.activations import Saved
 
 S = TypeVar("S")

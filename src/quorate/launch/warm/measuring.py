@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import json
 import os
+import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
@@ -35,6 +37,9 @@ from quorate.wire import current
 
 OF_ONE_WORKER = {"QUORATE_BOARD": "none"}
 """Variables with which the script's worker is alone, and keeps no records."""
+_COPIES = 5
+_COPIED = 1 << 25
+"""Bytes."""
 
 
 def answer(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
@@ -81,6 +86,17 @@ def blocks_by_name(model: Module) -> dict[str, Module]:
         return dict(blocks_of(model))
     named = dict(model.named_modules())
     return {name: named[name] for name in chosen}
+
+
+def seconds_of_a_byte() -> float:
+    """Return the seconds per byte of a copy that no cache holds."""
+    source = torch.ones(_COPIED >> 2)
+    into, seconds = torch.empty_like(source), []
+    for _ in range(_COPIES):
+        begin = time.perf_counter()
+        into.copy_(source)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds) / _COPIED
 
 
 def _block_of(name: str, blocks: dict[str, Module]) -> str:

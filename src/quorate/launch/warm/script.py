@@ -29,6 +29,11 @@ _KEPT: list[object] = []
 """Objects that end with the process, and not before."""
 
 
+def launched_rank() -> int:
+    """Return the rank that the launcher gave this program, which has not joined yet."""
+    return int(os.environ["RANK"])
+
+
 def live_as_main(script: str, arguments: Sequence[str] = (), *, is_module: bool = False) -> NoReturn:
     """Execute `script` (or the module of that name, as after `-m`) as `__main__`, and end this process as it ends.
 

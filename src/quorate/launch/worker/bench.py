@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import quorate
+from quorate.launch.worker.bus_bandwidth import OPERATIONS, Rate, rate, rates, repeated, timed
 from quorate.launch.worker.trial import TIMEOUT, remove_run_folder
-from quorate.planning.bus_bandwidth import OPERATIONS, Rate, rate, rates, repeated, timed
 
 ROUND = "round"
 """A step of `quorum:wait_for=all`, or of torch DDP, on one parameter: the backward pass, the mean, and the update."""

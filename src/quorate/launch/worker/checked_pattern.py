@@ -24,8 +24,9 @@ class CheckedPattern(ChangingPattern):
 
     Pass it as `pattern`, and call `step` after each step of the optimizer. A check computes the loss of one batch
     twice, without gradients and with the same random numbers: with the pattern, and with dense attention. All workers
-    take the mean of both losses. Records and the report get them as `attention_loss`, `dense_attention_loss` and
-    `attention_gap`. Where the gap exceeds `limit`, attention is dense from then on, on all workers.
+    take the mean of both losses. Records and the report get them as `attention_loss`, `dense_attention_loss`,
+    `attention_gap` and `attention_taken_back`. Where the gap exceeds `limit`, attention is dense from then on, on all
+    workers.
 
     Args:
         pattern: A pattern, or patterns by the first step at which each counts, such as {0: "dense", 500: "longformer"}.
@@ -101,16 +102,21 @@ class CheckedPattern(ChangingPattern):
         if is_joined:
             means = join().mean({"sparse": sparse, "dense": dense})
             sparse, dense = means["sparse"], means["dense"]
-        self.gap = (sparse - dense) / max(abs(dense), 1e-12)
+        self.gap = gap = (sparse - dense) / max(abs(dense), 1e-12)
+        self.is_taken_back = self.limit is not None and (gap > self.limit or not math.isfinite(gap))
         if is_joined:
-            log(attention_loss=sparse, dense_attention_loss=dense, attention_gap=self.gap)
-        if self.limit is not None and (self.gap > self.limit or not math.isfinite(self.gap)):
-            self.is_taken_back = True
-            if not is_joined or join().is_first:
-                tell(
-                    f"sparse attention is taken back after step {self.steps}: its loss is {sparse:.4g}, and that of "
-                    f"dense attention {dense:.4g}, a difference of {self.gap:.2%} where {self.limit:.2%} is the limit\n"
-                )
+            taken_back = float(self.is_taken_back)
+            log(
+                attention_loss=sparse,
+                dense_attention_loss=dense,
+                attention_gap=gap,
+                attention_taken_back=taken_back,
+            )
+        if self.is_taken_back and (not is_joined or join().is_first):
+            tell(
+                f"sparse attention is taken back after step {self.steps}: its loss is {sparse:.4g}, and that of "
+                f"dense attention {dense:.4g}, a difference of {gap:.2%} where {self.limit:.2%} is the limit\n"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps, the last gap, and whether the pattern was taken back."""

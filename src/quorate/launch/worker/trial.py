@@ -46,7 +46,7 @@ def train(*, measures: bool = False) -> dict[str, Any]:
     import torch
 
     import quorate
-    from quorate.planning.bus_bandwidth import bus_bandwidth
+    from quorate.launch.worker.bus_bandwidth import bus_bandwidth
 
     world = quorate.join(timeout=TIMEOUT, records=False)
     model = torch.nn.Linear(1, 1, bias=False).to(world.device)

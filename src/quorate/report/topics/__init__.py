@@ -7,6 +7,7 @@ from typing import Any
 from quorate.report.topic import Topic
 from quorate.report.topics import (
     arrival,
+    attention,
     exclusions,
     fairness,
     faults,
@@ -32,7 +33,7 @@ from quorate.report.topics import (
 )
 
 _MODULES = (
-    verdict, scale, shrink, timeline, quality, table, fairness, noise, exclusions, steps, tuning, arrival, rounds,
-    servers, merges, outer, replicas, stages, layers, memory, faults, joined, reproduce,
+    verdict, scale, shrink, timeline, quality, table, fairness, noise, attention, exclusions, steps, tuning, arrival,
+    rounds, servers, merges, outer, replicas, stages, layers, memory, faults, joined, reproduce,
 )  # fmt: skip
 TOPICS: tuple[Topic[Any, Any], ...] = tuple(module.TOPIC for module in _MODULES)

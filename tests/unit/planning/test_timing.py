@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quorate.launch.warm import timing
-from quorate.launch.warm.timing import Timer, Timers, cuts, fixed_shares
+from quorate.planning import timing
+from quorate.planning.timing import Timer, Timers, cuts, fixed_shares
 
 
 class Clock:

@@ -1,6 +1,6 @@
 """A worker that runs a script with its model in pieces for some steps, and keeps how long their parts took.
 
-What `quorate plan` starts on two workers, by `python -m quorate.launch.warm.timing_in_pieces TOLD SCRIPT [ARGUMENT
+What `quorate plan` starts on two workers, by `python -m quorate.planning.timing_in_pieces TOLD SCRIPT [ARGUMENT
 ...]`. TOLD is as of `stepping`; the answer, one JSON object, has median seconds of `outside`, `model` (forward),
 `backward` and `update`, the same of the `processor`, and `fixed`, the shares of passes that one example takes as well.
 
@@ -19,8 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.warm.measuring import blocks_by_name, model_of
-from quorate.launch.warm.stepping import Divisions, Task, leave, serve_tasks
-from quorate.launch.warm.timing import Timers, fixed_shares
+from quorate.planning.stepping import Divisions, Task, leave, serve_tasks
+from quorate.planning.timing import Timers, fixed_shares
 from quorate.sharding.traffic import Traffic
 
 

@@ -1,6 +1,6 @@
 """A program that runs a script alone for some steps, and says what memory they took, and how long each block took.
 
-What `quorate plan SCRIPT` starts, by `python -m quorate.launch.warm.timing ANSWER SCRIPT [ARGUMENT ...]`. The answer,
+What `quorate plan SCRIPT` starts, by `python -m quorate.planning.timing ANSWER SCRIPT [ARGUMENT ...]`. The answer,
 one JSON object, goes to the file ANSWER: that of `measuring`, which the first step is for, and `times`, of the steps
 behind it. A block's backward pass is timed from the gradient of its output to the gradient of its input. If nothing
 needs the gradient of its input, the pass is assumed to take twice as long as the forward pass.
@@ -20,14 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.warm.measuring import answer, blocks_by_name, end_at_once, live_alone, model_of
+from quorate.launch.warm.measuring import answer, blocks_by_name, end_at_once, live_alone, model_of, seconds_of_a_byte
 from quorate.observe.activations import Saved
 from quorate.planning.measured import MOST_TIMED_STEPS, TIMED_SECONDS, TIMED_STEPS
 from quorate.sharding.tensor.finding import tensor_plan
@@ -36,10 +35,7 @@ TENSORS = (2, 3, 4, 6, 8, 12, 16)
 """Workers of a tensor axis for which it is asked whether the layers can be cut."""
 _PARTS = ("outside", "model", "backward", "update")
 _NOT_CUT = ("whole", "sequence")
-
 _PROBES = 5
-_COPIED = 1 << 25
-"""Bytes."""
 
 
 class Timer:
@@ -274,17 +270,6 @@ def fixed_shares(
         for x, most in zip(one_example, whole, strict=True)
     ]
     return min(1.0, max(0.0, shares[0])), min(1.0, max(0.0, shares[1]))
-
-
-def seconds_of_a_byte() -> float:
-    """Return the seconds per byte of a copy that no cache holds."""
-    source = torch.ones(_COPIED >> 2)
-    into, seconds = torch.empty_like(source), []
-    for _ in range(_PROBES):
-        begin = time.perf_counter()
-        into.copy_(source)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds) / _COPIED
 
 
 def _first(args: Any, kwargs: Any, count: int, examples: int) -> tuple[Any, Any]:

@@ -7,9 +7,9 @@ import functools
 import pytest
 import torch
 
-import quorate.planning.bus_bandwidth as module
+import quorate.launch.worker.bus_bandwidth as module
 from quorate.core.contracts import Wire
-from quorate.planning.bus_bandwidth import Rate, bus_bandwidth
+from quorate.launch.worker.bus_bandwidth import Rate, bus_bandwidth
 from quorate.wire.virtual import VirtualWorld
 from quorate.wire.virtual.network import Network
 from tests.support.processes import run_real

@@ -1,6 +1,6 @@
 """A worker that runs a script for some steps, and keeps how long they took.
 
-What `quorate plan --try` starts on each worker, by `python -m quorate.launch.warm.stepping TOLD SCRIPT [ARGUMENT ...]`.
+What `quorate plan --try` starts on each worker, by `python -m quorate.planning.stepping TOLD SCRIPT [ARGUMENT ...]`.
 TOLD is one JSON object, a `Task`. The seconds between the ends of steps go to the file `steps-RANK.json` of the task's
 folder; when those of all workers are there, every worker ends.
 """
@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import quorate
 from quorate.core.errors import ConfigurationError
-from quorate.launch.warm.script import live_as_main
+from quorate.launch.warm.script import launched_rank, live_as_main
 
 _LOOK_EVERY = 0.005
 
@@ -115,7 +115,7 @@ def serve_tasks(begin: Callable[[Task, int], None]) -> NoReturn:
     task_json, script, *arguments = sys.argv[1:]
     task = Task(**json.loads(task_json))
     signal.alarm(task.limit)
-    begin(task, int(os.environ["RANK"]))
+    begin(task, launched_rank())
     sys.path.pop(0)  # the folder from which this program was started
     live_as_main(script, arguments)
 
