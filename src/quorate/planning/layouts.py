@@ -110,7 +110,7 @@ def refusal_of(axes: Layout, model: Model) -> Refused | None:
     if model.known_tensors and tensor not in model.known_tensors:
         return Refused(f"tensor={tensor}", "it was not asked whether layers can be cut over so many")
     if stages > len(model.blocks):
-        return Refused(f"stages={stages}", f"the model has {len(model.blocks)} blocks")
+        return Refused(f"stages={stages}", f"the model has {len(model.blocks)} block{'s' * (len(model.blocks) != 1)}")
     if model.batch % (axes.replicas * axes.shards):
         return Refused(
             f"replicas x shards = {axes.replicas * axes.shards}", f"a batch of {model.batch} does not divide evenly"

@@ -180,10 +180,14 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 def _check_given(options: PlanOptions, conditions: Conditions) -> None:
     """Raise `ConfigurationError` where an option is missing that every plan needs."""
     bandwidth = options.bandwidth if conditions.link is None else conditions.link[1]
-    needed = {"--workers": options.workers, "--memory": options.memory, "--bandwidth": bandwidth}
-    missing = [name for name, value in needed.items() if value is None]
+    needed = {
+        "-n 8 (the number of workers)": options.workers,
+        "--memory 24GB (of a worker)": options.memory,
+        "--bandwidth 10Gbit (of the network; quorate bench measures it)": bandwidth,
+    }
+    missing = [example for example, value in needed.items() if value is None]
     if missing:
-        raise ConfigurationError(f"quorate plan needs {listed(missing)}")
+        raise ConfigurationError(f"quorate plan needs {listed(missing)}, with values of your own")
 
 
 def _counts(options: PlanOptions) -> tuple[int, ...]:
