@@ -41,7 +41,7 @@ def status(*words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([SIZES], "quorate plan needs -n 8 (the number of workers), --memory 24GB (of a worker) and --bandwidth 10Gbit (of "),
+        ([SIZES], "quorate plan needs -n 8 (the number of workers), --memory 24GB (of a worker) and --bandwidth"),
         ([*OPTIONS, SIZES], "gpt: needs --flops, operations a second of a worker (312T), and --batch"),
         ([*OF_SIZES, "gpt:layers=3"], 'does not say hidden, heads, sequence, vocabulary; write gpt:hidden=H,'),
         ([*OF_SIZES, SIZES, "more"], 'gpt: is not a script, and takes no "more"'),
