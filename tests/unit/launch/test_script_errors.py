@@ -49,6 +49,7 @@ ERRORS = {
     "raise ValueError('bad sample')": "raised ValueError: bad sample",
     "sys.exit(5)": "exited with status 5",
     "sys.exit('no data')": "exited with status 1",
+    "raise SystemExit(5)": "exited with status 5",
 }
 
 
