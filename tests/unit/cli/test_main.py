@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli.scripts import check_script
+from quorate.core.errors import ConfigurationError
 from tests.support.launching import LIMIT
 from tests.support.programs import quorate
 
@@ -85,6 +87,13 @@ def test_wrong_input_is_one_sentence(folder: Path, arguments: list[str], sentenc
     assert finished.stderr.startswith(f"quorate: {sentence}")
     assert finished.stderr.count("\n") == 1
     assert not (folder / "runs").exists()
+
+
+def test_a_folder_is_not_what_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "train.py").mkdir()
+    with pytest.raises(ConfigurationError, match="is a folder, not a script") as refused:
+        check_script(str(tmp_path / "train.py"))
+    assert "did you mean" not in str(refused.value)
 
 
 def test_what_only_tells_imports_nothing_heavy(folder: Path) -> None:
