@@ -191,6 +191,15 @@ def test_a_run_leaves_its_records(folder: Path) -> None:
     assert "runs/here already holds a run" in again.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_whose_streams_are_closed_keeps_its_logs(folder: Path, closed: str) -> None:
+    words = f'exec "{sys.executable}" -m quorate.cli.main run -n 2 --name closed train.py a {closed}'
+    ended = subprocess.run(["sh", "-c", words], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert (ended.returncode, ended.stderr.count("Traceback")) == (0, 0)
+    logs = [folder / "runs" / "closed" / f"rank-{rank}.log" for rank in (0, 1)]
+    assert [log.read_text() for log in logs] == ["0 ['a']\n", "1 ['a']\n"]
+
+
 def test_a_run_that_fails_has_status_1_and_no_traceback_of_ours(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import os, sys\nif os.environ['RANK'] == '1': raise ValueError('of the script')\n"
