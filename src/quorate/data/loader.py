@@ -234,7 +234,7 @@ class Loader(ABC):
             self._before = this if self._keeps_past else None
 
     def lacks_position(self, sentence: str) -> None:
-        """Note that it begins where it is, with a sentence about a checkpoint, which is told if it is trained on."""
+        """Note that it begins where it is, with a sentence about a checkpoint, to say if it is trained on."""
         self._lack = sentence
 
     def _first_begins(self, epoch: int) -> None:

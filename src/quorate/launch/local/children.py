@@ -102,8 +102,8 @@ class Command:
     def words(self) -> list[str]:
         """The command line.
 
-        A script without a strategy is a plain program, unless it may start processes that make a group, or may end with
-        a status that python shows to nobody but the launcher.
+        A script without a strategy is a plain program, unless it may start processes that make a group. Neither is one
+        that may end with a status that python shows to nobody but the launcher.
         """
         is_watched = asked_strategy(self.overrides) or (not self.is_module and _is_to_be_watched(self.script))
         watched = ["-m", "quorate.run"] if is_watched else []
