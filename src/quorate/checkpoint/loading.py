@@ -53,6 +53,7 @@ def load(place: Place, extras: Mapping[str, Any], *, best: bool = False) -> Resu
     root = checkpoint_context(place).root
     if root is None:
         return Resumed(None, [])
+    saving(place).flush()
     wire, passed_over = place.wire.channel("checkpoints"), dict[str, str]()
     own = [(entry.optimizer, _options_of(entry.optimizer)) for entry in everything.ordered]
     while True:
@@ -106,9 +107,12 @@ def _agreed(place: Place, root: Path, passed_over: Mapping[str, str], *, best: b
     context.loads += 1
     key = f"checkpoint to load/{context.loads}"
     if wire.rank == 0:
+        if saving(place).has_saved:  # here, and others may still be writing theirs
+            wire.board.wait([f"{key}/by {rank}" for rank in wire.alive if rank != 0])
         choice = choose(root, passed_over, best=best)
         wire.board.set(key, choice.to_bytes())
         return choice
+    wire.board.set(f"{key}/by {wire.rank}", b"1")
     wire.board.wait([key])
     return Choice.from_bytes(wire.board.get(key) or b"{}")
 

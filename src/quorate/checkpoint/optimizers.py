@@ -25,6 +25,11 @@ _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
 """torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
 
 
+def plain_class(optimizer: Optimizer) -> type[Any]:
+    """Return the class that a distributed optimizer had before, the second one that its own is made of."""
+    return type(optimizer).__bases__[1]
+
+
 def of_shards(trees: Sequence[dict[str, Any]], entry: Distributed, own: int | None = None) -> dict[str, Any]:
     """Return this worker's optimizer state from those of all old shards: rows, or the full tensors that it owns. Old
     shards that kept full tensors kept those of different parameters, or nothing. See `pieces.joined` for `own`."""
@@ -59,7 +64,7 @@ def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
     if entry.owned is None:
         fitting = {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}
         kept = {**kept, "state": fitting}
-    _check_shapes(type(optimizer).__mro__[2], parameters, kept["state"])
+    _check_shapes(plain_class(optimizer), parameters, kept["state"])
     around = Inside(optimizer)
     own, inner = kept.get("own"), kept.get("inner", {})
     around.check(own, inner)

@@ -39,8 +39,9 @@ class KeptRounds(WorkerRounds, Protocol):
     def kept(self) -> dict[str, Any]:
         """Return this worker's rounds for a checkpoint, as they are after the newest round that was applied."""
 
-    def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
-        """Continue from the rounds of a checkpoint's workers, by rank; return sentences about it."""
+    def restore(self, olds: Sequence[dict[str, Any]], steps: float) -> list[str]:
+        """Continue from the rounds of a checkpoint's workers, by rank; return sentences about it. Without any, begin
+        after so many `steps`, from which schedulers go on."""
 
 
 class Participant(Worker, Protocol):
@@ -247,7 +248,9 @@ class Trained:
             if isinstance(thing, type) or not (
                 callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
             ):
-                kind = f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
+                kind = (
+                    f"the class {thing.__name__}" if isinstance(thing, type) else f"of the type {type(thing).__name__}"
+                )
                 raise ConfigurationError(
                     f"{name} is {kind}, and what is kept in a checkpoint has state_dict() and "
                     "load_state_dict(), as schedulers and scalers do; the model and the optimizer are kept anyway"

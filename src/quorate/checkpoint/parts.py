@@ -15,7 +15,7 @@ from torch import Tensor
 from quorate.checkpoint.encoding import ABOUT, check_tensor, encoded, flats_as_parts
 from quorate.checkpoint.folder import rank_file, shard_file
 from quorate.checkpoint.frozen import base_digest, base_of
-from quorate.checkpoint.optimizers import options_of, state_of
+from quorate.checkpoint.optimizers import options_of, plain_class, state_of
 from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.pieces import piece_here
 from quorate.checkpoint.stages import names_of
@@ -111,7 +111,7 @@ def shared_files(
             files.append(_file(shard_file(optimizer, *entry.shard), plain_state(entry), memory))
         rest[entry.name] = {"others": [x.detach() for x in others_of(entry)], "state": _fields(entry, shared=True)}
         about[entry.name] = {
-            "algorithm": type(entry.optimizer).__mro__[2].__name__,
+            "algorithm": plain_class(entry.optimizer).__name__,
             "strategy": entry.strategy,
             "settings": dict(entry.settings),
             "model": models[id(entry.model)],

@@ -23,7 +23,7 @@ from quorate.checkpoint import generators
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
 from quorate.checkpoint.frozen import check_base, without_base, words_on_rates
-from quorate.checkpoint.optimizers import restore_optimizer
+from quorate.checkpoint.optimizers import plain_class, restore_optimizer
 from quorate.checkpoint.participants import Distributed, Participant, set_steps, trained
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
 from quorate.checkpoint.pieces import fitted, piece_from, piece_in, shape_of, with_rows
@@ -112,7 +112,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     manifest, workers = opened.manifest, opened.workers
     past = int(manifest["workers"])
     everything = trained(place)
-    sentences = [] if past == size else [f"resumed with {size} workers what {past} have begun"]
+    sentences = [] if past == size else [f"resumed with {size} worker{'s' * (size > 1)} what {past} had begun"]
     chosen = []
     for entry in everything.ordered:
         about = manifest["optimizers"].get(entry.name)
@@ -121,6 +121,12 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
             raise CheckpointError(f'{folder.name} has no optimizer "{entry.name}"; it has {names}')
         if any(entry.name not in worker["optimizers"] for worker in workers):
             raise CheckpointError(f'a rank\'s file has no optimizer "{entry.name}", and the manifest has')
+        algorithm = plain_class(entry.optimizer).__name__
+        if about["algorithm"] not in (algorithm, "_CountedAlone"):  # which old checkpoints of one worker have
+            raise CheckpointError(
+                f"it has the state of {about['algorithm']}, and the script's optimizer is {algorithm}; resume with the "
+                "same optimizer, or load the model alone in a new run"
+            )
         give_forms_of(entry, opened.models[about["model"]][0][0])
         chosen.append((entry, about, OldStages(about, opened.optimizers[about["optimizer"]], entry)))
     models_of = {id(entry.model): (entry, there, opened.models[about["model"]]) for entry, about, there in chosen[::-1]}
@@ -322,7 +328,9 @@ def restore_state(
     if entry.is_in_rounds and worker is not None and all(kept is not None for kept in rounds):
         for old in olds:
             _check_rounds(entry, worker, old, is_same=len(olds) == size)
-        sentences += worker.rounds.restore(rounds)
+        sentences += worker.rounds.restore(rounds, 0.0)
+    elif entry.is_in_rounds and worker is not None:
+        sentences += worker.rounds.restore([], round(sum(old["step"] for old in olds) / len(olds)))
     elif any(kept is not None and kept["entries"] for kept in rounds):
         count = sum(gradient["count"] for kept in rounds for gradient in kept["entries"] if kept is not None)
         has_ended = worker is not None and worker.finished

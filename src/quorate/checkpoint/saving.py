@@ -283,6 +283,11 @@ class Saving(StepObserver):
             return worker.rounds.version, True
         return first.step, False
 
+    @property
+    def has_saved(self) -> bool:
+        """Whether this worker has taken a part in this session."""
+        return self._session is not None
+
     def _session_of(self, wire: Wire) -> str:
         if self._session is None:
             wire.board.swap("checkpoint session", None, secrets.token_hex(4).encode())

@@ -68,7 +68,7 @@ def _hint(name: str) -> str:
     """Return the script of a similar name in the same folder, as a question; nothing without one."""
     folder, _, file = name.rpartition("/")
     try:
-        names = [path.name for path in islice(Path(folder or ".").glob("*.py"), _FILES)]
+        names = [path.name for path in islice(Path(folder or ".").glob("*.py"), _FILES) if path.is_file()]
     except (OSError, ValueError):
         return ""
     near = [f"{file}.py"] if f"{file}.py" in names else difflib.get_close_matches(file, names, n=1)

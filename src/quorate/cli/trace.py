@@ -10,6 +10,7 @@ import typer
 
 from quorate.core.errors import ConfigurationError
 from quorate.report.reading.folders import find_run
+from quorate.report.wording import counted
 
 if TYPE_CHECKING:
     from quorate.report.trace.profile import Profile
@@ -40,7 +41,7 @@ def trace(
         summary = {"path": str(written.path), "ranks": written.ranks, "steps": written.steps, "events": written.events}
         typer.echo(json.dumps(summary))
         return
-    typer.echo(f"{written.path}: {written.ranks} ranks, {written.steps} steps")
+    typer.echo(f"{written.path}: {counted(written.ranks, 'rank')}, {counted(written.steps, 'step')}")
     typer.echo("open it at https://ui.perfetto.dev or chrome://tracing")
 
 

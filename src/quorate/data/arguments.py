@@ -42,6 +42,11 @@ class Loading:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ConfigurationError(f"{name} must be a function, not a {type(value).__name__}")
+        if self.timeout and not self.num_workers:
+            raise ConfigurationError(
+                f"timeout={self.timeout} limits waits for the processes of a DataLoader, and num_workers is 0; leave "
+                "timeout out, or set num_workers"
+            )
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise ConfigurationError(f"generator must be a torch.Generator, not a {type(self.generator).__name__}")
 

@@ -28,6 +28,8 @@ class Consumed:
         self.tokens: int | None = None
         self.steps: int | None = None
         """Steps of all optimizers together; None: unknown, as none is distributed."""
+        self.optimizers = 0
+        """Optimizers that were distributed."""
         self.client_round: ClientRound | None = None
         """The round of clients that has begun and whose sum has not been formed; None outside of rounds."""
         self._turns: list[Turn] = []
@@ -79,7 +81,7 @@ class Consumed:
 
     def follow_steps(self) -> None:
         """Let an optimizer call `stepped` from now on, so that batches are known to be computed."""
-        self.steps = self.steps or 0
+        self.steps, self.optimizers = self.steps or 0, self.optimizers + 1
 
     def stepped(self) -> None:
         """Note that an optimizer's step has ended."""

@@ -9,10 +9,12 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from quorate.core.clients import ClientRound, Turn
+from quorate.core.telling import tell
 from quorate.data.arguments import check_count
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
+from quorate.data.starts import Starts
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
 
@@ -95,6 +97,8 @@ class Loader(ABC):
         self.batch_size, self.share = batch_size, share
         self._place, self._pauses, self._labels = place, pauses, labels
         self._passes, self._meets, self._has_met = 0, meets, False
+        self._starts, self._lack = place.context(Starts), ""
+        self._made_after = len(self._starts.begun)
         self._go_on_at(0, {})
 
     def _go_on_at(self, epoch: int, left: dict[int, Any], *, trained: bool = False) -> None:
@@ -189,6 +193,7 @@ class Loader(ABC):
                 if not self._has_met:
                     self._has_met = True
                     self._meets()
+                    self._first_begins(this.epoch)
                 if self._current is not this:
                     context.record(Epoch(epoch=this.epoch, batches=self._usual_batches))
                 self._trained, self._current = True, this
@@ -227,6 +232,17 @@ class Loader(ABC):
         if is_over and self._current is this:
             self._current, self._due = None, this.epoch + 1
             self._before = this if self._keeps_past else None
+
+    def lacks_position(self, sentence: str) -> None:
+        """Note that it begins where it is, with a sentence about a checkpoint, to say if it is trained on."""
+        self._lack = sentence
+
+    def _first_begins(self, epoch: int) -> None:
+        if self._lack and not self._starts.lacks_position:
+            self._starts.lacks_position = True
+            if self._place.wire.rank == 0:
+                tell(f"quorate: {self._lack}\n")
+        self._starts.begins(self._place, self.dataset, self.share, epoch, self._made_after)
 
     @property
     def _keeps_past(self) -> bool:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from quorate.data.context import data_context
 from quorate.data.loader import Loader
+from quorate.data.starts import Starts
 from quorate.wire.current import Place
 
 
@@ -74,7 +75,8 @@ def add(place: Place, number: int, loader: Loader) -> None:
     if str(number) in entered:
         loader.enter_at(entered[str(number)])
         return
-    _place_at(loader, number, place.context(_Positions).old)
+    if not place.context(Starts).lacks_position:
+        _place_at(loader, number, place.context(_Positions).old)
 
 
 def _place_at(loader: Loader, number: int, workers: Sequence[dict[str, Any]]) -> None:
@@ -82,3 +84,10 @@ def _place_at(loader: Loader, number: int, workers: Sequence[dict[str, Any]]) ->
     states = list({state.get("rank"): state for state in saved}.values())  # workers that share batches share positions
     if states:
         loader.load_state_dicts(states)
+        return
+    later = [other for worker in workers for other in worker if int(other) > number and worker[other].get("trained")]
+    if later:
+        loader.lacks_position(
+            f"the checkpoint has no position of this script's loader {number}, but one of its loader {later[0]}, so "
+            "the epoch begins from its start. Call quorate.loader once for each dataset, before the loop"
+        )

@@ -126,6 +126,12 @@ def restore(
     return [f"{count} gradients that were pending are assigned again, none is lost"]
 
 
+def begin_at(rounds: AnyRounds, steps: float) -> list[str]:
+    """Begin the rounds of a training that has made so many synchronous steps without any; there is nothing to say."""
+    rounds.restore(Kept(number=0, step=0.0, options=None, ledger=Ledger(), entries=[], progress=float(steps)))
+    return []
+
+
 def _entry(kept: dict[str, Any], vectors: KeptVectors, past: int, size: int, places: int = COUNTS) -> Entry:
     """Return a contribution, whose gradient is divided by the number of workers, for a world of `size` after `past`.
 

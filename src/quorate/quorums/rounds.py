@@ -41,7 +41,7 @@ from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
 from quorate.quorums.gradient_views import GradientViews, may_be_views, scaled
-from quorate.quorums.kept_rounds import kept_of, momentum_kept, restore, restore_momentum
+from quorate.quorums.kept_rounds import begin_at, kept_of, momentum_kept, restore, restore_momentum
 from quorate.quorums.kept_step import KeptStep, adopt_kept_step, place_of, whole_step, with_kept_step
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
@@ -460,7 +460,9 @@ class WorkerRounds:
         of = self.rounds, self._replica, self._wire.size, self._divisor, self._rows
         return {**kept_of(*of), **momentum_kept(self._replica)}
 
-    def restore(self, olds: Sequence[dict[str, Any]]) -> list[str]:
+    def restore(self, olds: Sequence[dict[str, Any]], steps: float) -> list[str]:
+        if not olds:
+            return begin_at(self.rounds, steps)
         restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
         of = self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor
         return restore(*of, self._rows)

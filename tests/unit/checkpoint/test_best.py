@@ -45,6 +45,23 @@ def run(size: int, root: Path, values: Sequence[float | None], **choices: Any) -
 
 
 @pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("strategy", ["all-reduce", "quorum"])
+def test_it_is_loaded_after_the_training_that_has_saved_it(size: int, strategy: str, tmp_path: Path) -> None:
+    def live(world: World) -> tuple[int | None, ...]:
+        model = net(0)
+        optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, strategy)
+        for value in (0.1, 0.9, 0.5):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            quorate.save(best=value)
+        optimizer.finish()
+        return quorate.load(best=True), quorate.load()
+
+    assert in_world(size, tmp_path, live) == [(2, 3)] * size
+    assert list(kept(tmp_path).values()) == [0.9, 0.5]
+
+
+@pytest.mark.parametrize("size", [1, 2])
 def test_so_many_of_the_newest_are_kept(size: int, tmp_path: Path) -> None:
     run(size, tmp_path, [None] * 5, keep=3)
     assert kept(tmp_path) == {3: None, 4: None, 5: None}

@@ -11,7 +11,7 @@ import torch
 
 import quorate
 from quorate.checkpoint.folder import complete_ones
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.launch.worker.world import World
 from tests.support.kept_trainings import Told, dataset, in_world, net, told, train
 from tests.support.scene import Scene, Trainer
@@ -68,6 +68,35 @@ def test_a_position_between_two_epochs(tmp_path: Path) -> None:
     for uninterrupted, resumed in zip(whole, rest, strict=True):
         equal(uninterrupted, resumed)
         assert uninterrupted.seen[-len(resumed.seen) :] == resumed.seen
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("saved", "now"), [("all-reduce", "quorum"), ("local-sgd", "eager-majority")])
+def test_schedules_go_on_where_rounds_begin(saved: str, now: str, size: int, tmp_path: Path) -> None:
+    def live(world: World, strategy: str, steps: int) -> tuple[int | None, list[float]]:
+        model, rates = net(0), list[float]()
+        optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.5), model, strategy)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        began = quorate.load(scheduler=scheduler)
+        for _ in range(steps):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+        quorate.save(scheduler=scheduler)
+        optimizer.finish()
+        return began, rates
+
+    in_world(size, tmp_path, lambda world: live(world, saved, 6))
+    assert in_world(size, tmp_path, lambda world: live(world, now, 5)) == [(6, [0.25] * 3 + [0.125] * 2)] * size
+    assert in_world(size, tmp_path, lambda world: live(world, now, 1)) == [(11, [0.125])] * size
+
+
+@pytest.mark.parametrize(("saved", "now"), [("sgd", "adamw"), ("adamw", "sgd")])
+def test_another_optimizer_is_refused(saved: str, now: str, tmp_path: Path) -> None:
+    in_world(2, tmp_path, lambda world: train(world, 5, saves=lambda rank, step: step == 4, optimizer=saved))
+    with pytest.raises(CheckpointError, match="it has the state of .*, and the script's optimizer is"):
+        in_world(2, tmp_path, lambda world: train(world, 7, optimizer=now))
 
 
 def test_the_algorithm_alone_goes_on_as_well(tmp_path: Path) -> None:
@@ -173,7 +202,7 @@ def test_what_cannot_be_kept_is_refused_with_one_sentence(tmp_path: Path) -> Non
             quorate.load()
         model = net(0)
         quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
-        with pytest.raises(ConfigurationError, match="epoch is a int, and what is kept"):
+        with pytest.raises(ConfigurationError, match="epoch is of the type int, and what is kept"):
             quorate.save(epoch=3)
         with pytest.raises(ConfigurationError, match=r"cannot keep extras\.odd\.places, which is a set"):
             quorate.save(odd=Odd())

@@ -23,7 +23,7 @@ def test_four_then_two_then_three_workers(tmp_path: Path, capsys: pytest.Capture
     first = in_world(4, tmp_path, lambda world: train(world, 3, saves=lambda rank, step: step == 3))
     second = in_world(2, tmp_path, lambda world: train(world, 6, saves=lambda rank, step: step == 6))
     third = in_world(3, tmp_path, lambda world: train(world, 7))
-    assert "resumed with 2 workers what 4 have begun" in capsys.readouterr().err
+    assert "resumed with 2 workers what 4 had begun" in capsys.readouterr().err
     assert [end.began for end in second + third] == [3, 3, 6, 6, 6]
     for ends in (first, second, third):
         assert all(torch.equal(x, y) for end in ends for x, y in zip(ends[0].state[:2], end.state[:2], strict=True))

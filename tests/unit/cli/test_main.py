@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from quorate.cli.scripts import check_script
+from quorate.core.errors import ConfigurationError
 from tests.support.launching import LIMIT
 from tests.support.programs import quorate
 
@@ -85,6 +87,13 @@ def test_wrong_input_is_one_sentence(folder: Path, arguments: list[str], sentenc
     assert finished.stderr.startswith(f"quorate: {sentence}")
     assert finished.stderr.count("\n") == 1
     assert not (folder / "runs").exists()
+
+
+def test_a_folder_is_not_what_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "train.py").mkdir()
+    with pytest.raises(ConfigurationError, match="is a folder, not a script") as refused:
+        check_script(str(tmp_path / "train.py"))
+    assert "did you mean" not in str(refused.value)
 
 
 def test_what_only_tells_imports_nothing_heavy(folder: Path) -> None:
@@ -180,6 +189,15 @@ def test_a_run_leaves_its_records(folder: Path) -> None:
     again = quorate(folder, "run", "--name", "here", "train.py")
     assert again.returncode == 2
     assert "runs/here already holds a run" in again.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_whose_streams_are_closed_keeps_its_logs(folder: Path, closed: str) -> None:
+    words = f'exec "{sys.executable}" -m quorate.cli.main run -n 2 --name closed train.py a {closed}'
+    ended = subprocess.run(["sh", "-c", words], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert (ended.returncode, ended.stderr.count("Traceback")) == (0, 0)
+    logs = [folder / "runs" / "closed" / f"rank-{rank}.log" for rank in (0, 1)]
+    assert [log.read_text() for log in logs] == ["0 ['a']\n", "1 ['a']\n"]
 
 
 def test_a_run_that_fails_has_status_1_and_no_traceback_of_ours(folder: Path) -> None:

@@ -35,6 +35,13 @@ def test_the_timeline_is_written_into_the_runs_folder(folder: Path, capsys: pyte
     assert json.loads(gzip.decompress(Path("runs/first/trace.json.gz").read_bytes()))["otherData"]["run"] == "first"
 
 
+def test_one_rank_is_no_plural(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (1, 2, 3):
+        Path(f"runs/first/rank-{rank}.jsonl").unlink()
+    assert status_of("first") == 0
+    assert ": 1 rank, 3 steps" in capsys.readouterr().out
+
+
 def test_it_can_be_written_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("runs/first", "--output", "here.json", "--json") == 0
     told = json.loads(capsys.readouterr().out)

@@ -102,6 +102,11 @@ def test_worker_processes_give_the_same_batches() -> None:
     assert [batches(loader), batches(loader)] == [batches(here), batches(here)]
 
 
+def test_a_limit_for_processes_that_there_are_none_of_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="timeout=5 limits waits for the processes"):
+        loader_of(0, 1, timeout=5)
+
+
 def test_it_shows_what_it_was_made_of() -> None:
     be(0, 2)
     data = numbers(21)

@@ -271,6 +271,10 @@ def test_wrong_input_of_the_script_stays_wrong_input(script: Callable[[str], str
     assert run_shown(Command(script=script("sys.exit(2)")), 2, folder).status == 2
 
 
+def test_an_interrupt_of_one_worker_is_that_of_the_run(script: Callable[[str], str], folder: Path) -> None:
+    assert run_shown(Command(script=script("if RANK == '1': sys.exit(130)")), 2, folder).status == 130
+
+
 @pytest.mark.parametrize("how", ["sys.exit(0)", "sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_what_a_worker_has_started_ends_with_it(
     script: Callable[[str], str], tmp_path: Path, folder: Path, how: str

@@ -47,6 +47,13 @@ def test_run_json_says_what_was_chosen_and_on_which_machine(tmp_path: Path) -> N
     assert {"started", "host", "python", "system", "git"} <= set(about)
 
 
+def test_a_run_that_has_begun_since_the_check_keeps_its_folder(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", None, {"workers": 3})
+    with pytest.raises(ConfigurationError, match="already holds a run; choose another --name"):
+        write_run(tmp_path / "x", None, {"workers": 4})
+    assert json.loads((tmp_path / "x" / "run.json").read_text())["workers"] == 3
+
+
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot make the folder"):

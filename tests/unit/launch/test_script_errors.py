@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorate.launch.local.children import Command
 from quorate.launch.local.processes import Conclusion
 from quorate.launch.warm.forks import CAN_FORK
 from quorate.launch.warm.request import RunRequest
@@ -49,6 +50,7 @@ ERRORS = {
     "raise ValueError('bad sample')": "raised ValueError: bad sample",
     "sys.exit(5)": "exited with status 5",
     "sys.exit('no data')": "exited with status 1",
+    "raise SystemExit(5)": "exited with status 5",
 }
 
 
@@ -62,6 +64,14 @@ def test_an_error_in_the_script_ends_the_run(server: RunServer, tmp_path: Path, 
     for rank in (0, 2):
         assert "finished" not in logs[rank]
         assert ERRORS[how] in logs[rank]
+
+
+@pytest.mark.parametrize(
+    "text", ["raise SystemExit(main())", "from sys import exit\nexit(3)", "import sys\nsys.exit(3)"]
+)
+def test_a_program_whose_end_it_does_not_notice_itself_is_watched(tmp_path: Path, text: str) -> None:
+    (tmp_path / "script.py").write_text(text)
+    assert ("quorate.run" in Command(script=str(tmp_path / "script.py")).words) == ("sys.exit(" not in text)
 
 
 @pytest.mark.parametrize("how", ["raise ValueError('bad sample')", "sys.exit(5)"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate, default_convert, get_worker_info
+from torch.utils.data._utils import worker
 
 from quorate.data.same_data import Item, NoItem, item_of
 from quorate.data.streams.dealing import Batch, Dealer, DealtPlace, batches_of
@@ -90,10 +91,11 @@ class PartSource:
 
 class Fetching(Dataset[Any]):
     """The batches of the newest pass. `collate` makes a batch of items; None: as DataLoader does, and where items are
-    batches themselves (`has_batches`), they are converted alone."""
+    batches themselves (`has_batches`), they are converted alone. A stream that `divides_itself` does so among the
+    processes of the DataLoader, too."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any] | None, *, has_batches: bool) -> None:
-        self._has_batches = has_batches
+    def __init__(self, collate: Callable[[list[Any]], Any] | None, *, has_batches: bool, divides_itself: bool) -> None:
+        self._has_batches, self._divides_itself = has_batches, divides_itself
         self._collate: Callable[[Any], Any] = collate or (default_convert if has_batches else default_collate)
         self._open: Callable[[int, int], Source] | None = None
         self._source: Source | None = None
@@ -107,7 +109,8 @@ class Fetching(Dataset[Any]):
             self.open_now()
         assert self._source is not None, "a source was opened"
         (key,) = keys
-        return self._source.batch(key)
+        with nullcontext() if self._divides_itself else _in_one_process():
+            return self._source.batch(key)
 
     def open_now(self) -> None:
         """Begin to read in this process."""
@@ -121,6 +124,16 @@ class Fetching(Dataset[Any]):
         if label.has_ended:
             return label, None
         return label, self._collate(items[0] if self._has_batches else items)
+
+
+@contextmanager
+def _in_one_process() -> Iterator[None]:
+    """Let `get_worker_info()` return None: a stream that divides itself by it would divide what is divided already."""
+    info, worker._worker_info = worker._worker_info, None
+    try:
+        yield
+    finally:
+        worker._worker_info = info
 
 
 def examples_in(batch: Any) -> int:

@@ -108,7 +108,8 @@ class StreamLoader(Loader):
         self._shared, self._number, self._device = shared, number, device
         self._workers = loading.num_workers
         self._has_batches = batch_size is None
-        self._fetching = Fetching(loading.collate_fn, has_batches=self._has_batches)
+        divides = shared.read == OWN
+        self._fetching = Fetching(loading.collate_fn, has_batches=self._has_batches, divides_itself=divides)
         self._keys = _Keys()
         self.torch_loader = loading.over(self._fetching, self._keys, self._fetching)
         self._count = shared.parts.count if shared.read != OWN else share.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,17 +102,22 @@ class Command:
     def words(self) -> list[str]:
         """The command line.
 
-        A script without a strategy is a plain program, unless it may start processes that make a group.
+        A script without a strategy is a plain program, unless it may start processes that make a group. Neither is one
+        that may end with a status that python shows to nobody but the launcher.
         """
-        is_watched = asked_strategy(self.overrides) or (not self.is_module and _has_processes(self.script))
+        is_watched = asked_strategy(self.overrides) or (not self.is_module and _is_to_be_watched(self.script))
         watched = ["-m", "quorate.run"] if is_watched else []
         return [sys.executable, *watched, *(["-m"] if self.is_module else []), self.script, *self.arguments]
 
 
-def _has_processes(script: str) -> bool:
-    """Return whether the source of `script` names `multiprocessing`; False where it cannot be read here."""
+_WATCHED = re.compile(rb"multiprocessing|SystemExit|(?<![.\w])(exit|quit)\(")
+"""Processes of the script's own; ends other than by `sys.exit`, which a worker that has joined notices by itself."""
+
+
+def _is_to_be_watched(script: str) -> bool:
+    """Return whether the source of `script` names something in `_WATCHED`; False where it cannot be read here."""
     try:
-        return b"multiprocessing" in Path(script).read_bytes()
+        return _WATCHED.search(Path(script).read_bytes()) is not None
     except OSError:
         return False
 

@@ -27,6 +27,7 @@ from quorate.launch.local.process_group import GRACE, WRONG_INPUT, Crew
 from quorate.launch.local.verdict import cause_of, log_of, nobody_joined, verdict
 from quorate.launch.run.overrides import why_unused
 from quorate.launch.run.requests import ASKS, asked_to_stop, status_after
+from quorate.observe.stopping import INTERRUPTED
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import has_erred, has_joined, noted_place, read_failure
 from quorate.wire.members import read_deaths
@@ -219,7 +220,8 @@ def _conclusion(command: Command, size: int, crew: Crew, server: BoardServer, fo
     why = verdict(crew.endings, crew.first_failure, reported, folder, noted_place(server.board))
     cause = cause_of(crew.endings, crew.first_failure, reported)
     begun_by = crew.first_failure if cause is None else crew.endings[cause]
-    is_told = begun_by.status == WRONG_INPUT or (begun_by.status == LACKING and "raised MissingExtra: " in why)
+    is_told = begun_by.status in (WRONG_INPUT, INTERRUPTED)
+    is_told |= begun_by.status == LACKING and "raised MissingExtra: " in why
     return Conclusion(begun_by.status if is_told else 1, why)
 
 

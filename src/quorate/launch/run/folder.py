@@ -69,7 +69,10 @@ def write_run(folder: Path, script: Path | None, chosen: Mapping[str, object]) -
         "git": _commit(Path.cwd() if script is None else script.resolve().parent),
     }
     try:
-        (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        with open(folder / "run.json", "x", encoding="utf-8") as file:
+            file.write(json.dumps(about, indent=2) + "\n")
+    except FileExistsError:  # another one has begun since the name was checked
+        raise ConfigurationError(f"{folder} already holds a run; choose another --name") from None
     except OSError as error:
         raise ConfigurationError(f"cannot write the records of this run into {folder}: {error.strerror}") from None
 

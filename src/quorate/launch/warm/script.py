@@ -67,6 +67,9 @@ def _execute(main: ModuleType, script: str, arguments: Sequence[str], is_module:
 
 def _leave(main: ModuleType, ending: BaseException | None) -> NoReturn:
     status = _told(ending)
+    if isinstance(ending, SystemExit):
+        with suppress(SystemExit):
+            sys.exit(ending.code)  # a worker that has joined notes the status there, and `raise SystemExit` passes by
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     threading.excepthook = lambda args: None  # daemon threads that find `__main__` empty

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 import quorate
 from quorate.core.contracts import Wire
@@ -102,6 +103,20 @@ def test_other_content_on_another_worker_is_refused() -> None:
 @pytest.mark.parametrize("options", [{}, {"shuffle_buffer": 8}])
 def test_processes_divide_the_reading(stream: Any, options: dict[str, Any]) -> None:
     loader = quorate.loader(stream, batch_size=2, num_workers=2, **options)
+    assert sorted(numbers_of(loader)) == list(range(37))
+
+
+class ByProcess(Numbers):
+    """Divides itself among the processes of a DataLoader, as the documentation of torch shows."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        return islice(super().__iter__(), 0 if info is None else info.id, None, 1 if info is None else info.num_workers)
+
+
+@pytest.mark.parametrize("read", ["each", "own"])
+def test_a_stream_that_divides_itself_among_processes_loses_nothing(read: Any) -> None:
+    loader = quorate.loader(ByProcess(37), batch_size=2, num_workers=2, read=read)
     assert sorted(numbers_of(loader)) == list(range(37))
 
 
