@@ -24,7 +24,8 @@ class KeptStep(Protocol):
     partial: Round | None
     """The sum of the rounds of this step so far."""
     place: float
-    """The synchronous steps that the training had made when this worker last ended a step."""
+    """The synchronous steps that the training had made when this worker last ended a step. Its options are for no later
+    place: where it has missed steps, its schedulers have not followed yet."""
 
     def summed(self, round: Round) -> bool:
         """Note the contributions of `round`; return whether the step has all of its micro-batches now."""

@@ -185,9 +185,7 @@ class WorkerRounds:
             options, place = self._options.of(own, self._worker.step(), progress, self._replica.options.moved)
             self.watch.flush_records()
             about: dict[str, Any] = {"weight": share, "options": options, "waits": waits}
-            if (kept := self._worker.kept) is not None:  # a worker that missed steps has schedulers of an earlier place
-                place = min(place, kept.place)
-            about["step"] = place
+            about["step"] = place if (kept := self._worker.kept) is None else min(place, kept.place)
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
@@ -268,8 +266,7 @@ class WorkerRounds:
         can_step, is_finite = not float(attributes.get("found_inf", 0.0)), are_finite
         if not self._whole.is_here:
             can_step, is_finite = self._whole.all_are(can_step, are_finite)
-        tables = self._replica.sparse_tables
-        has_rows = bool(tables) and any(p.grad is not None for p in tables)
+        has_rows = any(p.grad is not None for p in self._replica.sparse_tables)
         if not can_step or not (has_rows or present(grads)):
             return None
         if flat is not None and is_finite:
@@ -383,8 +380,7 @@ class WorkerRounds:
     def _mean_of(self, round: Round) -> Mean | None:
         self.contributors = len(round.contributors)
         self.watch.note_round(round)
-        if self._worker.kept is not None:
-            round = whole_step(self._worker.kept, round)
+        round = round if self._worker.kept is None else whole_step(self._worker.kept, round)
         if round.sum is None or round.weight <= 0:
             return None  # no worker applies it
         if self._fragments is not None:

@@ -28,24 +28,29 @@ class Inquiry:
     early: list[tuple[int, Envelope, Note]] = field(default_factory=list)
 
     def heard(self, rank: int, envelope: Envelope, header: Header) -> None:
+        """Take in a message: an answer, or a note for the leader that this member becomes."""
         if header["kind"] == "state":
             self.states[rank] = envelope, State.read(header)
         elif header["kind"] == "note":
             self.early.append((rank, envelope, Note.read(header)))
 
     def have_died(self, ranks: Iterable[int]) -> None:
+        """Forget the answers of workers that have died."""
         for rank in ranks:
             self.states.pop(rank, None)
 
     def newest(self) -> tuple[int, int]:
+        """Return the worker that knows most, and the newest round that any worker has seen start."""
         rank = max(self.states, key=lambda rank: knows(*self.knowledge(rank)))
         return rank, max(state.started for _, state in self.states.values())
 
     def knowledge(self, rank: int) -> tuple[Envelope, Sequence[int] | None]:
+        """Return the arguments of `knows` for a worker that has answered."""
         envelope, state = self.states[rank]
         return envelope, state.held
 
     def holders(self, number: int, term: int) -> list[int]:
+        """Return the workers that hold the round of this number and term."""
         held = {rank: state.held for rank, (_, state) in self.states.items()}
         return [rank for rank, about in held.items() if about is not None and list(about[:2]) == [number, term]]
 
