@@ -12,10 +12,20 @@ from tests.architecture.tree import PACKAGE, Module, dotted, modules
 MAY_BE_SET: dict[str, str] = {
     "src/quorate/horovod/reductions.py ctx.gather": "torch's functions keep what their backward needs on ctx",
     "src/quorate/launch/warm/script.py threading.excepthook": "a hook of Python's own",
-    "src/quorate/sharding/tensor_operations.py ctx.meet": "as above: torch's ctx",
     "src/quorate/train/loop.py worker.closure": "the argument of the step that is being made",
 }
 """`path attribute`: why this callable is set on another object."""
+MAY_BE_TAKEN: dict[str, str] = {
+    "src/quorate/data/streams/fetching.py Fetching.begin": "each pass has another source",
+    "src/quorate/horovod/reductions.py _Allreduce.forward": "torch's functions keep what their backward needs on ctx",
+    "src/quorate/launch/warm/layers.py Layers.begin": "each measurement has its own meter, and None ends it",
+    "src/quorate/means/auto_codec.py AutoCodec.note_choices": "reducers are made from settings, before the records",
+    "src/quorate/means/reducer.py Reducer.measure": "as above, before the timer",
+    "src/quorate/sharding/undivided.py Undivided.divided": "the division that comes after it makes the context",
+    "src/quorate/wire/real/endpoint.py Endpoint.checking": "a context sets it, and puts the earlier one back",
+    "src/quorate/wire/virtual/scheduler.py Scheduler.interrupt": "it makes the error of one run, which ends by it",
+}
+"""`path class.method`: why a method keeps a callable that it is passed."""
 
 
 def _is_callable(annotation: ast.expr | None, aliases: frozenset[str]) -> bool:
@@ -103,3 +113,19 @@ def test_no_callback_is_set_on_an_object_after_its_construction() -> None:
     """By the names of attributes: a name that another class has for something else is seen for lambdas and partials."""
     found = {place for module in modules() for place in _set_later(module)}
     assert found == set(MAY_BE_SET), "pass it to the constructor, or append it to a list of observers"
+
+
+def _takers(module: Module) -> Iterator[str]:
+    """Yield the methods, other than constructors, that keep a callable of their arguments on an object."""
+    aliases = _aliases(module)
+    for kind in (node for node in module.nodes if isinstance(node, ast.ClassDef)):
+        for method in (node for node in kind.body if isinstance(node, ast.FunctionDef)):
+            arguments = (*method.args.args, *method.args.kwonlyargs)
+            passed = {argument.arg for argument in arguments if _is_callable(argument.annotation, aliases)}
+            kept = {value.id for _, value in _assigned(ast.walk(method)) if isinstance(value, ast.Name)}
+            if method.name != "__init__" and not kept.isdisjoint(passed):
+                yield f"{module.place} {kind.name}.{method.name}"
+
+
+def test_no_method_keeps_a_callback_in_place_of_an_earlier_one() -> None:
+    assert {place for module in modules() for place in _takers(module)} == set(MAY_BE_TAKEN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from quorate.checkpoint.participants import checkpoint_context
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
-from tests.support.sharded_trainings import TOKENS, batch, whole
+from tests.support.sharded_trainings import TOKENS, Training, batch, whole
 
 WIDTH, STEPS = 32, 4
 
@@ -61,18 +61,12 @@ class Model(nn.Module):
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Training):
     """One training."""
 
-    strategy: str = "all-reduce"
-    settings: dict[str, Any] = field(default_factory=dict)
-    optimizer: str = "sgd"
-    zero: int = 3
-    replicas: int = 1
     top_k: int = 2
     capacity_factor: float | None = 1.0
     recomputes: bool = False
-    accumulates: int = 1
     clip: float | None = None
     offload: Literal["optimizer", "disk"] | None = None
 

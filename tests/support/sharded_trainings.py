@@ -79,8 +79,8 @@ class Lars(torch.optim.Optimizer):
 
 
 @dataclass(frozen=True)
-class Case:
-    """One training."""
+class Training:
+    """What every training in shards has."""
 
     strategy: str = "all-reduce"
     settings: dict[str, Any] = field(default_factory=dict)
@@ -88,6 +88,12 @@ class Case:
     zero: int = 3
     replicas: int = 1
     accumulates: int = 1
+
+
+@dataclass(frozen=True)
+class Case(Training):
+    """One training."""
+
     clip: float | None = None
     frozen: bool = False
     thaws: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.local_tensor import local
 from quorate.wire import current
-from tests.support.sharded_trainings import whole
+from tests.support.sharded_trainings import Training, whole
 
 ROWS, WIDTH, STEPS = 25, 3, 4
 
@@ -35,15 +35,9 @@ class Tables(nn.Module):
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Training):
     """One training."""
 
-    strategy: str = "all-reduce"
-    settings: dict[str, Any] = field(default_factory=dict)
-    optimizer: str = "sgd"
-    zero: int = 3
-    replicas: int = 1
-    accumulates: int = 1
     precision: str | None = None
     numbers: str = "float64"
     is_along_tensor: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorate.attention.pattern import AnyPattern, block_mask, pattern_of
+from quorate.attention.pattern import AnyPattern, Blocks, block_mask, pattern_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ def cost_of(
     count = -(-length // block)
     alike = heads if resolved.differs_between_heads else 1
     # One head after the other, and none is kept: the blocks of a million positions take 256 MB.
-    pairs = sum(int(block_mask.__wrapped__(resolved, count, is_causal, layer, head, 1).sum()) for head in range(alike))
+    pairs = sum(
+        int(block_mask.__wrapped__(Blocks(resolved, count, is_causal, layer, head)).sum()) for head in range(alike)
+    )
     every = count * (count + 1) // 2 if is_causal else count**2
     return AttentionCost(scores=pairs / alike * block**2, dense_scores=float(every * block**2))

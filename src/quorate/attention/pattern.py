@@ -117,31 +117,37 @@ def lengths_of(documents: Tensor | Sequence[int] | None) -> tuple[int, ...]:
     return () if documents is None or isinstance(documents, Tensor) else tuple(documents)
 
 
-@functools.lru_cache(maxsize=64)
-def block_mask(
-    pattern: Pattern,
-    count: int,
-    is_causal: bool,
-    layer: int,
-    first_head: int,
-    heads: int,
-    documents: tuple[int, ...] = (),
-) -> Tensor:
-    """Return the blocks of `heads` heads from `first_head` on: a boolean tensor (heads, count, count), on the CPU.
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of some heads of a layer."""
 
-    Where heads are alike it is (1, count, count). Blocks that share none of the `documents`, by their lengths, are left
-    out.
+    pattern: Pattern
+    count: int
+    """The number of blocks of queries, and of keys."""
+    is_causal: bool
+    layer: int = 0
+    first_head: int = 0
+    heads: int = 1
+    documents: tuple[int, ...] = ()
+    """The lengths of documents; blocks that share none are left out."""
+
+
+@functools.lru_cache(maxsize=64)
+def block_mask(blocks: Blocks) -> Tensor:
+    """Return which blocks attend to each other: a boolean tensor (heads, count, count), on the CPU.
+
+    Where heads are alike it is (1, count, count).
     """
-    numbers = range(first_head, first_head + heads) if pattern.differs_between_heads else range(1)
-    masks = [pattern.blocks(count, is_causal=is_causal, layer=layer, head=head) for head in numbers]
-    mask = torch.stack(masks)
-    if mask.shape != (len(numbers), count, count) or mask.dtype != torch.bool:
+    pattern, count, is_causal = blocks.pattern, blocks.count, blocks.is_causal
+    heads = range(blocks.first_head, blocks.first_head + blocks.heads) if pattern.differs_between_heads else range(1)
+    mask = torch.stack([pattern.blocks(count, is_causal=is_causal, layer=blocks.layer, head=head) for head in heads])
+    if mask.shape != (len(heads), count, count) or mask.dtype != torch.bool:
         raise ConfigurationError(
             f"the pattern {type(pattern).__name__} returned {mask.dtype} of the shape {tuple(mask.shape[1:])} for "
             f"{count} blocks; it must return booleans of the shape ({count}, {count})"
         )
-    if documents:
-        mask &= _in_one_document(documents, pattern.block)
+    if blocks.documents:
+        mask &= _in_one_document(blocks.documents, pattern.block)
     return mask.tril() if is_causal else mask
 
 
@@ -178,6 +184,6 @@ def pattern_mask(
     """
     resolved = pattern_of(pattern)
     size = resolved.block
-    mask = block_mask(resolved, -(-length // size), is_causal, layer, 0, heads)
+    mask = block_mask(Blocks(resolved, -(-length // size), is_causal, layer, heads=heads))
     positions = mask.repeat_interleave(size, -2).repeat_interleave(size, -1)[:, :length, :length]
     return positions.tril() if is_causal else positions

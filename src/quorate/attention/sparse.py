@@ -13,7 +13,7 @@ from quorate.attention.flex import flex_attention_of, takes_flex
 from quorate.attention.gathered import Call, Hidden, gathered_attention
 from quorate.attention.layout import Layout, layout_of
 from quorate.attention.names import RANK_OF_HEADS
-from quorate.attention.pattern import AnyPattern, Pattern, block_mask, lengths_of, pattern_of
+from quorate.attention.pattern import AnyPattern, Blocks, Pattern, block_mask, lengths_of, pattern_of
 from quorate.core.errors import ConfigurationError
 
 HEADS, POSITIONS = -3, -2
@@ -107,9 +107,9 @@ def attention_of_heads(
     check_mask(attn_mask, query)
     numbers = document_numbers(documents, query.shape[:HEADS], length, query.device)
     count = -(-length // pattern.block)
-    lengths = lengths_of(documents)
-    mask = block_mask(pattern, count, is_causal, layer, first_head, heads, lengths)
-    if _is_complete(pattern, count, is_causal, layer, first_head, heads, lengths):
+    blocks = Blocks(pattern, count, is_causal, layer, first_head, heads, lengths_of(documents))
+    mask = block_mask(blocks)
+    if _is_complete(blocks):
         whole = dense_mask(attn_mask, numbers, length, query.device, is_causal=is_causal)
         return F.scaled_dot_product_attention(
             query, key, value, whole, dropout_p, is_causal and whole is None, scale=scale, enable_gqa=enable_gqa
@@ -120,7 +120,7 @@ def attention_of_heads(
     if takes_flex(query, pattern, dropout_p):
         attended = flex_attention_of(q, k, v, hidden, mask, pattern.block, is_causal=is_causal, scale=factor)
     else:
-        layout = _layout(pattern, count, is_causal, layer, first_head, heads, lengths, query.device)
+        layout = _layout(blocks, query.device)
         seed = seed_of_dropout(dropout_p)
         call = Call(layout=layout, block=pattern.block, scale=factor, hidden=hidden, dropout_p=dropout_p, seed=seed)
         attended = gathered_attention(q, k, v, call)
@@ -128,34 +128,17 @@ def attention_of_heads(
 
 
 @functools.lru_cache(maxsize=64)
-def _layout(
-    pattern: Pattern,
-    count: int,
-    is_causal: bool,
-    layer: int,
-    first_head: int,
-    heads: int,
-    documents: tuple[int, ...],
-    device: torch.device,
-) -> Layout:
-    mask = block_mask(pattern, count, is_causal, layer, first_head, heads, documents)
-    return layout_of(mask, device=device, diagonal=torch.arange(count) if is_causal else None)
+def _layout(blocks: Blocks, device: torch.device) -> Layout:
+    diagonal = torch.arange(blocks.count) if blocks.is_causal else None
+    return layout_of(block_mask(blocks), device=device, diagonal=diagonal)
 
 
 @functools.lru_cache(maxsize=256)
-def _is_complete(
-    pattern: Pattern,
-    count: int,
-    is_causal: bool,
-    layer: int,
-    first_head: int,
-    heads: int,
-    documents: tuple[int, ...],
-) -> bool:
+def _is_complete(blocks: Blocks) -> bool:
     """Whether no block is left out but those after the diagonal under a causal mask."""
-    mask = block_mask(pattern, count, is_causal, layer, first_head, heads, documents)
+    mask = block_mask(blocks)
     every = torch.ones_like(mask)
-    return torch.equal(mask, every.tril() if is_causal else every)
+    return torch.equal(mask, every.tril() if blocks.is_causal else every)
 
 
 def _in_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -46,13 +46,13 @@ class ReadyGradients:
         parameters: Sequence[Parameter],
         flat: Flat,
         on_part: Callable[[int, Tensor], None] | None,
-        blank: Callable[[], Flat] | None = None,
+        blank: Callable[[Layout], Flat] = empty_vector,
         *,
         is_unwritten: bool = False,
         tables: Sequence[Parameter] = (),
     ) -> None:
         self._parameters, self.flat, self._on_part = tuple(parameters), flat, on_part
-        self._blank = blank if blank is not None else lambda: empty_vector(flat.layout)
+        self._blank, self._layout = blank, flat.layout
         self._is_unwritten = is_unwritten
         """Whether `flat` is a placeholder, in whose place a vector is made before anything is packed."""
         self.scale = 1.0
@@ -62,7 +62,7 @@ class ReadyGradients:
         self.touched, self.touched_tables = [False] * len(self._parameters), [False] * len(tables)
         self.fired = self.is_lent = self.has_graph = False
         self._is_outgrown = False
-        """Whether `blank` makes vectors with another header since `flat` was made."""
+        """Whether vectors have another header since `flat` was made."""
         flat.segments()
         self._own = count_holders(flat)
         self.began_without = [False] * len(self._parameters)
@@ -111,16 +111,16 @@ class ReadyGradients:
             touched = zip(self.touched, self.began_without, strict=True)
             self.touched = [was_touched and not is_cleared for was_touched, is_cleared in touched]
         if self._is_outgrown or (self.is_lent and count_holders(self.flat) > self._own):
-            self.flat = self._blank()
+            self.flat = self._blank(self._layout)
             self.flat.segments()
         self.is_lent = self._is_outgrown = False
 
-    def lay_out(self, blank: Callable[[], Flat]) -> None:
-        """Pack into a vector that `blank` makes from the next backward pass on; only its header may be another."""
-        self._blank, self._is_outgrown = blank, True
+    def lay_out(self, layout: Layout) -> None:
+        """Pack into a vector of `layout` from the next backward pass on; only its header may be another."""
+        self._layout, self._is_outgrown = layout, True
 
-    def arrange(self, blank: Callable[[], Flat], layout: Layout, *, keeps: bool) -> None:
-        """Pack into a vector of another `layout` from the next backward pass on; `blank` makes such vectors.
+    def arrange(self, layout: Layout, *, keeps: bool) -> None:
+        """Pack into a vector of another `layout` from the next backward pass on.
 
         It is called before that pass begins. With `keeps` the present vector stays, for when its layout comes again.
         """
@@ -128,9 +128,9 @@ class ReadyGradients:
             self._others[digest_of(self.flat.layout)] = self.flat, self._own, self.is_lent
         else:
             self._others.clear()
-        self._blank = blank
+        self._layout = layout
         kept = self._others.pop(digest_of(layout)) if digest_of(layout) in self._others else None
-        self.flat, self._own, self.is_lent = (blank(), 0, False) if kept is None else kept
+        self.flat, self._own, self.is_lent = (self._blank(layout), 0, False) if kept is None else kept
         self.flat.segments()
         self._own = self._own or count_holders(self.flat)
         self._is_outgrown = False
@@ -180,7 +180,7 @@ class ReadyGradients:
     def pack(self, part: int) -> None:
         """Copy the present gradients of `part`; a missing one is zeros."""
         if self._is_unwritten:
-            self._is_unwritten, self.flat = False, self._blank()
+            self._is_unwritten, self.flat = False, self._blank(self._layout)
             self.flat.segments()
             self._own = count_holders(self.flat)
         grads: list[Tensor | None] = [None] * len(self._parameters)
@@ -220,7 +220,7 @@ class ReadyGradients:
 
     def again(self, write_header: Callable[[Tensor], None]) -> Flat:
         """Return all gradients again, in new memory; until `write` they are still in `.grad`."""
-        fresh = self._blank()
+        fresh = self._blank(self._layout)
         pack([p.grad for p in self._parameters], fresh, scale=self.scale)
         write_header(header_in(fresh))
         return fresh

@@ -263,11 +263,11 @@ def drawn_blocks(text: str, count: int) -> dict[str, list[str]]:
 
     Raises `ConfigurationError` for a number of blocks that no screen shows, and for a wrong setting.
     """
-    from quorate.attention.pattern import block_mask, pattern_of
+    from quorate.attention.pattern import Blocks, block_mask, pattern_of
 
     if not 1 <= count <= MOST_DRAWN:
         raise ConfigurationError(f"-n is {count}; a pattern can be drawn for 1 to {MOST_DRAWN} blocks")
-    masks = {words: block_mask(pattern_of(text), count, words == "causal", 0, 0, 1)[0] for words in _DIRECTIONS}
+    masks = {words: block_mask(Blocks(pattern_of(text), count, words == "causal"))[0] for words in _DIRECTIONS}
     return {words: ["".join(".#"[seen] for seen in row) for row in mask.tolist()] for words, mask in masks.items()}
 
 

@@ -78,18 +78,17 @@ class MeansOfAll:
         is_by_host = isinstance(self.reducer, InParts) and self._follows
         self._header_wire = wire.channel("headers") if is_by_host and not self.headers.is_alone else None
         """Sums headers on the hosts, where vectors are summed on GPUs: no step waits for a GPU to read them."""
-        self._blank = partial(empty_vector, self.layout, wire.empty)
         self._stays = self.headers.is_alone
         # Strategies that exchange no gradients in backward passes may never need the vector.
         is_unwritten = self._stays or not overlaps
-        flat = placeholder(self.layout) if is_unwritten else self._blank()
+        flat = placeholder(self.layout) if is_unwritten else empty_vector(self.layout, wire.empty)
         self._done_by = shares_up_to(self.layout)
         self._timer, self._shadow, self._watches = timer, shadow, watches
         self.ready = ReadyGradients(
             self._parameters,
             flat,
             self._launch if overlaps and not self._stays else None,
-            self._blank,
+            partial(empty_vector, on_cpu=wire.empty),
             is_unwritten=is_unwritten,
             tables=replica.sparse_tables,
         )
@@ -129,9 +128,9 @@ class MeansOfAll:
         self.layout = layout if copies is None or not copies.room else with_longer_header(layout, copies.room)
         self.reducer = Dense(layout, self.wire) if channels == 1 else DenseOnChannels(layout, self.wire, channels)
         self.reducer.measure(self._timer.spending)
-        self._blank, self._done_by = partial(empty_vector, self.layout, self.wire.empty), shares_up_to(layout)
+        self._done_by = shares_up_to(layout)
         self.ready.holds_parts = not overlaps
-        self.ready.arrange(self._blank, self.layout, keeps=keeps)
+        self.ready.arrange(self.layout, keeps=keeps)
 
     @property
     def can_be_arranged(self) -> bool:
@@ -348,8 +347,7 @@ class MeansOfAll:
     def _hold_buffers(self, copies: BufferCopies, room: int) -> None:
         copies.room = room
         self.layout = with_longer_header(self._replica.layout, room)
-        self._blank = partial(empty_vector, self.layout, self.wire.empty)
-        self.ready.lay_out(self._blank)
+        self.ready.lay_out(self.layout)
 
     def _forget_buffers(self) -> None:
         """Let the next copy of buffers travel by itself, as a newcomer does not know which ones travel."""

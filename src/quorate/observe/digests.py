@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ _REASON = (
     "either the script writes different numbers into the parameters of different workers, or the strategy lets "
     "replicas differ between steps and does not say so (`replicas`)"
 )
+_IS_CPU = attrgetter("is_cpu")
 _PIECE = 1 << 20
 """Words that are read at once."""
 _SAMPLE = 1 << 20
@@ -70,12 +72,12 @@ def digest_of(parts: Sequence[Tensor]) -> int:
         x = local(part).detach().reshape(-1)
         stride = max(1, x.numel() // _SAMPLE)
         sampled.append(x[::stride] if stride > 1 else x)
-    return sum(place * bits for place, bits in enumerate(digests(sampled), 1)) % 2**64
+    return sum([place * bits for place, bits in enumerate(digests(sampled), 1)]) % 2**64
 
 
 def digests(parts: Sequence[Tensor]) -> list[int]:
     """Return the `digest` of each tensor; a GPU is waited for once."""
-    if all(x.is_cpu for x in parts):
+    if all(map(_IS_CPU, parts)):
         return [_bits_here(local(x).detach()) for x in parts]
     sums = [bits_of(x) for x in parts]
     if len({x.device for x in sums}) == 1 and sums[0].device.type != "cpu":

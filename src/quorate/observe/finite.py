@@ -29,9 +29,11 @@ def check_policy(policy: str) -> None:
 
 def is_finite(parts: Sequence[Tensor]) -> bool:
     """Return whether all numbers are finite. Cost: one pass, which adds up; a non-finite sum takes a second one."""
-    if any(part.device.type != "cpu" for part in parts):
-        return _is_finite_on_device(parts)
-    total = sum(float(abs(part.sum())) if part.is_complex() else float(part.sum()) for part in parts)
+    total = 0.0
+    for part in parts:
+        if part.device.type != "cpu":
+            return _is_finite_on_device(parts)
+        total += float(abs(part.sum())) if part.is_complex() else float(part.sum())
     if math.isfinite(total):
         return True
     return all(bool(torch.isfinite(part).all()) for part in parts)

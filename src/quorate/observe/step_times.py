@@ -61,7 +61,7 @@ class StepTimer:
         self._bytes_out = self._bytes_in = 0
         self._traffic = traffic
         if traffic is not None:
-            traffic.count_waits(partial(self.spent, "wait"))
+            traffic.waits.append(partial(self.spent, "wait"))
         self._stages_before: tuple[float, int, int] = 0.0, 0, 0
         self._is_spending = False
         self._reset()

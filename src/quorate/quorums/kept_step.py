@@ -24,7 +24,8 @@ class KeptStep(Protocol):
     partial: Round | None
     """The sum of the rounds of this step so far."""
     place: float
-    """The synchronous steps that the training had made when this worker last ended a step."""
+    """The synchronous steps that the training had made when this worker last ended a step. Its options are for no later
+    place: where it has missed steps, its schedulers have not followed yet."""
 
     def summed(self, round: Round) -> bool:
         """Note the contributions of `round`; return whether the step has all of its micro-batches now."""
@@ -36,18 +37,8 @@ class KeptStep(Protocol):
         """Go on at that place."""
 
 
-def place_of(kept: KeptStep | None, place: float) -> float:
-    """Return the place in the training that this worker's options are for, which has made `place` synchronous steps.
-
-    Where it has missed steps, its schedulers have not followed yet, and the options of another worker count.
-    """
-    return place if kept is None else min(place, kept.place)
-
-
-def whole_step(kept: KeptStep | None, round: Round) -> Round:
+def whole_step(kept: KeptStep, round: Round) -> Round:
     """Return the round of a whole step: `round` with those before it; without a sum as long as it lacks some."""
-    if kept is None:
-        return round
     before, total = kept.partial, round
     if before is not None:
         sums = [x for x in (before.sum, round.sum) if x is not None]

@@ -126,8 +126,9 @@ class RoundWatch:
         timer.contributors = len(round.contributors)
         own_contributions = round.contributors.get(self._wire.rank)
         if own_contributions:
-            timer.staleness = max(staleness for staleness, _ in own_contributions)
-        self._losses.look()
+            timer.staleness = max([staleness for staleness, _ in own_contributions])
+        if self._tolerates_death:
+            self._losses.look()
         if round.joined:
             self._losses.joined(workers_of(round.joined, self._pieces), round.number)
         self.rows.applied(round)
@@ -152,7 +153,7 @@ class RoundWatch:
         """Compare the replica after round `number`. Raises as `Digests.look`."""
         if self._digests is None:
             self._timer.rounds += 1  # local steps are not counted as rounds
-        elif self._digests.compares and number % self._digests.every == 0:
+        elif (every := self._digests.every) and number % every == 0:
             self._digests.look(number)
         current, self._current = self._current, None
         changes = self._changes

@@ -42,7 +42,7 @@ from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
 from quorate.quorums.gradient_views import GradientViews, may_be_views, scaled
 from quorate.quorums.kept_rounds import begin_at, kept_of, momentum_kept, restore, restore_momentum
-from quorate.quorums.kept_step import KeptStep, adopt_kept_step, place_of, whole_step, with_kept_step
+from quorate.quorums.kept_step import KeptStep, adopt_kept_step, whole_step, with_kept_step
 from quorate.quorums.measures import measured_in, measures_of, payload_of
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.rows_in_rounds import RowsInRounds
@@ -185,7 +185,7 @@ class WorkerRounds:
             options, place = self._options.of(own, self._worker.step(), progress, self._replica.options.moved)
             self.watch.flush_records()
             about: dict[str, Any] = {"weight": share, "options": options, "waits": waits}
-            about["step"] = place_of(self._worker.kept, place)
+            about["step"] = place if (kept := self._worker.kept) is None else min(place, kept.place)
             if self._measures and contribution is not None:
                 norm, state = self._norm(contribution), {"is_scaled": self._replica.is_scaled}
                 about["measures"] = measures_of(self._timer, norm, has_called=self._has_called, **state)
@@ -193,7 +193,8 @@ class WorkerRounds:
                 about["is_lent"] = self._views.lent
             if contribution is not None:
                 number = None if self._rows is None else self._send_rows(self._rows, contribution, share, version)
-                about["measures"] = payload_of(about.get("measures"), self.watch.take_words(), number)
+                if (words := self.watch.take_words()) or number is not None:
+                    about["measures"] = payload_of(about.get("measures"), words, number)
             work = self.rounds.contribute(contribution, version=version, **about)
         self._has_called = waits and work.is_called_for
         return Timed(work, self._timer)
@@ -262,11 +263,11 @@ class WorkerRounds:
             are_finite = True
         else:
             are_finite = self.watch.are_finite(present(grads) if flat is None else flat.numbers_of(vector))
-        can_step, is_finite = self._whole.all_are(
-            not float(attributes["found_inf"]) if "found_inf" in attributes else True, are_finite
-        )
+        can_step, is_finite = not float(attributes.get("found_inf", 0.0)), are_finite
+        if not self._whole.is_here:
+            can_step, is_finite = self._whole.all_are(can_step, are_finite)
         has_rows = any(p.grad is not None for p in self._replica.sparse_tables)
-        if not can_step or not (has_rows or any(grad is not None for grad in grads)):
+        if not can_step or not (has_rows or present(grads)):
             return None
         if flat is not None and is_finite:
             return self._stepped(flat, weight, vector)
@@ -379,7 +380,8 @@ class WorkerRounds:
     def _mean_of(self, round: Round) -> Mean | None:
         self.contributors = len(round.contributors)
         self.watch.note_round(round)
-        if (round := whole_step(self._worker.kept, round)).sum is None or round.weight <= 0:
+        round = round if self._worker.kept is None else whole_step(self._worker.kept, round)
+        if round.sum is None or round.weight <= 0:
             return None  # no worker applies it
         if self._fragments is not None:
             return mean_of_fragments(round, self._fragments, self._wire.rank, self.watch, self._agreed.learners)
@@ -404,7 +406,7 @@ class WorkerRounds:
             factor *= self._clip_norm / (norm + 1e-6)
         if self._rows is not None:
             self._rows.write(factor)
-        own_count = sum(count for _, count in round.contributors.get(self._wire.rank, ()))
+        own_count = sum([count for _, count in round.contributors.get(self._wire.rank, ())])
         self._learn_delay(round)
         smoothing = 1.0 if momentum is None else momentum.smoothing
         self.watch.measure_noise(round, round.sum, smoothing)

@@ -20,6 +20,8 @@ class WholeReplica:
     def __init__(self, wire: Wire | None, copies: Callable[[Tensor], int] = lambda p: 1) -> None:
         """`wire` connects the replica's workers (None: there is one); `copies` counts those that hold a parameter."""
         self._wire, self._copies = wire, copies
+        self.is_here = wire is None
+        """Whether this worker holds the full replica."""
 
     def sums(self, numbers: Sequence[float]) -> list[float]:
         """Return the sum of each of `numbers` over the pieces, in order of the pieces: the same bits on all."""
@@ -27,11 +29,6 @@ class WholeReplica:
             return list(numbers)
         every = self._wire.all_gather(torch.tensor(numbers, dtype=torch.float64)).wait()
         return [float(x) for x in torch.stack(every).sum(0).tolist()]
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this worker holds the full replica."""
-        return self._wire is None
 
     def norm(self, tensors: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> float:
         """Return the Euclidean norm of `tensors`, one for each of `parameters`, over the replica; copies count once."""

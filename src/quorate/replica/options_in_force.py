@@ -87,11 +87,11 @@ class OptionsInForce:
         """Put `complete` or, for this step, `changed` in force inside; restore what the step has not written."""
         forced, moved = complete if changed is None else changed, self.moved
         groups = self._optimizer.param_groups
-        is_plain = not any(self._left) and all(_is_plain(group.values()) for group in groups)
-        before = [_marked(group, _before, is_plain=is_plain) for group in groups]
+        is_plain = not any(self._left) and _are_plain(groups)
+        before = list(map(dict, groups)) if is_plain else [_marked(group, _before) for group in groups]
         put_options(groups, forced)
-        is_plain = is_plain and all(_is_plain(group.values()) for group in groups)
-        seen = [_marked(group, _seen, is_plain=is_plain) for group in groups]
+        is_plain = is_plain and _are_plain(groups)
+        seen = list(map(dict, groups)) if is_plain else [_marked(group, _seen) for group in groups]
         try:
             yield
         finally:
@@ -217,6 +217,10 @@ def _is_plain(values: Iterable[Any]) -> bool:
     return types.count(list) == 1 and _PLAIN_OR_PARAMETERS.issuperset(types)
 
 
+def _are_plain(groups: Iterable[dict[str, Any]]) -> bool:
+    return all(map(_is_plain, map(dict.values, groups)))
+
+
 def _are_identical(values: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
     if len(values) != len(others):
         return False
@@ -226,10 +230,8 @@ def _are_identical(values: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any
     return True
 
 
-def _marked(group: dict[str, Any], mark: Callable[[Any], Any], *, is_plain: bool = False) -> dict[str, Any]:
-    """Return a copy of a group: of plain values the values themselves, of others their marks, without parameters."""
-    if is_plain:
-        return dict(group)
+def _marked(group: dict[str, Any], mark: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the marks of the values of a group, without parameters."""
     return {key: mark(x) for key, x in group.items() if key != "params"}
 
 

@@ -262,11 +262,8 @@ def number_of(value: Any) -> Any:
 
 
 @contextmanager
-def standing_at(parameters: Sequence[Parameter], at: Flat | None) -> Iterator[None]:
+def standing_at(parameters: Sequence[Parameter], at: Flat) -> Iterator[None]:
     """Exchange the numbers of `parameters` for those of `at` inside, in their dtypes, and write those back to it."""
-    if at is None:
-        yield
-        return
     there = [x if x.dtype == p.dtype else x.to(p.dtype) for p, x in zip(parameters, full_segments(at), strict=True)]
     before = [exchange_numbers(p, x) for p, x in zip(parameters, there, strict=True)]
     try:

@@ -140,7 +140,7 @@ class Replica:
     @property
     def is_laid_out(self) -> bool:
         """Whether the same parameters are trained as when they were laid out."""
-        return [p.requires_grad for p in self._parameters_now()] == self.is_trained
+        return [p.requires_grad for group in self.optimizer.param_groups for p in group["params"]] == self.is_trained
 
     @property
     def trains_any(self) -> bool:
@@ -222,7 +222,8 @@ class Replica:
         if isinstance(options, SharedOptions):
             assert self.momentum is not None
             assert gradient is not None
-            around = shared_step(self.momentum, self.trained, gradient, options)
+            if self.momentum.kind != "sgd":
+                around = shared_step(self.momentum, self.trained, gradient, options)
             complete = self.options.complete(options.options)
             changed = without_momentum(self.momentum, replace(options, options=complete))
             in_force = self.options.in_force(complete, changed)
@@ -234,7 +235,7 @@ class Replica:
             around = delay_corrected(self.optimizer)
         self.is_stepping = True
         try:
-            with in_force, standing_at(self.trained, at):
+            with in_force, nullcontext() if at is None else standing_at(self.trained, at):
                 if momentum is not None:
                     zeros, used = Flat.zeros(self.layout), self.moments.has_state()
                     with with_gradient(self.trained, zeros, used), self.moments.agreed(momentum):

@@ -80,10 +80,10 @@ def _steps(momentum: WorkerMomentum) -> float:
 def shared_step(
     momentum: WorkerMomentum, parameters: Sequence[Tensor], mean: Flat, shared: SharedOptions
 ) -> Iterator[None]:
-    """Prepare and complete one step of the plain class on `mean`, which is in `.grad` of the used `parameters`."""
-    if momentum.kind == "sgd":
-        yield
-        return
+    """Prepare and complete one step of the plain class on `mean`, which is in `.grad` of the used `parameters`.
+
+    SGD needs neither.
+    """
     share, state = shared.share, momentum.optimizer.state
     used = [place for place, p in enumerate(parameters) if p.grad is not None]
     steps = {}

@@ -69,7 +69,7 @@ class Snapshot:
     @property
     def contribution(self) -> Contribution:
         code, vector = self.code, self.vector
-        used_up = self.lost + sum(entry.weight for entry in self.entries)
+        used_up = self.lost + sum([entry.weight for entry in self.entries])
         measures = [word for entry in self.entries for word in entry.measures]
         sizes = None if code is None or vector is None else [nbytes_of(code), nbytes_of(vector)]
         about = self.step, self.options, self.stalenesses, measures, self.times, sizes

@@ -1,7 +1,11 @@
-"""The events of a member, among them the words of its training thread; workers of a replica in pieces send them on."""
+"""The events of a member, among them the words of its training thread; workers of a replica in pieces send them on.
+
+An event happens to a member once; a word of the training thread is said to it. A `Note` is a word, too.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,8 +19,18 @@ from quorate.rounds.member import Member
 from quorate.rounds.messages import Lease, Note, Wish
 
 
+class ThreadWord(Fields):
+    """A word of the training thread to its member."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def say(self, member: Member) -> None:
+        """Say it to the member."""
+
+
 @dataclass(frozen=True, slots=True)
-class Word(Fields):
+class Word(ThreadWord):
     """A word of the training thread without fields of its own: `add` a gradient, `keep` or `restore` its rounds."""
 
     kind: Literal["add", "look", "keep", "restore", "close"]
@@ -24,16 +38,26 @@ class Word(Fields):
     def header(self) -> dict[str, Any]:
         return {self.kind: True}
 
+    def say(self, member: Member) -> None:
+        if self.kind == "keep":
+            member.keeping.keep(member.applied)
+        elif self.kind == "restore":
+            member.restore()
+
 
 @dataclass(frozen=True, slots=True)
-class Save(Fields):
+class Save(ThreadWord):
     """The request of the training thread for a checkpoint."""
 
     save: int
 
+    def say(self, member: Member) -> None:
+        member.keeping.wanted = max(member.keeping.wanted, self.save)
+        member.ping()
+
 
 @dataclass(frozen=True, slots=True)
-class Jumped(Fields):
+class Jumped(ThreadWord):
     """The training thread has become a copy of another replica."""
 
     jump: Jump
@@ -41,9 +65,12 @@ class Jumped(Fields):
     def header(self) -> dict[str, Any]:
         return {"jump": self.jump.header()}
 
+    def say(self, member: Member) -> None:
+        member.jump(self.jump)
+
 
 @dataclass(frozen=True, slots=True)
-class Wished(Fields):
+class Wished(ThreadWord):
     """The training thread wishes for other settings of rounds."""
 
     wish: Wish
@@ -51,8 +78,12 @@ class Wished(Fields):
     def header(self) -> dict[str, Any]:
         return {"wish": self.wish.header()}
 
+    def say(self, member: Member) -> None:
+        member.wish = self.wish
+        member.ping()
 
-def read_word(header: Header) -> Fields:
+
+def read_word(header: Header) -> ThreadWord | Note:
     """Return the word of a header."""
     if "note" in header:
         return Note.read(header)
@@ -75,6 +106,12 @@ class Event(Fields):
         header = super().header()
         return {"what": header.pop("kind"), **header}
 
+    @abstractmethod
+    def happen(
+        self, member: Member, now: float, vector: Flat | None = None, tensors: Sequence[Tensor] = ()
+    ) -> int | None:
+        """Let it happen to a member, with the vector or tensors of a message; return the term of a lease to take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received(Event):
@@ -87,6 +124,12 @@ class Received(Event):
     def header(self) -> dict[str, Any]:
         return {"what": self.kind, "source": self.source, "header": self.message}
 
+    def happen(
+        self, member: Member, now: float, vector: Flat | None = None, tensors: Sequence[Tensor] = ()
+    ) -> int | None:
+        member.received(self.source, self.message, vector, now, tensors)
+        return None
+
     @classmethod
     def read(cls, header: Header, **others: Any) -> Received:
         return cls(header["source"], header["header"])
@@ -98,6 +141,9 @@ class Passed(Event):
 
     kind: Literal["passed"] = field(init=False, default="passed")
 
+    def happen(self, member: Member, now: float, *_: object) -> None:
+        member.passed(now)
+
 
 @dataclass(frozen=True, slots=True)
 class Died(Event):
@@ -105,6 +151,9 @@ class Died(Event):
 
     kind: Literal["died"] = field(init=False, default="died")
     ranks: Sequence[int]
+
+    def happen(self, member: Member, now: float, *_: object) -> None:
+        member.have_died(self.ranks, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +165,9 @@ class LeaseRead(Event):
 
     def header(self) -> dict[str, Any]:
         return {"what": self.kind, "held": self.held.header()}
+
+    def happen(self, member: Member, now: float, *_: object) -> int | None:
+        return member.term_to_take(self.held, now)
 
     @classmethod
     def read(cls, header: Header, **others: Any) -> LeaseRead:
@@ -129,16 +181,25 @@ class LeaseTaken(Event):
     kind: Literal["stand"] = field(init=False, default="stand")
     term: int
 
+    def happen(self, member: Member, now: float, *_: object) -> None:
+        member.stand(self.term, now)
+
 
 @dataclass(frozen=True, slots=True)
 class Said(Event):
     """The training thread has said a word."""
 
     kind: Literal["said"] = field(init=False, default="said")
-    word: Fields
+    word: ThreadWord | Note
 
     def header(self) -> dict[str, Any]:
         return {"what": self.kind, "said": self.word.header()}
+
+    def happen(self, member: Member, now: float, *_: object) -> None:
+        if isinstance(self.word, Note):
+            member.note(self.word, now)
+        else:
+            self.word.say(member)
 
     @classmethod
     def read(cls, header: Header, **others: Any) -> Said:
@@ -158,39 +219,3 @@ _BY_KIND: dict[str, type[Event]] = {
 def read_event(header: Header) -> Event:
     """Return the event of a header."""
     return _BY_KIND[header["what"]].read(header)
-
-
-def happen(
-    member: Member, event: Event, now: float, vector: Flat | None = None, tensors: Sequence[Tensor] = ()
-) -> int | None:
-    """Let an event happen to a member, with the vector or tensors of a message; return the term of a lease to take."""
-    if isinstance(event, Received):
-        member.received(event.source, event.message, vector, now, tensors)
-    elif isinstance(event, Passed):
-        member.passed(now)
-    elif isinstance(event, Said):
-        _take_word(member, event.word, now)
-    elif isinstance(event, Died):
-        member.have_died(event.ranks, now)
-    elif isinstance(event, LeaseRead):
-        return member.term_to_take(event.held, now)
-    elif isinstance(event, LeaseTaken):
-        member.stand(event.term, now)
-    return None
-
-
-def _take_word(member: Member, word: Fields, now: float) -> None:
-    if isinstance(word, Note):
-        member.note(word, now)
-    elif isinstance(word, Jumped):
-        member.jump(word.jump)
-    elif isinstance(word, Save):
-        member.keeping.wanted = max(member.keeping.wanted, word.save)
-        member.ping()
-    elif isinstance(word, Wished):
-        member.wish = word.wish
-        member.ping()
-    elif isinstance(word, Word) and word.kind == "keep":
-        member.keeping.keep(member.applied)
-    elif isinstance(word, Word) and word.kind == "restore":
-        member.restore()

@@ -162,29 +162,30 @@ class Asking:
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._until: dict[int, float] = {}  # by rank, when its answer is due, then when it is asked again
+        self.until: dict[int, float] = {}
+        """By rank, when its answer is due, then when it is asked again."""
         self._is_there: set[int] = set()
 
     def heard(self, rank: int, now: float) -> None:
-        """Note that something came from `rank`."""
-        if rank in self._until and rank not in self._is_there:
+        """Note that something came from `rank`, one of `until`."""
+        if rank not in self._is_there:
             self._is_there.add(rank)
-            self._until[rank] = now + self._grace
+            self.until[rank] = now + self._grace
 
     def forget(self, rank: int) -> None:
         """Do not wait for `rank` any more."""
-        self._until.pop(rank, None)
+        self.until.pop(rank, None)
 
     def due(self, held: set[int], now: float) -> tuple[list[int], list[int]]:
         """Return, of the workers waited for (`held`), those that have not answered, and those to ask (again)."""
-        if not held and not self._until:
+        if not held and not self.until:
             return [], []
-        for rank in self._until.keys() - held:
-            del self._until[rank]
-        for rank in held - self._until.keys():
+        for rank in self.until.keys() - held:
+            del self.until[rank]
+        for rank in held - self.until.keys():
             self._is_there.add(rank)
-            self._until[rank] = now + self._grace
-        due = [rank for rank in sorted(held) if self._until[rank] <= now]
+            self.until[rank] = now + self._grace
+        due = [rank for rank in sorted(held) if self.until[rank] <= now]
         if not due:
             return [], []
         return [rank for rank in due if rank not in self._is_there], [rank for rank in due if rank in self._is_there]
@@ -192,12 +193,12 @@ class Asking:
     def asked(self, rank: int, until: float) -> None:
         """Note that `rank` was asked, and has to answer until then."""
         self._is_there.discard(rank)
-        self._until[rank] = until
+        self.until[rank] = until
 
     @property
     def looks_at(self) -> float:
         """When the next answer or question is due."""
-        return min(self._until.values(), default=math.inf)
+        return min(self.until.values(), default=math.inf)
 
 
 _THIN, _MOST_THIN = 1e7, 2.0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat
 from quorate.rounds.calls import Calls
-from quorate.rounds.copies import Copies, CopyFor
-from quorate.rounds.forming import Forming, are_apart, spans_hosts
+from quorate.rounds.copies import CopyFor
+from quorate.rounds.forming import Forming, are_apart, on_one_host, spans_hosts
 from quorate.rounds.gathering import Carrying
 from quorate.rounds.log import Log, Round
 from quorate.rounds.messages import Envelope, RoundSignal, Signal
@@ -62,6 +62,7 @@ class PassOn(Fields):
         return cls(header["for"], header["number"])
 
 
+AGAIN_SECONDS = 2.0  # seconds after which a copy that did not come is asked for again
 _FAR = 4  # missing rounds from which on a copy of a replica is less to carry between hosts
 
 
@@ -264,3 +265,48 @@ class Holdings:
         near = {r for r in there if self._host_of(r) == host and r in self._on_its_way and self.told[r] >= newest}
         order = [self._rank, *(rank for rank in there if self._logged[rank] == newest or rank in near)]
         return min(order, key=lambda rank: (self._host_of(rank) != host, (rank - to) % len(workers)))
+
+
+class Copies:
+    """The copies under way, as leader `rank` knows them."""
+
+    def __init__(self, rank: int, host_of: Callable[[int], int] = on_one_host) -> None:
+        self._rank, self._host_of = rank, host_of
+        self._until: dict[int, float] = {}
+        self._sources: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
+        self._needs: dict[int, int] = {}
+
+    def needs(self, now: float) -> int | None:
+        """Return the oldest round that workers may miss after the copies under way; None where there are none."""
+        if not self._until:
+            return None
+        return min([self._needs[to] for to, until in self._until.items() if until > now], default=None)
+
+    def ended(self, to: int) -> None:
+        self._until.pop(to, None)
+
+    def source_for(self, to: int, fit: Sequence[int], now: float, oldest: int) -> int | None:
+        """Return the worker whose replica `to` copies: the leader, or another of `fit` when it asks again. Where there
+        are several hosts, first those on the host of `to`, then the others from the next rank on, so that not every
+        copy comes from the leader's host. None while a copy is on its way. The rounds from `oldest` on, which is what
+        the log has now, are kept until the copy has arrived (see `needs`)."""
+        if self._until.get(to, now) > now:
+            return None
+        self._until[to], self._needs[to] = now + AGAIN_SECONDS, oldest
+        others = [self._rank, *(rank for rank in fit if rank not in (self._rank, to))]
+        if len({self._host_of(rank) for rank in (*others, to)}) > 1:
+            host, most = self._host_of(to), max(others) + 1
+            others.sort(key=lambda rank: (self._host_of(rank) != host, (rank - to) % most))
+        asked = self._asked[to] = self._asked.get(to, -1) + 1
+        self._sources[to] = others[asked % len(others)]
+        return self._sources[to]
+
+    def have_died(self, ranks: Iterable[int]) -> list[int]:
+        """Note that `ranks` have died; return the workers that wait for a copy of one of them."""
+        dead = set(ranks)
+        left = [to for to, source in self._sources.items() if source in dead and to in self._until]
+        for to in [*left, *dead]:
+            self._until.pop(to, None)
+            self._sources.pop(to, None)
+        return [to for to in left if to not in dead]

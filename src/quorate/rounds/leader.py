@@ -24,7 +24,7 @@ and checkpoints with it. Of requests made after the same round the first counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,7 +34,6 @@ from quorate.core.vectors import Flat
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
 from quorate.rounds.combining import Combined
-from quorate.rounds.copies import Entrance
 from quorate.rounds.forming import on_one_host
 from quorate.rounds.gathering import Add, Asking, Carrying, OpenRound, round_of, total_of
 from quorate.rounds.holdings import Holdings, Send
@@ -42,7 +41,6 @@ from quorate.rounds.hosts.attempts import Attempts
 from quorate.rounds.hosts.votes import Votes
 from quorate.rounds.log import Log, Round
 from quorate.rounds.messages import Envelope, Note, RoundSignal, Signal, State, Whole, Wish
-from quorate.rounds.one_host import NoAttempts, NoVotes
 from quorate.rounds.terms import Agreed, amended
 
 AddWith = Callable[[Callable[[], Sequence[int]], Sequence[Flat]], Flat | None]
@@ -76,8 +74,9 @@ class Leader:
         self.holdings = Holdings(agreed, rank, log, self.calls, send, host_of)
         self._back = [Carrying(agreed) for _ in agreed.ranks]
         self._asking = Asking(agreed.grace)
-        self.attempts: Attempts | NoAttempts = NoAttempts()
-        self.votes: Votes | NoVotes = NoVotes()
+        self.attempts: Attempts | None = None
+        self.votes: Votes | None = None
+        """None on one host: several hosts form sums among themselves, and vote on rounds."""
         if self.holdings.are_apart:
             self.attempts = Attempts(agreed, rank, self.calls, self.holdings, send, host_of)
             self.votes = Votes(log, self.calls, host_of)
@@ -91,9 +90,10 @@ class Leader:
 
     def proposes(self, held: Round, holders: Collection[int], now: float) -> None:
         """Propose the round of an earlier leader, before anything else; the `holders` hold it already."""
+        assert self.votes is not None, "rounds are held between hosts"
         self._resumes = self.calls.begin() != held.number
         voters = self.votes.voters
-        self._propose(held, self.holdings.tell(held, None, now, voters=voters, holders=holders))
+        self._propose(self.votes, held, self.holdings.tell(held, None, now, voters=voters, holders=holders))
 
     # -- what workers say
 
@@ -118,11 +118,12 @@ class Leader:
         elif kind == "got":
             number = RoundSignal.read(header).number
             self.holdings.got(source, number, now)
-            self.votes.holds(source, number)
-            self._count_votes()
+            if self.votes is not None:
+                self.votes.holds(source, number)
+                self._count_votes(self.votes)
         elif kind == "behind":
             self.holdings.behind(source, envelope, now)
-        elif kind == "whole":
+        elif kind == "whole" and self.attempts is not None:
             self.attempts.whole(self.gathering, source, Whole.read(header))
         elif kind == "ping":
             self._send(source, Signal("pong").header(), None)
@@ -135,7 +136,8 @@ class Leader:
         """Note that `rank` is there, as it has sent a message."""
         worker = self.calls.workers[rank]
         worker.heard_at = self.calls.now = now
-        self._asking.heard(rank, now)
+        if rank in self._asking.until:
+            self._asking.heard(rank, now)
         self._wanted = max(self._wanted, envelope.wants)
         if envelope.wishes is not None:
             self._changes.heard(envelope.wishes)
@@ -173,8 +175,9 @@ class Leader:
         self.holdings.have_died(ranks)
         if self.gathering is not None:
             self._go_on(self.gathering, now)
-        self.votes.have_died()
-        self._count_votes()
+        if self.votes is not None:
+            self.votes.have_died()
+            self._count_votes(self.votes)
 
     def noted(self, rank: int, note: Note, envelope: Envelope, now: float) -> None:
         """Take in the activity of `rank`."""
@@ -200,7 +203,7 @@ class Leader:
 
     def summed(self, number: int, attempt: int, total: Flat, now: float) -> None:
         """Take in the sum of round `number` that hosts have formed."""
-        if self.attempts.is_through(self.gathering, number, attempt, now):
+        if self.attempts is not None and self.attempts.is_through(self.gathering, number, attempt, now):
             assert self.gathering is not None
             self._form(self.gathering, total, now)
             self.advance(now)
@@ -213,15 +216,21 @@ class Leader:
         if gathering is not None and gathering.forming is None and now >= gathering.earliest and now >= self.looks_at:
             self._look(gathering, now)
         if gathering is not None and gathering.forming is not None and not gathering.is_pause:
+            assert self.attempts is not None, "there is an attempt"
             self._finds_silent(gathering.forming.needed, now, self.attempts.seconds)
             self._go_on(gathering, now)
-        while self.gathering is None and self.votes.on is None and not self.is_over:
-            if self._resumes or self.calls.may_start() or self._entrance.calls(self.holdings.told):
+        while self.gathering is None and (self.votes is None or self.votes.on is None) and not self.is_over:
+            callers, hastening = self.calls.callers, self._entrance.hastening
+            if (
+                self._resumes
+                or (callers and self.calls.may_start())
+                or (hastening and self._entrance.calls(self.holdings.told))
+            ):
                 self._resumes = False
                 self._begin(now, is_pause=False)
-            elif self.calls.may_pause():
+            elif not callers and self.calls.may_pause():
                 self._begin(now, is_pause=True)
-            elif not self._finds_silent(self.calls.held_by(), now):
+            elif not (callers or self._asking.until) or not self._finds_silent(self.calls.held_by(), now):
                 break
 
     def _finds_silent(self, needed: Iterable[int], now: float, longer: float = 0.0) -> bool:
@@ -238,8 +247,9 @@ class Leader:
         assert number == self._log.newest + 1
         inside = self.calls.inside
         asked = [rank for rank in inside if is_pause or self.calls.workers[rank].is_present]
-        spans = self.attempts.span(inside)
-        until = {rank: self._silent_at(rank, now) + (self.attempts.slack if spans else 0.0) for rank in asked}
+        spans = self.attempts is not None and self.attempts.span(inside)
+        slack = self.attempts.slack if self.attempts is not None and spans else 0.0
+        until = {rank: self._silent_at(rank, now) + slack for rank in asked}
         gathering = self.gathering = OpenRound(number, now, is_pause, until, spans)
         if not is_pause:
             fit = {rank: sent for rank, sent in self._early.items() if sent.number == number and rank in until}
@@ -258,7 +268,7 @@ class Leader:
 
     @property
     def _is_forming(self) -> bool:
-        return self.gathering is not None or self.votes.on is not None
+        return self.gathering is not None or (self.votes is not None and self.votes.on is not None)
 
     @property
     def looks_at(self) -> float:
@@ -277,11 +287,15 @@ class Leader:
         self._go_on(gathering, now)
 
     def _go_on(self, gathering: OpenRound, now: float) -> None:
-        if not (gathering.until.keys() <= gathering.contributions.keys() and self.attempts.are_needed(gathering)):
+        if not gathering.until.keys() <= gathering.contributions.keys():
             return
-        gives = gathering.spans and any(contribution.gives for contribution in gathering.contributions.values())
-        if not (gives and self.attempts.decide(gathering, now)):
-            self._form(gathering, None, now)
+        if (attempts := self.attempts) is not None:
+            if not attempts.are_needed(gathering):
+                return
+            gives = gathering.spans and any(contribution.gives for contribution in gathering.contributions.values())
+            if gives and attempts.decide(gathering, now):
+                return
+        self._form(gathering, None, now)
 
     def _form(self, gathering: OpenRound, total: Flat | None, now: float) -> None:
         forming, self.gathering = gathering.forming, None
@@ -289,12 +303,12 @@ class Leader:
         received = self.calls.learners.one_of_each(gathering.contributions)
         if forming is not None:
             received = {rank: sent for rank, sent in received.items() if not sent.gives or rank in forming.contributors}
-        hosts = self.attempts.order(gathering, received)
+        hosts = [] if self.attempts is None else self.attempts.order(gathering, received)
         add: Add = partial(self._add_with, partial(self._waiting, gathering.number, () if hosts else received))
         about = self.agreed, gathering.number, hosts or [list(received)], received, add
         result = total_of(*about) if forming is None else Combined(total)
         entering = self._entrance.let_in(gathering.number, self.holdings.told, is_pause=gathering.is_pause)
-        voters = self.votes.voters if self.votes.are_needed else []
+        votes = self.votes if self.votes is not None and self.votes.are_needed else None
         formed = round_of(
             gathering,
             received,
@@ -306,12 +320,14 @@ class Leader:
             entering=entering,
             saves=self._wanted if self._wanted > self._log.saves else 0,
             answered=self._changes.answered(),
-            voters=self.votes.of_next(entering),
+            voters=[] if votes is None else votes.of_next(entering),
             hosts=hosts,
         )
         forming = None if result.vector is None else forming
-        acknowledged = self.holdings.tell(formed, forming, now, voters=voters)
-        (self._propose if voters else self._takes_effect)(formed, acknowledged)
+        if votes is not None:
+            self._propose(votes, formed, self.holdings.tell(formed, forming, now, voters=votes.voters))
+        else:
+            self._takes_effect(formed, self.holdings.tell(formed, forming, now))
 
     def _waiting(self, number: int, answered: Iterable[int]) -> list[int]:
         """Return the workers of `answered` that wait for the round, and are sent its result next."""
@@ -319,14 +335,14 @@ class Leader:
         there = [rank for rank in answered if rank != self.rank and self.holdings.told[rank] == number - 1]
         return [rank for rank in there if workers[rank].is_present and workers[rank].computing is None]
 
-    def _propose(self, formed: Round, acknowledged: int) -> None:
-        self.votes.begin(formed, acknowledged)
+    def _propose(self, votes: Votes, formed: Round, acknowledged: int) -> None:
+        votes.begin(formed, acknowledged)
         self._hold(formed, acknowledged, self.term)
 
-    def _count_votes(self) -> None:
-        if (elected := self.votes.ended()) is not None:
+    def _count_votes(self, votes: Votes) -> None:
+        if (elected := votes.ended()) is not None:
             self.holdings.in_force(elected.number)
-            self._takes_effect(elected, self.votes.acknowledged)
+            self._takes_effect(elected, votes.acknowledged)
 
     def _takes_effect(self, formed: Round, acknowledged: int) -> None:
         self.is_over = formed.is_last
@@ -369,3 +385,45 @@ class _Changes:
             return {"settings": self._log.settings, "request": self._log.request, "why": None}
         settings = {**self._log.settings, **wish.settings}
         return {"settings": settings, "request": wish.request, "why": wish.why}
+
+
+class Entrance:
+    """The newcomers outside, some of which are ready."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._ready: set[int] = set()
+        self.hastening: set[int] = set()
+        """The newcomers that ask for a round."""
+
+    def knocked(self, rank: int, note: Note, logged: int) -> int | None:
+        """Return the newest round that counts (-1: none) of a newcomer that knocks; None for other notes."""
+        if note.note == "enter" and note.era == self._log.era:
+            self._ready.add(rank)
+            if note.hastens:
+                self.hastening.add(rank)
+            return logged  # also where it misses nothing: a new leader does not know that
+        if note.note in ("enter", "copy"):
+            self._ready.discard(rank)
+            self.hastening.discard(rank)
+            return -1
+        return None
+
+    def calls(self, has: Mapping[int, int]) -> bool:
+        """Return whether a round has to start so that a newcomer steps; `has` is the newest round of each worker."""
+        return any(has[rank] == self._log.newest for rank in self.hastening)
+
+    def let_in(self, number: int, has: Mapping[int, int], *, is_pause: bool) -> tuple[int, ...]:
+        """Return the newcomers that step from round `number` on; `has` is the newest round of each worker."""
+        if is_pause:
+            self._ready.clear()
+            self.hastening.clear()
+        entering = tuple(rank for rank in sorted(self._ready) if has[rank] == number - 1)
+        self._ready.difference_update(entering)
+        self.hastening.difference_update(entering)
+        return entering
+
+    def have_died(self, ranks: set[int]) -> None:
+        """Forget workers that have died."""
+        self._ready -= ranks
+        self.hastening -= ranks

@@ -8,9 +8,8 @@ A member that is about to lead asks all others which rounds they have, and takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torch import Tensor
@@ -18,21 +17,21 @@ from torch import Tensor
 from quorate.core.fields import Header
 from quorate.core.members import Members
 from quorate.core.vectors import Flat, Layout
-from quorate.rounds import incoming
 from quorate.rounds.buffer import Buffer, Give
 from quorate.rounds.copies import Copy, CopyFor
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.gathering import Patience, sum_of
-from quorate.rounds.holdings import PassOn, Send
+from quorate.rounds.holdings import Announcement, PassOn, Send
 from quorate.rounds.hosts.between_hosts import KINDS, BetweenHosts, LayoutOf, layout_unknown
-from quorate.rounds.incoming import Incoming, knows
+from quorate.rounds.hosts.exchange import Send as SendAlsoToLeader
+from quorate.rounds.inquiry import Inquiry, begin_to_lead, knows
 from quorate.rounds.leader import AddWith, Leader, Start
 from quorate.rounds.log import Jump, Log, Round
 from quorate.rounds.messages import Envelope, Lease, Note, RoundSignal, Signal, State, Wish
-from quorate.rounds.one_host import NoExchanges
 from quorate.rounds.pending import Giving, Keeping, PendingGradients
 from quorate.rounds.terms import Agreed
 
+_ROUNDS = ("round", "hold", "force")
 _ANSWERS = {"again": Signal("behind"), "look": Signal("there")}
 
 
@@ -77,12 +76,11 @@ class Member:
         self._giving = Giving(self.pending, self.log, rank, lock)
         self.keeping = Keeping(self.pending, self.log, self._giving.snapshots, news)
         self._note = Note("ride", 0)
-        self._inquiry: _Inquiry | None = None
+        self._inquiry: Inquiry | None = None
         self._was_started = self._asked = 0  # the newest round that this term's leader has asked for
         self.patience = Patience(agreed)
-        self.between: BetweenHosts | NoExchanges = NoExchanges()
-        self._is_apart = are_apart(host_of, agreed.ranks)
-        if self._is_apart:
+        self.between: BetweenHosts | None = None
+        if are_apart(host_of, agreed.ranks):
             self.between = BetweenHosts(rank, self._tell, blank, layout_of, self._giving.snapshots, self.patience)
         self.incoming = Incoming(agreed, self.log, self.between, self.patience, self._tell, self._accept)
         if rank == 0:
@@ -94,7 +92,7 @@ class Member:
         self._note, self.heard_at = note, now
         header = {"kind": "note", **note.header()}
         is_next = note.note == "call" and note.computing is None and note.since == self.started == self.log.newest
-        if is_next and self.agreed.gives_with_calls and not self._is_apart:
+        if is_next and self.agreed.gives_with_calls and self.between is None:
             early = self._giving.give_early(note.since + 1)
             self._tell(self.leads, {**header, **early.contribution.header(), "is_pause": False}, early.vector)
         else:
@@ -130,7 +128,7 @@ class Member:
             self._lead(source, envelope, header, vector, now)
         elif kind == "start":
             self._start(Start.read(header), now)
-        elif kind in incoming.KINDS:
+        elif kind in _ROUNDS:
             if header.get("is_own"):
                 snapshot = self._giving.snapshots.get(header["number"])
                 vector = None if snapshot is None else snapshot.vector
@@ -138,16 +136,17 @@ class Member:
                     self._tell(None, Signal("behind").header(), None)
                     return
             self.incoming.received(header, envelope.term, vector, now)
-            self.between.ask(now, self.dead)
-        elif kind in KINDS:
-            self._exchange(source, header, vector, now)
+            if self.between is not None:
+                self.between.ask(now, self.dead)
+        elif kind in KINDS and self.between is not None:
+            self._exchange(self.between, source, header, vector, now)
         elif kind == "term":
             self._tell(self.leads, self._state().header(), None)
         elif kind == "copy for":
             request = CopyFor.read(header)
             (self.entries_wanted if request.is_new else self.copies_wanted).append(request.rank)
             self._news()
-        elif kind == "pass on":
+        elif kind == "pass on" and self.between is not None:
             message = PassOn.read(header)
             formed = self.log.whole(message.number) or self.incoming.held.after(message.number - 1)
             self.between.pass_on(message, formed)
@@ -187,21 +186,21 @@ class Member:
         give = Give(start.is_pause, snapshot.contribution)
         self._tell(self.leads, give.header(), None if start.spans else snapshot.vector)
 
-    def _exchange(self, source: int, header: Header, vector: Flat | None, now: float) -> None:
+    def _exchange(self, between: BetweenHosts, source: int, header: Header, vector: Flat | None, now: float) -> None:
         number = header["number"]
         if number <= self.log.newest:
             return
-        if header["kind"] == "sum" and self.leader is not None:
+        if header["kind"] == "sum" and self.leader is not None and self.leader.attempts is not None:
             self.leader.attempts.has_piece(self.leader.gathering, source, number, header["attempt"], now)
-        if (total := self.between.received(source, header, vector)) is not None and self.leader is not None:
+        if (total := between.received(source, header, vector)) is not None and self.leader is not None:
             self.leader.summed(number, *total, now)
-        self.incoming.take_formed(now, self.term)
+        self.incoming.take_formed(between, now, self.term)
 
     def _accept(self, formed: Round, acknowledged: int) -> None:
         number = formed.number
         self.log.add(formed)
-        if self._is_apart:
-            self.incoming.logged(formed)
+        if self.between is not None:
+            self.incoming.logged(self.between, formed)
         self._note = _goes_on(self._note, number, formed.era, is_in=self.rank in formed.joined)
         self.patience.new_round()
         self.started = max(self.started, number)
@@ -229,7 +228,8 @@ class Member:
         self.log.jump(jump.state)
         self.keeping.jumped(number, jump.state.marks)
         self._giving.jumped(number, newest)
-        self.between.forget(number)
+        if self.between is not None:
+            self.between.forget(number)
         self.started = max(self._asked, number)  # what this replica had seen beyond may never have been
         self.jumps, self._copied_in = self.jumps + 1, jump.term
         self._tell(self.leads, Signal("behind").header(), None)
@@ -245,7 +245,8 @@ class Member:
         self.term, self.leads = term, leads
         self.patience.new_leader()
         self.leader, self._inquiry = None, None
-        self.between.clear()
+        if self.between is not None:
+            self.between.clear()
         self.incoming.new_leader()
         self._was_started = max(self._was_started, self.started)  # the new leader starts again what was under way
         self.started = self.log.newest
@@ -263,7 +264,7 @@ class Member:
     def stand(self, term: int, now: float) -> None:
         """Lead from now on, in a new term; first ask everyone for their rounds."""
         self._follow(term, self.rank)
-        self._inquiry = _Inquiry(now + self.patience.seconds)
+        self._inquiry = Inquiry(now + self.patience.seconds)
         for rank in self.members.alive:
             self._tell(rank, Signal("term").header(), None)
 
@@ -287,7 +288,8 @@ class Member:
         if self._inquiry is not None:
             self._inquiry.have_died(ranks)
             self._take_office_if_all_have_answered(now)
-        self.between.ask(now, self.dead)
+        if self.between is not None:
+            self.between.ask(now, self.dead)
         self._news()
 
     def _take_office_if_all_have_answered(self, now: float) -> None:
@@ -307,7 +309,7 @@ class Member:
             self._inquiry, inquiry.until = inquiry, now + self.patience.seconds
             return
         self.leader = self._new_leader(started)
-        _begin_to_lead(self.leader, inquiry, self.incoming.held.after(self.log.newest), self.dead, now)
+        begin_to_lead(self.leader, inquiry, self.incoming.held.after(self.log.newest), self.dead, now)
 
     def _new_leader(self, started: int) -> Leader:
         own = (self.agreed, self.rank, self.term, self.log, self._tell, self._accept, self.incoming.hold)
@@ -328,7 +330,7 @@ class Member:
         """Do what is due at time `now`."""
         if self._inquiry is not None and now >= self._inquiry.until and self.rank in self._inquiry.states:
             self._take_office(now)
-        if now >= self.between.asks_at:
+        if self.between is not None and now >= self.between.asks_at:
             self.between.ask(now)
         if self.leader is not None:
             self.leader.advance(now)
@@ -345,62 +347,118 @@ class Member:
         self._send(self.leads if to is None else to, self._sent[2], vector)
 
 
-def _begin_to_lead(leader: Leader, inquiry: _Inquiry, held: Round | None, dead: Collection[int], now: float) -> None:
-    """Begin to lead the members that have answered, and propose the `held` round; the `dead` are known."""
-    leader.are_absent(set(leader.agreed.ranks) - inquiry.states.keys())
-    leader.have_died(dead, now)
-    for rank, (envelope, _) in inquiry.states.items():
-        leader.holdings.know(rank, envelope)
-    for rank, (envelope, state) in inquiry.states.items():
-        leader.noted(rank, state.did, envelope, now)
-        leader.holdings.bring_up(rank, envelope.logged, envelope.log_term, now)
-    for source, envelope, note in [early for early in inquiry.early if early[0] not in dead]:
-        leader.heard(source, envelope, now)
-        leader.noted(source, note, envelope, now)
-    if held is not None:
-        leader.proposes(held, inquiry.holders(held.number, held.term), now)
-    leader.advance(now)
-
-
-@dataclass
-class _Inquiry:
-    """The inquiry of a member that is about to lead."""
-
-    until: float
-    states: dict[int, tuple[Envelope, State]] = field(default_factory=dict)
-    early: list[tuple[int, Envelope, Note]] = field(default_factory=list)
-
-    def heard(self, rank: int, envelope: Envelope, header: Header) -> None:
-        if header["kind"] == "state":
-            self.states[rank] = envelope, State.read(header)
-        elif header["kind"] == "note":
-            self.early.append((rank, envelope, Note.read(header)))
-
-    def have_died(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
-            self.states.pop(rank, None)
-
-    def newest(self) -> tuple[int, int]:
-        rank = max(self.states, key=lambda rank: knows(*self.knowledge(rank)))
-        return rank, max(state.started for _, state in self.states.values())
-
-    def knowledge(self, rank: int) -> tuple[Envelope, Sequence[int] | None]:
-        envelope, state = self.states[rank]
-        return envelope, state.held
-
-    def holders(self, number: int, term: int) -> list[int]:
-        held = {rank: state.held for rank, (_, state) in self.states.items()}
-        return [rank for rank, about in held.items() if about is not None and list(about[:2]) == [number, term]]
-
-    def is_enough(self, members: Members, voters: Collection[int]) -> bool:
-        """Return whether one that answered must have every round in force; without `voters` all inside vote."""
-        if self.states.keys() >= set(members.alive):
-            return True
-        known = voters or members.everyone
-        return 2 * len(self.states.keys() & set(known)) > len(known)
-
-
 def _goes_on(note: Note, number: int, era: int, *, is_in: bool) -> Note:
     """Return the activity from round `number` on: a worker steps after a pause, or once it has joined (`is_in`)."""
     is_pause = note.note == "pause" and number == era
     return Note("ride", number) if is_pause or (note.note in ("copy", "enter") and is_in) else note
+
+
+class Held:
+    """The round that a member holds, which may be in force."""
+
+    def __init__(self) -> None:
+        self.round: Round | None = None
+        self.acknowledged = 0
+        self.ballot = -1
+
+    def take(self, formed: Round, acknowledged: int, ballot: int) -> None:
+        self.round, self.acknowledged, self.ballot = formed, acknowledged, ballot
+
+    def logged(self, number: int) -> None:
+        """Note that the rounds up to `number` are in force."""
+        if self.round is not None and self.round.number <= number:
+            self.round, self.ballot = None, -1
+
+    def after(self, newest: int) -> Round | None:
+        return self.round if self.round is not None and self.round.number == newest + 1 else None
+
+    @property
+    def about(self) -> list[int] | None:
+        """The round's number, the term it was formed in, and the ballot; None where nothing is held."""
+        return None if self.round is None else [self.round.number, self.round.term, self.ballot]
+
+
+class Incoming:
+    """The rounds that come to a member; `accept` is called with each in force, and the newest that all have."""
+
+    def __init__(
+        self,
+        agreed: Agreed,
+        log: Log,
+        between: BetweenHosts | None,
+        patience: Patience,
+        send: SendAlsoToLeader,
+        accept: Callable[[Round, int], None],
+    ) -> None:
+        self._agreed, self._log, self._between, self._patience = agreed, log, between, patience
+        self._send, self._accept = send, accept
+        self.held = Held()
+        self._in_force = 0  # the newest round that this term's leader has said to be in force
+
+    def new_leader(self) -> None:
+        """Forget what the previous leader has said; a held round stays."""
+        self._in_force = 0
+
+    def received(self, header: Header, term: int, vector: Flat | None, now: float) -> None:
+        """Take in a message of one of `_ROUNDS`."""
+        if header["kind"] != "round":
+            signal = RoundSignal.read(header)
+            (self._hold_anew if signal.kind == "hold" else self._is_in_force)(signal.number, term, now)
+        elif (announcement := Announcement.read(header, vector)).attempt and self._between is not None:
+            self._between.announced(announcement, now)
+        else:
+            is_here = self._take(announcement, term)
+            if is_here if announcement.votes else (self._agreed.is_large and vector is not None):
+                self._has(announcement.round.number, now)
+        if self._between is not None:
+            self.take_formed(self._between, now, term)
+
+    def take_formed(self, between: BetweenHosts, now: float, term: int) -> None:
+        """Take in the rounds whose sums the hosts have formed."""
+        while (announcement := between.next(self._log.newest)) is not None:
+            between.has(announcement.round)
+            if self._take(announcement, term):
+                self._has(announcement.round.number, now)
+
+    def hold(self, formed: Round, acknowledged: int, term: int) -> None:
+        """Hold the leader's own round, which may be in force from now on."""
+        assert self._between is not None, "rounds are held between hosts"
+        self.held.take(formed, acknowledged, term)
+        self._between.has(formed)
+        self._send(None, RoundSignal("got", formed.number).header(), None)
+
+    def logged(self, between: BetweenHosts, formed: Round) -> None:
+        """Note that a round is logged."""
+        self.held.logged(formed.number)
+        between.has(formed)
+
+    def _has(self, number: int, now: float) -> None:
+        self._send(None, RoundSignal("got", number).header(), None)
+        self._patience.got(number, now)
+
+    def _take(self, announcement: Announcement, term: int) -> bool:
+        formed = announcement.round
+        if formed.number <= self._log.newest:
+            return True
+        if formed.number > self._log.newest + 1 or announcement.after != self._log.term:
+            self._send(None, Signal("behind").header(), None)
+            return False
+        if announcement.votes and formed.number > self._in_force:
+            self.held.take(formed, announcement.acknowledged, term)
+        else:
+            self._accept(formed, announcement.acknowledged)
+        return True
+
+    def _hold_anew(self, number: int, term: int, now: float) -> None:
+        held = self.held
+        if held.round is not None and held.round.number == number:
+            held.take(held.round, held.acknowledged, term)
+            self._has(number, now)
+        else:
+            self._send(None, Signal("behind").header(), None)
+
+    def _is_in_force(self, number: int, term: int, now: float) -> None:
+        self._in_force = max(self._in_force, number)
+        held = self.held
+        if held.round is not None and (held.round.number, held.ballot) == (number, term):
+            self._accept(held.round, held.acknowledged)

@@ -103,7 +103,7 @@ class PendingGradients:
             new, wanted = empty_vector if self.blank is None else self.blank, snapshot.vector
             encoded = self.coding.whole(wanted, new) if is_pause else self.coding.encode(wanted, number, new)
             snapshot.vector, snapshot.coded[0] = encoded.vector, encoded
-        self.ledger.taken += sum(entry.weight for entry in fit)
+        self.ledger.taken += sum([entry.weight for entry in fit])
         snapshot.lost, self._counted = self.ledger.lost - self._counted, self.ledger.lost
         return snapshot
 
@@ -193,7 +193,7 @@ class Giving:
             return known
         with self._lock:
             snapshot = self.snapshots[number] = self._pending.take(number, is_pause=is_pause)
-        self._weights[number] = sum(entry.weight for entry in snapshot.entries)
+        self._weights[number] = sum([entry.weight for entry in snapshot.entries])
         for old in [past for past in self._weights if past <= number - HISTORY]:
             del self._weights[old]
         return snapshot

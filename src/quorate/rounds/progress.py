@@ -20,7 +20,18 @@ from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds.coding import Coding
-from quorate.rounds.events import Died, Event, LeaseRead, LeaseTaken, Passed, Received, Said, Word, happen, read_word
+from quorate.rounds.events import (
+    Died,
+    Event,
+    LeaseRead,
+    LeaseTaken,
+    Passed,
+    Received,
+    Said,
+    ThreadWord,
+    Word,
+    read_word,
+)
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.hosts.exchange import layout_of_piece
@@ -90,7 +101,8 @@ class RoundTask:
             self.member.pending.coding = coding
         elif pending is not None:
             pending.code_by(coding)
-        self.member.between.codes = None if coding is None else coding.codes
+        if self.member.between is not None:
+            self.member.between.codes = None if coding is None else coding.codes
         self._own = deque[Message]()
         """Messages of the member to itself, which are taken after those that are there already."""
         self._written_last: tuple[Header, Flat | None, Message] | None = None
@@ -136,7 +148,7 @@ class RoundTask:
         with self.lock:
             add(self.member, vector, about)
 
-    def say(self, word: Fields) -> None:
+    def say(self, word: ThreadWord | Note) -> None:
         """Tell the member something of this worker: a word of `events`, or a note."""
         if not (self.notes_at_once and isinstance(word, Note) and self._noted_at_once(word)):
             self._unheard.append(None)
@@ -191,7 +203,6 @@ class RoundTask:
                 asked = self._take_all(wire, asked)
                 self._happens(Passed())
                 self._watch(wire.clock.now())
-                self._turned()
 
     def _take_all(self, wire: Wire, asked: Work[tuple[int, Message]]) -> Work[tuple[int, Message]]:
         """Take what is there already, which is not silence; return the receive of the next message."""
@@ -202,9 +213,6 @@ class RoundTask:
             if not self._own:
                 return asked
             self._take(self._wire.rank, self._own.popleft())
-
-    def _turned(self) -> None:
-        """Do what follows, once all messages that were there are taken."""
 
     def _take(self, source: int, message: Message) -> None:
         header = dict(message.header)
@@ -224,16 +232,16 @@ class RoundTask:
     def _happens(self, event: Event, message: Message | None = None) -> int | None:
         now = self._wire.clock.now()
         if message is None or not message.tensors:
-            return happen(self.member, event, now)
+            return event.happen(self.member, now)
         return self.happen(event, now, message)
 
     def happen(self, event: Event, now: float, message: Message | None = None) -> int | None:
         """Let an event happen to the member; a received header says how the vector of `message` is laid out."""
         if message is None or not message.tensors:
-            return happen(self.member, event, now)
+            return event.happen(self.member, now)
         assert isinstance(event, Received), "tensors come in messages"
         if event.message["kind"] == "copy":
-            return happen(self.member, event, now, tensors=message.tensors)
+            return event.happen(self.member, now, tensors=message.tensors)
         lying = Lying.read(event.message)
         layout = self._layout_of(lying.number, lying.is_pause)
         if lying.coded:
@@ -242,8 +250,8 @@ class RoundTask:
         if lying.piece is not None and lying.of is not None:
             layout = layout_of_piece(layout, lying.piece, lying.of)
         if lying.sparse is None:
-            return happen(self.member, event, now, Flat(message.tensors, layout))
-        return happen(self.member, event, now, read(message.tensors, lying.sparse, layout, self.blank))
+            return event.happen(self.member, now, Flat(message.tensors, layout))
+        return event.happen(self.member, now, read(message.tensors, lying.sparse, layout, self.blank))
 
     def _host_of(self, rank: int) -> int:
         return self._wire.host_of(rank)
@@ -258,7 +266,8 @@ class RoundTask:
             until.append(member.leader.looks_at)
         if member.asks_until is not None:
             until.append(member.asks_until)
-        until.append(member.between.asks_at)
+        if member.between is not None:
+            until.append(member.between.asks_at)
         if self.is_waiting and member.leads != member.rank:
             until.append((member.heard_at if self._pinged is None else self._pinged) + member.patience.seconds)
         return max(0.0, min(until) - now) + 1e-6

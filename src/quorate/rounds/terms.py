@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from quorate.core.errors import ConfigurationError, unknown
@@ -58,7 +59,7 @@ class Agreed:
     learners: tuple[int, ...] = ()
     """The learner of each worker, by rank; empty where each is one of its own. `wait_for` counts learners."""
 
-    @property
+    @cached_property
     def ranks(self) -> range:
         return range(max(self.size, self.max_size))
 
@@ -84,17 +85,17 @@ class Agreed:
         assert isinstance(wanted, int | float)
         return wanted if isinstance(wanted, int) else math.ceil(Fraction(repr(wanted)) * size)  # 0.28 of 25 is 7
 
-    @property
+    @cached_property
     def is_large(self) -> bool:
         """Whether a worker announces its vector before it is sent, and confirms results: see `Carrying`."""
         return self.vector_bytes >= _LARGE
 
-    @property
+    @cached_property
     def releases_at_once(self) -> bool:
         """Whether contributions and results are released once all have the round, and not only with the next one."""
         return self.vector_bytes >= _RELEASED
 
-    @property
+    @cached_property
     def gives_with_calls(self) -> bool:
         """Whether a worker that waits sends its contribution with its call. From so many workers on, messages limit the
         rounds of small vectors."""

@@ -84,7 +84,7 @@ def shard(
                 note_calls(module, walk, name or "the rest of the model")
     elif coordinates.axes.shards > 1:
         pieces = Pieces(Metered(coordinates.beside.channel("fsdp"), coordinates.traffic.meter), coordinates.traffic)
-        coordinates.traffic.meet_also(pieces.meet)
+        coordinates.traffic.meets.append(pieces.meet)
         _name(modules, model, pieces)
     if in_ram is not None and is_on_host:
         count(modules, in_ram.boundary, is_converted=precision is not None, is_on_cpu=is_on_cpu)

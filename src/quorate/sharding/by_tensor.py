@@ -102,7 +102,7 @@ def by_tensor(
     calls = _Calls(together, statistics, in_pieces)
     model.register_forward_pre_hook(calls.before, with_kwargs=True)
     model.register_forward_hook(calls.behind, always_call=True)
-    coordinates.traffic.meet_also(together.meet)
+    coordinates.traffic.meets.append(together.meet)
     _draw_alike(together)
     return calls.separately
 

@@ -34,10 +34,10 @@ class Traffic:
     meter: Meter = field(default_factory=Meter)
     along: Along | None = None
     """Set where this worker has some of the model's stages."""
-    waited: Callable[[float], None] = lambda seconds: None
-    """Called with the seconds of each wait; see `count_waits`."""
-    meet: Callable[[str], None] = lambda call: None
-    """Waits until all workers of the replica have reached the same call. Raises `Mismatch` where one makes another."""
+    waits: list[Callable[[float], None]] = field(default_factory=list)
+    """The newest is called with the seconds of each wait: the timer of the newest optimizer counts them."""
+    meets: list[Callable[[str], None]] = field(default_factory=list)
+    """Calls that wait along one axis each; see `meet`."""
     syncs: list[Callable[[bool], None]] = field(default_factory=list)
     """Called with whether the backward passes that follow reduce gradients; none where all do."""
     pauses: list[Callable[[], AbstractContextManager[None]]] = field(default_factory=list)
@@ -46,10 +46,6 @@ class Traffic:
     """Bytes sent along the tensor axis for each layer, by its name, forward and backward."""
     forgets: list[Callable[[], None]] = field(default_factory=list)
     """Calls that free gathered parameters; see `forget`."""
-
-    def count_waits(self, waited: Callable[[float], None]) -> None:
-        """Call `waited` from now on, in place of an earlier one: the newest optimizer's timer counts."""
-        self.waited = waited
 
     def forget(self) -> None:
         """Free gathered parameters; the next pass gathers them with their new numbers."""
@@ -64,15 +60,10 @@ class Traffic:
                 inside.enter_context(pause())
             yield
 
-    def meet_also(self, meet: Callable[[str], None]) -> None:
-        """Let `self.meet` call `meet` as well."""
-        earlier = self.meet
-
-        def both(call: str) -> None:
-            earlier(call)
+    def meet(self, call: str) -> None:
+        """Wait until all workers of the replica make this call. Raises `Mismatch` where one makes another."""
+        for meet in self.meets:
             meet(call)
-
-        self.meet = both
 
     def wait_along(self, work: Work[T], clock: Clock) -> T:
         """Return the result of `work`, counting the wait as one for other stages. Raises as `Work.wait`."""
@@ -89,4 +80,5 @@ class Traffic:
         try:
             return work.wait()
         finally:
-            self.waited(clock.now() - begin)
+            for waited in self.waits[-1:]:
+                waited(clock.now() - begin)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from quorate.checkpoint.frozen import base_digest, base_of, words_on_rates
 from quorate.checkpoint.participants import Trained, by_name
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Stopped, WireTimeout
+from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.means.admission import wait_outside
 from quorate.means.equal_replicas import copy_optimizer, copy_tensors
@@ -158,18 +160,37 @@ def _enter_sums(worker: StrategyWorker) -> None:
             if clock.now() > until:
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s to join") from None
             continue
-        header = dict(message.header)
         senders.add(source)
-        if source == header["source"]:
+        if source == Sender.read(message.header).source:
             break
         receive = wire.receive(None, _TAG)
     wire.board.set(_copied(wire, wire.rank), b"")
-    worker.copies.adopt(header["replica"], list(message.tensors))
-    worker.means.take_in(header["members"][wire.size :], header["calls"])
+    admitted = Admitted.read(message.header)
+    worker.copies.adopt(admitted.replica, list(message.tensors))
+    worker.means.take_in(admitted.members[wire.size :], admitted.calls)
     worker.strategy.restored(worker, None)
-    worker.neighbours.joins(header["stands"])
-    worker.means.headers.has_vectors, worker.means.headers.has_voted = header["flags"]
+    worker.neighbours.joins(admitted.stands)
+    worker.means.headers.has_vectors, worker.means.headers.has_voted = admitted.flags
     wire.enter()
+
+
+@dataclass(frozen=True, slots=True)
+class Sender(Fields):
+    """The message to a newcomer that names the worker whose copy it gets."""
+
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted(Fields):
+    """The message with the copy of a replica to a newcomer that sums have admitted."""
+
+    source: int
+    replica: dict[str, Any]  # open: see `replica_copy`
+    calls: int  # of sums so far
+    members: Sequence[int]
+    stands: Any  # open: see `NeighbourExchange.position`
+    flags: Sequence[bool]  # whether headers have vectors, and have voted
 
 
 def _copied(wire: Wire, rank: int) -> str:
@@ -184,12 +205,9 @@ def admit(worker: StrategyWorker) -> None:
     senders, new = admission.living, admission.entering
     if worker.kept is not None:
         worker.kept.division.join(new)
-    about = {
-        "calls": means.take_in(new),
-        "members": sorted(admission.members.everyone),
-        "stands": worker.neighbours.position,
-        "flags": [means.headers.has_vectors, means.headers.has_voted],
-    }
+    calls, members = means.take_in(new), sorted(admission.members.everyone)
+    flags = [means.headers.has_vectors, means.headers.has_voted]
+    about = Admitted(senders[0], {}, calls, members, worker.neighbours.position, flags)
     copies = means.reducer.copies = _CopiesForNewcomers(worker, senders, new, about)
     worker.losses.joined(admission.members.joined, worker.updates + 1)
     copies.begin()
@@ -201,13 +219,8 @@ class _CopiesForNewcomers:
     Nobody has a further sum until the newcomers have their copies. So a later copy is of the same update.
     """
 
-    def __init__(
-        self,
-        worker: StrategyWorker,
-        senders: Sequence[int],
-        new: Sequence[int],
-        about: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, worker: StrategyWorker, senders: Sequence[int], new: Sequence[int], about: Admitted) -> None:
+        """`about` is the message, without its sender and the copy."""
         self._worker, self._about, self._step = worker, about, worker.step
         self._senders, self._new, self._source = senders, new, senders[0]
 
@@ -217,7 +230,7 @@ class _CopiesForNewcomers:
             self._send(self._new)
             return
         for rank in self._new:
-            self._worker.wire.send(Message((), {"source": self._source}), rank, _TAG)
+            self._worker.wire.send(Message((), Sender(self._source).header()), rank, _TAG)
 
     def look(self) -> None:
         """Send the copy to newcomers that have none, where those that were to send it have died."""
@@ -238,6 +251,6 @@ class _CopiesForNewcomers:
         worker.step = self._step  # a step that has begun since is the newcomers' next one
         copied, tensors = worker.copies.capture(is_whole=True)
         worker.step = step
-        header = {"source": self._source, "replica": copied, **self._about}
+        header = replace(self._about, source=self._source, replica=copied).header()
         for rank in ranks:
             worker.wire.send(Message(tuple(tensors), header), rank, _TAG)

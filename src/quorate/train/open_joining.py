@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message
 from quorate.core.errors import WireTimeout
+from quorate.core.fields import Fields, Header
 from quorate.means.admission import wait_outside
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.open_admission import OpenAdmission
@@ -18,6 +20,25 @@ from quorate.train.same_call import compare_with_those_joined
 from quorate.train.worker import StrategyWorker
 
 _TAG = "entering"
+
+
+@dataclass(frozen=True, slots=True)
+class Invited(Fields):
+    """The message with the copy of a replica to a newcomer."""
+
+    replica: dict[str, Any]  # open: see `replica_copy`
+    era: int
+    calls: int  # of sums so far
+    training: Mapping[str, Any]  # open: see `OpenTraining.invitation`
+    tensors: int  # those of `training`, behind those of the replica
+
+    def header(self) -> dict[str, Any]:
+        about = {"calls": self.calls, "training": self.training, "tensors": self.tensors}
+        return {"replica": self.replica, "stretch": self.era, **about}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> Invited:
+        return super(Invited, cls).read(header, era=header["stretch"])
 
 
 class OpenTraining(Protocol):
@@ -54,18 +75,18 @@ def enter_openly(worker: StrategyWorker, training: OpenTraining) -> None:
             if wire.clock.now() > until:
                 raise WireTimeout(f"rank {wire.rank} waited {wire.timeout:g} s to join") from None
             continue
-        header = dict(message.header)
-        compare_with_those_joined(worker.call, header["replica"]["whole"]["call"])
-        count = len(message.tensors) - header["tensors"]
-        worker.copies.adopt(header["replica"], list(message.tensors[:count]))  # with the masks, by which servers write
-        training.comes(header["training"], partial(leave_if_over, wire))
-        joined = training.admission.enter(header["stretch"])
+        invited = Invited.read(message.header)
+        compare_with_those_joined(worker.call, invited.replica["whole"]["call"])
+        count = len(message.tensors) - invited.tensors
+        worker.copies.adopt(invited.replica, list(message.tensors[:count]))  # with the masks, by which servers write
+        training.comes(invited.training, partial(leave_if_over, wire))
+        joined = training.admission.enter(invited.era)
         if joined is not None:
             break
         training.withdraws()
         receive = wire.receive(None, _TAG)
-    training.follow(header["training"], message.tensors[count:], source)
-    worker.means.take_in(joined, header["calls"])
+    training.follow(invited.training, message.tensors[count:], source)
+    worker.means.take_in(joined, invited.calls)
     worker.strategy.restored(worker, None)
     training.enters()
     wire.enter()
@@ -81,9 +102,8 @@ def admit_openly(worker: StrategyWorker, training: OpenTraining) -> None:
     for rank in training.admission.waiting():
         copied, tensors = worker.copies.capture(is_whole=True)
         invitation, more = training.invitation()
-        header: dict[str, Any] = {"replica": copied, "stretch": training.admission.era, "calls": reducer.calls}
-        header |= {"training": invitation, "tensors": len(more)}
-        wire.send(Message((*tensors, *more), header, shared=True), rank, _TAG)
+        invited = Invited(copied, training.admission.era, reducer.calls, invitation, len(more))
+        wire.send(Message((*tensors, *more), invited.header(), shared=True), rank, _TAG)
 
 
 def close_admission(worker: StrategyWorker, training: OpenTraining) -> None:

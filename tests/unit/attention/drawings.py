@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from quorate.attention import BigBird, Fixed, Longformer, Pattern, Strided, Variable, Window
-from quorate.attention.pattern import ByFunction, block_mask
+from quorate.attention.pattern import Blocks, ByFunction, block_mask
 
 BLOCK = 8
 
@@ -28,5 +28,5 @@ PATTERNS: dict[str, Pattern] = {
 
 def drawn(pattern: Pattern, count: int, *, is_causal: bool, head: int = 0) -> list[str]:
     """Return a line of text for each block of queries: `#` for a block of keys that it attends to."""
-    mask = block_mask(pattern, count, is_causal, 0, head, 1)[0]
+    mask = block_mask(Blocks(pattern, count, is_causal, first_head=head))[0]
     return ["".join("#" if seen else "." for seen in row) for row in mask.tolist()]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from quorate.attention import BigBird, Fixed, Longformer, Pattern, Strided, Variable, Window, pattern_mask
-from quorate.attention.pattern import block_mask, pattern_of
+from quorate.attention.pattern import Blocks, block_mask, pattern_of
 from quorate.core.errors import ConfigurationError
 from tests.unit.attention.drawings import drawn
 
@@ -32,7 +32,7 @@ def test_pictures(pattern: Pattern, is_causal: bool, head: int, picture: str) ->
 
 def test_random_blocks_depend_on_seed_layer_and_head() -> None:
     def random_blocks(seed: int, layer: int, head: int, count: int = 40) -> Tensor:
-        return block_mask(BigBird(width=1, global_blocks=0, seed=seed), count, True, layer, head, 1)
+        return block_mask(Blocks(BigBird(width=1, global_blocks=0, seed=seed), count, True, layer, head))
 
     mask = random_blocks(3, 1, 2)
     assert torch.equal(mask, random_blocks(3, 1, 2))
@@ -42,8 +42,8 @@ def test_random_blocks_depend_on_seed_layer_and_head() -> None:
 
 
 def test_heads_of_a_part_are_those_of_all() -> None:
-    every = block_mask(BigBird(), 20, False, 5, 0, 4)
-    assert torch.equal(every[2:], block_mask(BigBird(), 20, False, 5, 2, 2))
+    every = block_mask(Blocks(BigBird(), 20, False, 5, heads=4))
+    assert torch.equal(every[2:], block_mask(Blocks(BigBird(), 20, False, 5, 2, 2)))
 
 
 def test_a_mask_of_positions_is_causal_to_the_position() -> None:

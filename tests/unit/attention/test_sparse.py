@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import quorate
 from quorate.attention import Dense, Window, pattern_mask, sparse
 from quorate.attention.flex import bias_of, block_mask_of
-from quorate.attention.pattern import block_mask
+from quorate.attention.pattern import Blocks, block_mask
 from quorate.core.errors import ConfigurationError
 from tests.unit.attention.drawings import BLOCK, PATTERNS
 
@@ -182,7 +182,7 @@ def test_blocks_of_flex_attention(kind: str, is_causal: bool) -> None:
     q = tensors(length)[0]
     mask, documents, seen = hidden(kind, length)
     count = -(-length // BLOCK)
-    blocks = block_mask(pattern, count, is_causal, 0, 0, HEADS)
+    blocks = block_mask(Blocks(pattern, count, is_causal, heads=HEADS))
     numbers = sparse.document_numbers(documents, q.shape[:1], length, q.device)
     unseen = sparse._hidden(mask, numbers, q, BLOCK, count, is_causal=is_causal, mask=blocks)
     tables = block_mask_of(blocks, unseen, BLOCK, q, is_causal=is_causal)

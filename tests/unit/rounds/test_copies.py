@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from quorate.rounds.copies import AGAIN_SECONDS, Copies, Entrance
 from quorate.rounds.entering import copies_wanted
+from quorate.rounds.holdings import AGAIN_SECONDS, Copies
+from quorate.rounds.leader import Entrance
 from quorate.rounds.messages import Note
 
 

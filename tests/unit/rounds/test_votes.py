@@ -14,8 +14,9 @@ from quorate.rounds import forming
 from quorate.rounds.copies import Copy
 from quorate.rounds.holdings import Announcement
 from quorate.rounds.hosts.votes import is_majority
-from quorate.rounds.incoming import Held, knows
+from quorate.rounds.inquiry import knows
 from quorate.rounds.log import Round
+from quorate.rounds.member import Held
 from quorate.rounds.messages import Envelope, Lease, Note
 from tests.unit.rounds.test_exchange import Bench, passes
 

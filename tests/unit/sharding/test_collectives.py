@@ -138,7 +138,7 @@ def test_each_sends_the_pieces_of_the_others() -> None:
 def test_waits_are_told() -> None:
     def task(wire: Wire) -> float:
         waits = list[float]()
-        pieces = Pieces(wire, Traffic(waited=waits.append))
+        pieces = Pieces(wire, Traffic(waits=[waits.append]))
         wire.clock.sleep(2.0 * wire.rank)
         pieces.meet("here")
         return sum(waits)

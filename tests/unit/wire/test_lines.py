@@ -23,14 +23,24 @@ class End:
     def __init__(
         self, rank: int, key: bytes = KEY, patience: float = 0.2, encryption: Encryption | None = None
     ) -> None:
-        self.lines = Lines(rank, "127.0.0.1", key, every=0.02, patience=patience, encryption=encryption)
         self.came: list[tuple[int, dict[str, Any]]] = []
         self.closed: list[int] = []
+        self.lines = Lines(
+            rank,
+            "127.0.0.1",
+            key,
+            every=0.02,
+            patience=patience,
+            received=lambda source, message: self.came.append((source, message)),
+            closed=self.closed.append,
+            step=lambda now: None,
+            flush=lambda: None,
+            encryption=encryption,
+        )
 
     def begin(self, **addresses: str) -> None:
         known = {int(name.removeprefix("of_")): where for name, where in addresses.items()}
-        arrived = lambda source, message: self.came.append((source, message))  # noqa: E731
-        self.lines.begin(known, arrived, self.closed.append, lambda now: None, lambda: None)
+        self.lines.begin(known)
 
     def send(self, to: int, **message: Any) -> None:
         self.lines.do(lambda: self.lines.send(to, {"kind": "note", **message}))

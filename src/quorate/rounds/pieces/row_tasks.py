@@ -214,7 +214,11 @@ class FirstTask(_RowTask):
             self._events.append(row_event)
         return self._happens_in_row(row_event, message)
 
-    def _turned(self) -> None:
+    def _watch(self, now: float) -> None:
+        super()._watch(now)
+        self._tell_events()
+
+    def _tell_events(self) -> None:
         if self._events:
             self._tell_row(RowEvents(self._events))
             self._events = []
@@ -228,7 +232,7 @@ class FirstTask(_RowTask):
         try:
             super()._run(wire)
         finally:
-            self._turned()
+            self._tell_events()
             self._tell_row(RowSignal("close"))
 
 

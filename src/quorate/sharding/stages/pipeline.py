@@ -45,7 +45,7 @@ class Pipeline:
         self._device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
         """The device of this stage."""
         self._between, self._calls = Between(layout, wire, traffic, self._device), Pieces(wire, traffic)
-        traffic.meet_also(self.meet)
+        traffic.meets.append(self.meet)
         self.stages = layout.stages_of(wire.rank)
         self.last = layout.stages - 1
         self.has_last = self.last in self.stages

@@ -56,7 +56,18 @@ class KeptBoard(Board):
         self.limits, self._clocks = limits, clocks
         self._rank, self._size, self._timeout = rank, size, timeout
         self._process = os.getpid()
-        self._lines = Lines(rank, host, key, every=limits.beat / 2, patience=2 * limits.beat, encryption=encryption)
+        self._lines = Lines(
+            rank,
+            host,
+            key,
+            every=limits.beat / 2,
+            patience=2 * limits.beat,
+            received=self._received,
+            closed=self._closed,
+            step=self._step,
+            flush=self._flush,
+            encryption=encryption,
+        )
         self.address = self._lines.address
         """The address of this worker's copy."""
         self._changed = threading.Condition()
@@ -83,7 +94,7 @@ class KeptBoard(Board):
         )
         self._applied_so_far = 0
         self._looks_at = 0.0
-        self._lines.begin(addresses, self._received, self._closed, self._step, self._flush)
+        self._lines.begin(addresses)
         threading.Thread(target=self._watch, name="quorate-silence", daemon=True).start()
 
     # -- the board

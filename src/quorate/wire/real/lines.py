@@ -52,7 +52,7 @@ class _Messages:
 
 
 class Lines:
-    """The lines of one worker. Their thread runs the tasks of `do` and calls the functions of `begin`. Only it sends.
+    """The lines of one worker. Their thread, which `begin` starts, runs the tasks of `do`. Only it sends.
 
     `step(now)` is called at least every `every` seconds, and before events: `received(source, message)`, and
     `closed(peer)` when the peer's process, or its system, has ended a connection. After them it calls `flush()`.
@@ -66,8 +66,13 @@ class Lines:
         *,
         every: float,
         patience: float,
+        received: Callable[[int, dict[str, Any]], None],
+        closed: Callable[[int], None],
+        step: Callable[[float], None],
+        flush: Callable[[], None],
         encryption: Encryption | None = None,
     ) -> None:
+        self._received, self._is_over, self._step, self._flush = received, closed, step, flush
         self._rank, self._key, self._patience, self._encryption = rank, key, patience, encryption
         self.every = every
         """Seconds between two steps, at most."""
@@ -92,17 +97,9 @@ class Lines:
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="quorate-lines", daemon=True)
 
-    def begin(
-        self,
-        addresses: Mapping[int, str],
-        received: Callable[[int, dict[str, Any]], None],
-        closed: Callable[[int], None],
-        step: Callable[[float], None],
-        flush: Callable[[], None],
-    ) -> None:
-        """Start the thread, which calls these functions from now on."""
+    def begin(self, addresses: Mapping[int, str]) -> None:
+        """Start the thread."""
         self._addresses.update(addresses)
-        self._received, self._is_over, self._step, self._flush = received, closed, step, flush
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._wakes, selectors.EVENT_READ, None)
         self._thread.start()

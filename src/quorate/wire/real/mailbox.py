@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from quorate.wire.real.links import Lane, Link, Outgoing, Unreachable, connect
 from quorate.wire.real.loans import Borrower, Loan
 from quorate.wire.real.shared import LEAST_BYTES, Arena, Lender, Mapped, is_possible
 
+_NBYTES = attrgetter("nbytes")
 _AGAIN_SECONDS = 0.1
 """Seconds between two attempts to reach a host that does not answer."""
 
@@ -122,7 +124,7 @@ class Mailbox:
         if known is not None and known[0] is message and known[1] == tag:
             return known[2]
         pieces = encode(message, place, source=self.rank, tag=tag)
-        is_small = message.shared and all(x.nbytes < LEAST_BYTES for x in message.tensors)
+        is_small = message.shared and max(map(_NBYTES, message.tensors), default=0) < LEAST_BYTES
         self._newest = (message, tag, pieces) if is_small else None
         return pieces
 

@@ -306,7 +306,7 @@ class RealWire(CollectivesByMessages):
         self._known(to)
         mailbox = self.endpoint.mailbox
         assert mailbox is not None
-        if any(x.device.type != "cpu" for x in message.tensors):
+        if message.tensors and any(x.device.type != "cpu" for x in message.tensors):
             message = self._staged(message)
         try:
             return SendWork(self.endpoint, mailbox.send(message, to, self._tags + tag, lane), to)
