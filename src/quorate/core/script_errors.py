@@ -8,10 +8,12 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from quorate.core.errors import ConfigurationError, MissingExtra, QuorateError
 from quorate.core.telling import flush, tell
 
+E = TypeVar("E", bound=BaseException)
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARIES = tuple(os.path.realpath(sysconfig.get_path(kind)) + os.sep for kind in ("stdlib", "purelib", "platlib"))
 
@@ -21,6 +23,28 @@ def status_after_error(kind: type[BaseException]) -> int:
     if issubclass(kind, KeyboardInterrupt):
         return 130
     return 3 if issubclass(kind, MissingExtra) else 2 if issubclass(kind, ConfigurationError) else 1
+
+
+class CallbackErrors:
+    """Errors of calls that another library makes, and in whose place it raises an error of its own to the script."""
+
+    newest: QuorateError | None = None
+
+
+def own_error(error: E, callbacks: CallbackErrors) -> E | QuorateError:
+    """Return the `QuorateError` whose sentence the error of another library repeats; `error` where there is none.
+
+    TensorFlow raises its own error for one in a callback. Keras makes another of the same class, with more text.
+    """
+    own: E | QuorateError = error
+    text, cause = str(error), error.__cause__ or error.__context__
+    if callbacks.newest is not None and str(callbacks.newest) in text:
+        own = callbacks.newest
+    while cause is not None:
+        if isinstance(cause, QuorateError) and type(cause) is type(error) and str(cause) in text:
+            own = cause
+        cause = cause.__cause__ or cause.__context__
+    return own if own is error else own.with_traceback(error.__traceback__)
 
 
 def script_line(trace: TracebackType | None) -> str:
@@ -51,6 +75,7 @@ class OneSentence:
         self._names_line, self._shown = names_line, sys.excepthook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        error = own_error(error, CallbackErrors())
         if issubclass(kind, KeyboardInterrupt):
             tell("quorate: interrupted\n")
         elif issubclass(kind, QuorateError):

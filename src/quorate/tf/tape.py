@@ -10,7 +10,8 @@ import tensorflow as tf
 import torch
 from torch import Tensor
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.script_errors import CallbackErrors
 from quorate.core.strategy import Strategy
 from quorate.foreign.rule import Rule, RuleState
 from quorate.foreign.tf_tensors import to_tf, to_torch
@@ -161,7 +162,11 @@ def _compiled(exchange: _Exchange, gradients: list[Any]) -> list[Any]:
         own: list[Tensor | None] = [None] * len(gradients)
         for place, x in zip(present, arrays, strict=True):
             own[place] = torch.as_tensor(x)
-        means = exchange.means(own)
+        try:
+            means = exchange.means(own)
+        except QuorateError as error:
+            exchange.place.context(CallbackErrors).newest = error
+            raise
         return [means[place].numpy() for place in present]
 
     chosen = [gradients[place] for place in present]
