@@ -15,6 +15,7 @@ from quorate.core.telling import flush, tell
 
 E = TypeVar("E", bound=BaseException)
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_GENERATED = f"{os.sep}__autograph_generated_file"
 _LIBRARIES = tuple(os.path.realpath(sysconfig.get_path(kind)) + os.sep for kind in ("stdlib", "purelib", "platlib"))
 
 
@@ -50,12 +51,14 @@ def own_error(error: E, callbacks: CallbackErrors) -> E | QuorateError:
 def script_line(trace: TracebackType | None) -> str:
     """` (train.py, line 12)`: the last line of a file of the user's on the way to the error; empty without one.
 
-    Files of installed packages, torch's among them, come into question where there are no others.
+    Files of installed packages, torch's among them, come into question where there are no others. Copies that
+    AutoGraph of TensorFlow compiles do not: the line of the call counts.
     """
     of_user, of_libraries = "", ""
     while trace is not None:
         name = os.path.realpath(trace.tb_frame.f_code.co_filename)
-        if not trace.tb_frame.f_code.co_filename.startswith("<") and not name.startswith(_PACKAGE):
+        is_generated = trace.tb_frame.f_code.co_filename.startswith("<") or _GENERATED in name
+        if not is_generated and not name.startswith(_PACKAGE):
             line = f" ({os.path.relpath(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})"
             if name.startswith(_LIBRARIES):
                 of_libraries = line
