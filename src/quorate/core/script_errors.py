@@ -27,9 +27,15 @@ def status_after_error(kind: type[BaseException]) -> int:
 
 
 class CallbackErrors:
-    """Errors of calls that another library makes, and in whose place it raises an error of its own to the script."""
+    """Errors in whose place another library raises one of its own to the script, as for those in its callbacks."""
 
-    newest: QuorateError | None = None
+    def __init__(self) -> None:
+        self.by_text: dict[str, QuorateError] = {}
+        """By a part of the text of the library's error."""
+
+    def note(self, error: QuorateError) -> None:
+        """Expect an error that repeats this one's sentence."""
+        self.by_text[str(error)] = error
 
 
 def own_error(error: E, callbacks: CallbackErrors) -> E | QuorateError:
@@ -39,8 +45,9 @@ def own_error(error: E, callbacks: CallbackErrors) -> E | QuorateError:
     """
     own: E | QuorateError = error
     text, cause = str(error), error.__cause__ or error.__context__
-    if callbacks.newest is not None and str(callbacks.newest) in text:
-        own = callbacks.newest
+    for part, noted in callbacks.by_text.items():
+        if part in text:
+            own = noted
     while cause is not None:
         if isinstance(cause, QuorateError) and type(cause) is type(error) and str(cause) in text:
             own = cause

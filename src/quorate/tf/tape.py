@@ -156,6 +156,10 @@ def _compiled(exchange: _Exchange, gradients: list[Any]) -> list[Any]:
             "quorate.tf.gradients inside tf.function needs workers that are processes; run without --virtual, or call "
             "tape.gradient outside of tf.function"
         )
+    exchange.place.context(CallbackErrors).by_text["No registered 'PyFunc' OpKernel for XLA"] = ConfigurationError(
+        "quorate.tf.gradients works in a tf.function without jit_compile=True, since XLA makes no calls of Python; "
+        "leave it out, or compile what returns the tape's gradients in a function of its own"
+    )
     present = [place for place, x in enumerate(gradients) if x is not None]
 
     def exchanged(*arrays: Any) -> list[Any]:
@@ -165,7 +169,7 @@ def _compiled(exchange: _Exchange, gradients: list[Any]) -> list[Any]:
         try:
             means = exchange.means(own)
         except QuorateError as error:
-            exchange.place.context(CallbackErrors).newest = error
+            exchange.place.context(CallbackErrors).note(error)
             raise
         return [means[place].numpy() for place in present]
 

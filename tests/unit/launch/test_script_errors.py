@@ -165,7 +165,7 @@ from quorate.wire import current
 
 quorate.join(timeout=200.0)
 error = ConfigurationError("so not")
-current.here().context(CallbackErrors).newest = error
+current.here().context(CallbackErrors).note(error)
 raise RuntimeError(f"UNKNOWN: {error}\\nTraceback (most recent call last):\\nDetected at node compute")
 """
 
