@@ -20,7 +20,7 @@ def to_torch(array: Any) -> Tensor:
     if isinstance(array, jax.core.Tracer):
         raise ConfigurationError(
             "quorate was called inside a function that jax.jit or another transformation of JAX traces, where workers "
-            "cannot agree; let the function return the gradients, and call state.step and distribute outside of it"
+            "cannot agree; call state.step and distribute outside of it"
         )
     if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
