@@ -13,7 +13,7 @@
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-second-device  the part of `make test-gpu` that needs no GPU, on that second device: eight minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate, timm and Keras (on torch, JAX and TensorFlow),
-#                     with optax, beside DeepSpeed, and with data of other libraries, which it installs in an environment of
+#                     with optax, beside DeepSpeed and torchft, and with data of other libraries, which it installs in an environment of
 #                     their own: a quarter of an hour
 #   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
 #                     minute each. `make notebooks STORE=--overwrite` stores the outputs in them
@@ -120,7 +120,7 @@ test-interop: venv
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/interop/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
 	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13' 'jax>=0.6' 'optax>=0.2.4' flax equinox \
-	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1' 'tokenizers>=0.22' 'sacrebleu>=2.5'; do \
+	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1' 'tokenizers>=0.22' 'sacrebleu>=2.5' torchft-nightly; do \
 	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
 	    echo "make test-interop: $$library could not be installed" >&2; done
 	@[ -d $(VENV)/interop/timm ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \

@@ -91,7 +91,7 @@ def test_no_example_is_left_out() -> None:
 
 
 SCRIPT = """
-import jax.numpy as jnp, optax, quorate, quorate.jax
+import jax, jax.numpy as jnp, optax, quorate, quorate.jax
 world = quorate.join()
 """
 
@@ -119,6 +119,11 @@ for step in range(1000):
             'quorum with momentum="worker" lets each worker keep the momentum of its gradients',
         ),
         ("quorate.jax.distribute({'w': jnp.ones(3)}, optax.sgd(1.0), 'dana')", 'dana with momentum="worker"'),
+        (
+            "state = quorate.jax.distribute({'w': jnp.ones(3)}, optax.sgd(1.0))\n"
+            "jax.jit(lambda grads: state.step(grads))({'w': jnp.ones(3)})",
+            "inside a function that jax.jit or another transformation of JAX traces",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(lines: str, words: str, tmp_path: Path) -> None:

@@ -121,6 +121,15 @@ def test_the_script_of_the_how_to_runs(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "c" / "report.html").exists()
 
 
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_its_strategies_are_compared_on_the_other_backends(backend: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script_of("inside-keras.md"))
+    arms = [word for name in ("all-reduce", "local-sgd", "quorum") for word in ("--strategy", name)]
+    run_on(backend, tmp_path, "-n", "2", *arms, "--metric", "val_loss", "--name", "c", "train.py", verb="compare")
+    assert (tmp_path / "runs" / "c" / "report.html").exists()
+
+
 @pytest.mark.timeout(240)
 def test_parameters_are_those_of_a_loop_by_hand(tmp_path: Path) -> None:
     check_cases("keras", tmp_path)

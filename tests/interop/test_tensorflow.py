@@ -46,9 +46,13 @@ for step in range(1000):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("decorator", ["@tf.function\n", ""])
 def test_the_death_of_a_worker_ends_the_run_with_its_name(decorator: str, tmp_path: Path) -> None:
-    """TensorFlow prints the error that its function has raised, too."""
-    script = SCRIPT.replace("@tf.function\n", decorator)
-    check_death(tmp_path, script, is_silent=not decorator, paths=[TENSORFLOW])
+    check_death(tmp_path, SCRIPT.replace("@tf.function\n", decorator), paths=[TENSORFLOW])
+
+
+@pytest.mark.timeout(240)
+def test_a_function_for_xla_is_refused(tmp_path: Path) -> None:
+    script = SCRIPT.replace("@tf.function\n", "@tf.function(jit_compile=True)\n")
+    check_refused(tmp_path, script, "works in a tf.function without jit_compile=True", paths=[TENSORFLOW])
 
 
 @pytest.mark.timeout(240)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quorate.launch.virtual.run import run_script
 from tests.architecture.test_documents import blocks
 from tests.architecture.tree import ROOT
 
@@ -81,29 +82,52 @@ def test_strategies_make_their_rounds_of_what_nodes_send_back(name: str, tmp_pat
     torch.testing.assert_close(found, expected(name), rtol=1e-4, atol=1e-5)
 
 
-BEFORE = """
+CLIENTS_OF_PAGE = 6
+COMMON = """
 import torch
-from flwr.simulation import run_simulation
 class Net(torch.nn.Linear):
     def __init__(self):
+        torch.manual_seed(0)
         super().__init__(4, 1)
 def partition(number, count):
-    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number))
-    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(number))
+    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True) + number)
 def loss_of(model, batch):
     return (model(batch[0]) - batch[1]).square().mean()
-{script}
-run_simulation(server, client, num_supernodes=6)
 """
+"""Each client has one batch, so that the order of its examples does not matter."""
 
 
-@pytest.mark.timeout(280)
-def test_the_script_before_of_the_migration_page_runs(tmp_path: Path) -> None:
-    (before,) = blocks(ROOT / "docs" / "howto" / "migrate-flower.md", "py")
-    (tmp_path / "before.py").write_text(BEFORE.format(script=before))
+@pytest.mark.timeout(500)
+def test_the_scripts_before_and_after_of_the_migration_page_train_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "howto" / "migrate-flower.md"
+    (before,), (after,) = blocks(page, "py"), blocks(page, "python")
+    begin = "from flwr.simulation import run_simulation\n"
+    end = f"\nrun_simulation(server, client, num_supernodes={CLIENTS_OF_PAGE})\n"
+    all_drawn = before.replace("fraction_train=0.5", "fraction_train=1.0")
+    (tmp_path / "before.py").write_text(begin + COMMON + all_drawn + end)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
     ended = subprocess.run(
-        [str(PYTHON), "before.py"], cwd=tmp_path, capture_output=True, text=True, timeout=260, env=environment
+        [str(PYTHON), "before.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400, env=environment
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
-    assert (ended.stdout + ended.stderr).count("aggregate_train: Received 3 results and 0 failures") == 10
+    assert (ended.stdout + ended.stderr).count("aggregate_train: Received 6 results and 0 failures") == 10
+    theirs = torch.load(tmp_path / "model.pt", weights_only=True)
+    (tmp_path / "model.pt").unlink()
+
+    parts = f"[partition(number, {CLIENTS_OF_PAGE}) for number in range({CLIENTS_OF_PAGE})]"
+    dataset = f"dataset = torch.utils.data.ConcatDataset({parts})\n"
+    changes = {"sampled=0.5": "sampled=1.0"}
+    changes['partition="iid"'] = f'partition="group", labels=[i // 8 for i in range({8 * CLIENTS_OF_PAGE})]'
+    for old, new in changes.items():
+        assert after.count(old) == 1
+        after = after.replace(old, new)
+    (tmp_path / "after.py").write_text(COMMON + dataset + after)
+    monkeypatch.chdir(tmp_path)
+    assert run_script(tmp_path / "after.py", size=CLIENTS_OF_PAGE, run_dir=tmp_path / "logs") == 0
+    ours = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert list(ours) == list(theirs)
+    for name, x in theirs.items():
+        torch.testing.assert_close(ours[name], x, rtol=1e-5, atol=1e-5)

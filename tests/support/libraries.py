@@ -112,10 +112,10 @@ def check_refused(folder: Path, script: str, words: str, **settings: Any) -> Non
     assert words in output and "Traceback" not in output, output
 
 
-def check_death(folder: Path, script: str, *, is_silent: bool = True, **settings: Any) -> None:
-    """Rank 1 of `script` kills itself: the first sentence names it. `is_silent`: the other prints nothing."""
+def check_death(folder: Path, script: str, **settings: Any) -> None:
+    """Rank 1 of `script` kills itself: the first sentence names it, and no traceback is printed."""
     (folder / "dying.py").write_text(script)
     output = run(folder, "-n", "2", "dying.py", status=1, **settings)
     sentences = [line for line in output.splitlines() if line.startswith("quorate: rank ")]
     assert sentences and re.search(r"rank 1 .*SIGKILL", sentences[0]), output
-    assert not is_silent or "Traceback" not in output, output
+    assert "Traceback" not in output, output

@@ -9,9 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quorate.core.errors import ConfigurationError
+
 
 def to_torch(array: Any) -> Tensor:
-    """Return the numbers of an array as a tensor on the host, in the same memory if the array is there."""
+    """Return the numbers of an array as a tensor on the host, in the same memory if the array is there.
+
+    Raises `ConfigurationError` inside a function that JAX traces, where arrays have no numbers.
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise ConfigurationError(
+            "quorate was called inside a function that jax.jit or another transformation of JAX traces, where workers "
+            "cannot agree; call state.step and distribute outside of it"
+        )
     if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     if not isinstance(array, jax.Array):

@@ -10,7 +10,8 @@ import tensorflow as tf
 import torch
 from torch import Tensor
 
-from quorate.core.errors import ConfigurationError
+from quorate.core.errors import ConfigurationError, QuorateError
+from quorate.core.script_errors import CallbackErrors
 from quorate.core.strategy import Strategy
 from quorate.foreign.rule import Rule, RuleState
 from quorate.foreign.tf_tensors import to_tf, to_torch
@@ -155,13 +156,21 @@ def _compiled(exchange: _Exchange, gradients: list[Any]) -> list[Any]:
             "quorate.tf.gradients inside tf.function needs workers that are processes; run without --virtual, or call "
             "tape.gradient outside of tf.function"
         )
+    exchange.place.context(CallbackErrors).by_text["No registered 'PyFunc' OpKernel for XLA"] = ConfigurationError(
+        "quorate.tf.gradients works in a tf.function without jit_compile=True, since XLA makes no calls of Python; "
+        "leave it out, or compile what returns the tape's gradients in a function of its own"
+    )
     present = [place for place, x in enumerate(gradients) if x is not None]
 
     def exchanged(*arrays: Any) -> list[Any]:
         own: list[Tensor | None] = [None] * len(gradients)
         for place, x in zip(present, arrays, strict=True):
             own[place] = torch.as_tensor(x)
-        means = exchange.means(own)
+        try:
+            means = exchange.means(own)
+        except QuorateError as error:
+            exchange.place.context(CallbackErrors).note(error)
+            raise
         return [means[place].numpy() for place in present]
 
     chosen = [gradients[place] for place in present]

@@ -165,3 +165,26 @@ def test_a_second_default_process_group_is_refused_in_one_sentence(server: RunSe
     (sentence,) = [line for line in lines if "ProcessGroupGloo.cpp" not in line]  # torch's, where rank 1 is gone sooner
     assert sentence.startswith("quorate: quorate.join() has started torch's default process group already; leave out")
     assert sentence.endswith("script.py, line 3)")
+
+
+CALLBACK = """
+import quorate
+from quorate.core.errors import ConfigurationError
+from quorate.core.script_errors import CallbackErrors
+from quorate.wire import current
+
+quorate.join(timeout=200.0)
+error = ConfigurationError("so not")
+current.here().context(CallbackErrors).note(error)
+raise RuntimeError(f"UNKNOWN: {error}\\nTraceback (most recent call last):\\nDetected at node compute")
+"""
+
+
+def test_an_error_in_a_callback_of_a_library_is_one_sentence(server: RunServer, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "script.py").write_text(CALLBACK)
+    ended = server.start(RunRequest(script=str(tmp_path / "script.py"), size=2, folder=tmp_path / "run")).wait(60.0)
+    assert ended is not None
+    assert ended.status == 2
+    log = (tmp_path / "run" / "rank-0.log").read_text()
+    assert log.startswith("quorate: so not (") and log.endswith("script.py, line 10)\n") and log.count("\n") == 1, log

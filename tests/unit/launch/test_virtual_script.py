@@ -276,6 +276,30 @@ def test_what_all_workers_are_refused_is_told_once(run: Run, capsys: pytest.Capt
     assert capsys.readouterr().err.startswith("[rank 1] quorate: so not (")
 
 
+def test_a_sentence_that_a_library_has_put_words_around_is_shown_alone(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, logs = run(
+        """
+        from quorate.core.errors import ConfigurationError
+        try:
+            raise ConfigurationError("so not")
+        except ConfigurationError as error:
+            raise type(error)(f"Exception when calling Dense.call().\\n\\n{error}\\n\\nArguments:") from None
+        """
+    )
+    assert status == 2
+    assert re.fullmatch(r"quorate: so not \(.*, line \d+\)\n", capsys.readouterr().err)
+    assert all(log.startswith("quorate: so not (") for log in logs)
+
+
+def test_the_line_of_a_refusal_is_not_in_a_copy_of_the_script(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "from quorate.core.errors import ConfigurationError\nraise ConfigurationError('so not')"
+    status, _ = run(f"exec(compile({code!r}, '/tmp/__autograph_generated_file0ab.py', 'exec'))")
+    assert status == 2
+    assert re.fullmatch(r"quorate: so not \(.*script.py, line \d+\)\n", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize(
     ("text", "status"),
     [

@@ -19,7 +19,7 @@ from typing import TextIO
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError, Failure, MissingExtra, PeerFailed, QuorateError
-from quorate.core.script_errors import script_line
+from quorate.core.script_errors import CallbackErrors, own_error, script_line
 from quorate.core.telling import tell
 from quorate.launch.run.overrides import overrides_here, why_unused
 from quorate.launch.virtual.patched_torch import put_torch
@@ -172,8 +172,11 @@ def _live(body: Callable[[], None], report: Report, wire: Wire) -> None:
                 raise
         place.leave()
     except Exception as error:
-        report.show(wire.rank, error)
-        raise
+        own = own_error(error, CallbackErrors())
+        report.show(wire.rank, own)
+        if own is error:
+            raise
+        raise own from None
     except SystemExit as end:
         if not isinstance(end.code, int):
             tell(f"{end.code}\n")

@@ -22,7 +22,7 @@ from quorate.core.errors import (
     WireTimeout,
     ranks_in_words,
 )
-from quorate.core.script_errors import script_line, status_after_error
+from quorate.core.script_errors import CallbackErrors, own_error, script_line, status_after_error
 from quorate.core.telling import flush, tell
 from quorate.launch.run.requests import ask_to_stop, left
 from quorate.launch.worker.recording import flush_records, leave_records, say_closing_line
@@ -78,6 +78,8 @@ class _Ending:
         if os.getpid() != self._pid:
             self._shown(kind, error, trace)
             return
+        error = own_error(error, self.place.context(CallbackErrors))
+        kind = type(error)
         if issubclass(kind, ValueError) and "default process group twice" in str(error):
             kind, error = ConfigurationError, ConfigurationError(_TWICE)
         elif (explained := in_words(error)) is not None:
