@@ -117,8 +117,9 @@ class ReadyGradients:
             self.flat = self._blank()
             self.flat.segments()
         self.is_lent = self._is_outgrown = False
-        sent = self.interrupt()
-        self._handed_on, self._dirty = len(sent), sent
+        if self.is_under_way:
+            sent = self.interrupt()
+            self._handed_on, self._dirty = len(sent), sent
 
     def interrupt(self) -> set[int]:
         """Forget a backward pass that has raised an error; return the parts that it has sent."""
@@ -152,7 +153,7 @@ class ReadyGradients:
         self._missing = [len(indices) for indices in self._parts]
         self._seen = [False] * len(self._parameters)
         self._handed_on = 0
-        self._dirty: set[int] = set()
+        self._dirty = set[int]()
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:
