@@ -56,12 +56,13 @@ def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.0 if name == "replicas" else 0.9)
 
 
-def in_one_process(name: str, size: int) -> Tensor:
-    """The parameters after steps on the joined batches."""
+def in_one_process(name: str, size: int, *, absent: bool = False) -> Tensor:
+    """The parameters after steps on the joined batches, in every other step without the second worker's if `absent`."""
     model = model_of()
     optimizer = optimizer_of(model, name)
     for step in range(STEPS):
-        rows, labels = zip(*(batch(step, rank, k) for rank in range(size) for k in range(PASSES)), strict=True)
+        ranks = [rank for rank in range(size) if not (absent and (rank, step % 2) == (1, 1))]
+        rows, labels = zip(*(batch(step, rank, k) for rank in ranks for k in range(PASSES)), strict=True)
         optimizer.zero_grad()
         F.cross_entropy(model(torch.cat(rows)), torch.cat(labels), ignore_index=IGNORED).backward()
         optimizer.step()
@@ -112,13 +113,19 @@ LOOPS: dict[str, Callable[..., None]] = {
 }
 
 
+def absent(optimizer: Any, model: nn.Module, step: int, rank: int) -> None:
+    """As `accumulated`, where the second worker has no batch in every other step, and says no count."""
+    if (rank, step % 2) != (1, 1):
+        accumulated(optimizer, model, step, rank)
+
+
 def trained(name: str, loop: str, world: quorate.World) -> Tensor:
     strategy, settings = JOINED[name]
     model = model_of(world.rank)
     optimizer: Any = quorate.distribute(optimizer_of(model, name), model, strategy, **settings)
     for step in range(STEPS):
         optimizer.zero_grad()
-        LOOPS[loop](optimizer, model, step, world.rank)
+        LOOPS.get(loop, absent)(optimizer, model, step, world.rank)
         optimizer.step()
     optimizer.finish()
     return flat(model)
@@ -129,6 +136,12 @@ def test_a_mean_of_all_is_that_of_the_joined_batch(name: str, loop: str, size: i
     within = 1e-3 if name == "half" else 1e-9
     for parameters in VirtualWorld(size).run(joined(partial(trained, name, loop))):
         torch.testing.assert_close(parameters, in_one_process(name, size), atol=within, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "survivors", "quorum of all"])
+def test_a_worker_without_a_batch_needs_no_count(name: str) -> None:
+    for parameters in VirtualWorld(2).run(joined(partial(trained, name, "absent"))):
+        torch.testing.assert_close(parameters, in_one_process(name, 2, absent=True), atol=1e-9, rtol=0)
 
 
 def with_scaler(name: str, world: quorate.World) -> Tensor:

@@ -105,7 +105,10 @@ class ReadyGradients:
         self.fired = fired
 
     def begin(self) -> None:
-        """Begin a backward pass: note the gradients before it, and take memory for parts that no other code reads."""
+        """Begin a backward pass: note the gradients before it, and take memory for parts that no other code reads.
+
+        Parts that a pass has sent which then raised an error are not sent again; they count as changed.
+        """
         self.began_without = [p.grad is None for p in self._parameters]
         if True in self.touched:  # by passes that only added to `.grad`; the script may have cleared it since
             touched = zip(self.touched, self.began_without, strict=True)
@@ -114,6 +117,15 @@ class ReadyGradients:
             self.flat = self._blank(self._layout)
             self.flat.segments()
         self.is_lent = self._is_outgrown = False
+        if self.is_under_way:
+            sent = self.interrupt()
+            self._handed_on, self._dirty = len(sent), sent
+
+    def interrupt(self) -> set[int]:
+        """Forget a backward pass that has raised an error; return the parts that it has sent."""
+        sent = set(range(self._handed_on))
+        self._reset()
+        return sent
 
     def lay_out(self, layout: Layout) -> None:
         """Pack into a vector of `layout` from the next backward pass on; only its header may be another."""
@@ -141,7 +153,7 @@ class ReadyGradients:
         self._missing = [len(indices) for indices in self._parts]
         self._seen = [False] * len(self._parameters)
         self._handed_on = 0
-        self._dirty: set[int] = set()
+        self._dirty = set[int]()
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:

@@ -167,10 +167,11 @@ class FaultTolerantSum:
         return self.under_way[-1]
 
     def kept(self, x: Flat) -> Callable[[], Flat]:
-        """Return a function that gives a copy of `x`, into which the sum is written."""
+        """Return a function that gives a copy of `x`, into which the sum is written, with zeros in `changed`."""
         copy = empty_vector(x.layout, self.wire.empty)
         for into, part in zip(copy.parts, x.parts, strict=True):
             into.copy_(part)
+        header_in(copy)[self.changed] = 0.0
         return lambda: copy
 
     def look(self) -> None:

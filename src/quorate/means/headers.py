@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
@@ -206,6 +206,11 @@ class Headers:
         header[SIGNED : EDITED.start] = self._announced.changes.signed_gradient()
         header[COUNTS : COUNTS + self._count] = map(float, touched)
         return header
+
+    def put_changed(self, header: Tensor | list[float], parts: Iterable[int]) -> None:
+        """Mark in a header the `parts` that have changed after they were sent."""
+        for part in parts:
+            header[self.changed.start + part] = 1.0
 
     def write_of_gradient(self, header: Tensor, numbers: Sequence[float]) -> None:
         """Write `numbers`, which `of_gradient` has returned, and the buffers that travel behind them.

@@ -231,8 +231,7 @@ class MeansOfAll:
             numbers[:] = own = headers.of_gradient(weight, touched, waits=header.device.type == "cpu")
             if dirty:
                 own = list(numbers)
-                for part in dirty:
-                    own[headers.changed.start + part] = 1.0
+                headers.put_changed(own, dirty)
             if self._header_wire is None:
                 headers.write_of_gradient(header, own)
             else:
@@ -460,6 +459,7 @@ class MeansOfAll:
             self._weighs(weight)
             sent, own = self._vector(x, weight)
             own[ENDED], own[PAUSED] = float(self.ended), float(self.paused)
+            self.headers.put_changed(own, self.ready.interrupt())
             if edited is not None:
                 self.headers.write_edit(own, edited)
             self._under_way = self._summed(sent, own, self.reducer.kept)

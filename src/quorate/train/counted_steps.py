@@ -75,8 +75,8 @@ def settle_counted(counts: LossCounts, worker: StrategyWorker) -> None:
     """Let `.grad` and the weight of the worker be those of a whole step, which begins."""
     if worker.closure is not None:
         return  # the gradient comes inside
-    counts.check_given()
-    if not agrees_on_means(worker):
+    if not agrees_on_means(worker):  # else `.grad` is the mean
+        counts.check_given()
         counts.settle()
     if worker.is_served and not counts.is_scaled:
         worker.weight = counts.total / counts.full

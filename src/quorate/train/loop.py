@@ -89,12 +89,11 @@ class Loop(StepObserver):
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
         self.strategy = strategy
-        narrow = watched.reduction.narrow
         exchanged = sparse_gradients_of(strategy)
         has_own = getattr(strategy, "momentum", "") != "average" and can_exchange_changes(optimizer, plain)
         how: dict[str, Any] = {"exchanges_rows": exchanged in ("rows", "both"), "fusion": watched.reduction.fusion}
         how["exchanges_changes"] = exchanged == "both" or (exchanged == "changes" and has_own)
-        of_model = optimizer, plain, model, header, is_coded, watched.host, narrow
+        of_model = optimizer, plain, model, header, is_coded, watched.host, watched.reduction.narrow
         self.replica = Replica(*of_model, **how)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
         self._trained = trained(place)
@@ -293,6 +292,8 @@ class Loop(StepObserver):
         has_any = has_gradient(trained)
         if not has_any and (worker.differs or not trained):
             return
+        if self.counts is not None:
+            self.counts.check_given()
         self._gradient_begins()
         if not has_any:
             worker.means.gradient_begins(0.0)
@@ -339,8 +340,7 @@ class Loop(StepObserver):
             return
         self._wait_for_all(worker.means.shadow_until_paused)
         stays = worker.differs and (worker.means.headers.has_vectors or self.strategy.replicas in ("differ", "shared"))
-        stays |= worker.is_served
-        if not (worker.has_rounds or worker.means.some_ended or stays):
+        if not (worker.has_rounds or worker.means.some_ended or worker.is_served or stays):
             self._level()
         worker.edits.pause_ended()
 

@@ -7,6 +7,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from quorate.checkpoint.folder import KEPT
@@ -21,6 +22,7 @@ from quorate.wire import current
 from quorate.wire.current import Place
 
 
+@torch.inference_mode(False)  # the training keeps tensors from a pause
 def save(
     to: str | Path | None = None,
     /,

@@ -150,24 +150,26 @@ class World(Collectives):
             raise ConfigurationError(f'at="{at}" is unknown; known: mean, replica')
         if not isinstance(this_worker_only, bool):
             raise ConfigurationError(f"this_worker_only must be True or False, not {this_worker_only!r}")
-        if this_worker_only:
-            go_away(place)
-        else:
-            pause(place)
-        is_mean = at == "mean" and not this_worker_only
-        if is_mean:
-            agree_on_buffers(place)
-        begin = self.wire.clock.now()
-        data_context(place).is_evaluating = True
-        try:
-            shown = at_the_mean(place) if is_mean else nullcontext() if this_worker_only else at_the_own(place)
-            with shown, backward_is_local(place):
-                yield
-        finally:
-            data_context(place).is_evaluating = False
+        is_inference = torch.is_inference_mode_enabled()  # the training keeps tensors from a pause
+        with torch.inference_mode(False) if is_inference else nullcontext():
             if this_worker_only:
-                come_back(place)
-            self._evaluated(begin)
+                go_away(place)
+            else:
+                pause(place)
+            is_mean = at == "mean" and not this_worker_only
+            if is_mean:
+                agree_on_buffers(place)
+            begin = self.wire.clock.now()
+            data_context(place).is_evaluating = True
+            try:
+                shown = at_the_mean(place) if is_mean else nullcontext() if this_worker_only else at_the_own(place)
+                with shown, backward_is_local(place), torch.inference_mode() if is_inference else nullcontext():
+                    yield
+            finally:
+                data_context(place).is_evaluating = False
+                if this_worker_only:
+                    come_back(place)
+                self._evaluated(begin)
 
     def stop(self, reason: str = "") -> None:
         """End the training loops of all workers: loaders yield no more batches, and `stopped` becomes True.
