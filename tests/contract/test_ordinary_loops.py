@@ -72,3 +72,39 @@ def test_a_checkpoint_in_inference_mode_is_that_without_gradients(strategy: str,
     scene = Scene(strategy, 2, make=adam, root=tmp_path / "first", after=partial(saves, torch.no_grad))
     other = scene.but(root=tmp_path / "second", after=partial(saves, torch.inference_mode))
     assert torch.equal(other.end(), scene.end())
+
+
+def loads(where: str, cell: Cell) -> list[float]:
+    """The state of an optimizer that has stepped alone, loaded "before" distribute, "after" it, or in an "evaluation"."""
+    model = small_net()
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    alone = torch.optim.Adam([torch.zeros_like(p) for p in model.parameters()], lr=0.01)
+    for p in alone.param_groups[0]["params"]:
+        p.grad = torch.full_like(p, 0.1)
+    alone.step()
+    alone.step()
+    if where == "before":
+        adam.load_state_dict(alone.state_dict())
+    optimizer = cell.distribute(adam, model)
+    if where == "after":
+        optimizer.load_state_dict(alone.state_dict())
+    if where == "evaluation":
+        with cell.world.evaluate():
+            optimizer.load_state_dict(alone.state_dict())
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+
+@pytest.mark.parametrize("where", ["before", "evaluation"])
+def test_servers_take_the_state_of_an_optimizer(where: str) -> None:
+    right = ended(partial(loads, "before"), "all-reduce").right()
+    for parameters in ended(partial(loads, where), "parameter-server").right():
+        assert parameters == pytest.approx(right[0], abs=1e-6)
+
+
+def test_servers_take_no_state_behind_their_back() -> None:
+    ended(partial(loads, "after"), "parameter-server").refused("the state of Adam was replaced, as load_state_dict()")

@@ -466,8 +466,7 @@ class WorkerRounds:
         if not olds:
             return begin_at(self.rounds, steps)
         restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
-        of = self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor
-        return restore(*of, self._rows)
+        return restore(self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor, self._rows)
 
     # -- rounds.rounds.Replica
 

@@ -116,6 +116,12 @@ class ServedParameters:
         edit: Flat | None = None,
     ) -> None:
         self._begin()
+        if self.has_other_states:
+            raise ConfigurationError(
+                f"the state of {self._replica.plain.__name__} was replaced, as load_state_dict() does, and servers "
+                "keep the one that they took from it before. Load it before quorate.distribute(), or on all workers inside "
+                "`with world.evaluate():`"
+            )
         if self._number == 1:
             self._forget_states()
         options = self._replica.options.to_give()
@@ -199,6 +205,7 @@ class ServedParameters:
         is_centre = self._terms.elastic is not None
         self._reads.set_out()
         self._tables.set_out()
+        self._states = self._replica.optimizer.state
         if self._wire.rank in self._terms.servers:
             self._task.book.set_out(self._wire.clock.now())
             parts = {
@@ -326,6 +333,11 @@ class ServedParameters:
         with self._timer.spending("encode"):
             pieces = cut.of(gradient) if self._pushes is None else self._pushes.code(part, cut, gradient, self._draws)
             return [*pieces, *self._tables.pushed(cut.tables, factor)]
+
+    @property
+    def has_other_states(self) -> bool:
+        """Whether the script has loaded another state into the optimizer since the servers took theirs."""
+        return self._replica.optimizer.state is not self._states
 
     def _forget_states(self) -> None:
         """Delete the optimizer state, which servers keep from the first push on."""

@@ -141,8 +141,10 @@ def _at_the_mean(place: Place) -> Iterator[None]:
                 loop.strategy.restored(worker, edited)
                 worker.edits.note()
         for worker, before in local:
-            are_rows_edited = worker.is_served and worker.servers.take_row_edits()
-            if worker.replica.take_edits(before, into=before) or are_rows_edited:
+            is_edited = worker.replica.take_edits(before, into=before)
+            if worker.is_served and (worker.servers.take_row_edits() or worker.servers.has_other_states):
+                is_edited = True
+            if is_edited:
                 worker.strategy.restored(worker, worker.parameters)
                 worker.edits.note()
 
