@@ -75,7 +75,7 @@ def test_a_checkpoint_in_inference_mode_is_that_without_gradients(strategy: str,
 
 
 def loads(where: str, cell: Cell) -> list[float]:
-    """The state of an optimizer that has stepped alone, loaded "before" distribute, "after" it, or in an "evaluation"."""
+    """The state of an optimizer that stepped alone is loaded "before" distribute, "after" it, or in an "evaluation"."""
     model = small_net()
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     alone = torch.optim.Adam([torch.zeros_like(p) for p in model.parameters()], lr=0.01)

@@ -119,8 +119,8 @@ class ServedParameters:
         if self.has_other_states:
             raise ConfigurationError(
                 f"the state of {self._replica.plain.__name__} was replaced, as load_state_dict() does, and servers "
-                "keep the one that they took from it before. Load it before quorate.distribute(), or on all workers inside "
-                "`with world.evaluate():`"
+                "keep the one that they took from it before. Load it before quorate.distribute(), or on all workers "
+                "inside `with world.evaluate():`"
             )
         if self._number == 1:
             self._forget_states()
