@@ -69,7 +69,7 @@ class ServedParameters:
         self._momentum = PushedMomentum(replica) if terms.momentum == "worker" else None
         self._number = 0
         self._is_away = False
-        self._is_newcomer = wire.is_newcomer
+        self._is_newcomer, self._states = wire.is_newcomer, replica.optimizer.state
         self._attempts = 0
         self.admission = OpenAdmission(wire)
         self._used = set[int]()
@@ -275,7 +275,7 @@ class ServedParameters:
 
     def enters(self) -> None:
         """Make this worker one of those that train."""
-        self._is_newcomer, self.momenta = False, None
+        self._is_newcomer, self.momenta, self._states = False, None, self._replica.optimizer.state
 
     def close(self) -> None:
         """End this worker's server and the separate servers, as all workers have ended."""

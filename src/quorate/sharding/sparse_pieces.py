@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from quorate.attention.gathered import Call, Hidden, gathered_attention
 from quorate.attention.layout import Layout, layout_of, widths_of
-from quorate.attention.pattern import Pattern, block_mask, lengths_of
+from quorate.attention.pattern import Blocks, Pattern, block_mask, lengths_of
 from quorate.attention.sparse import HEADS, NO_DOCUMENT, POSITIONS, document_numbers, seed_of_dropout
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together
@@ -55,7 +55,7 @@ def _plan_of(
     device: torch.device,
 ) -> _Plan:
     size, starts = pattern.block, list(itertools.accumulate(lengths, initial=0))
-    mask = block_mask(pattern, -(-starts[-1] // size), is_causal, layer, 0, heads, documents)
+    mask = block_mask(Blocks(pattern, -(-starts[-1] // size), is_causal, layer, heads=heads, documents=documents))
     first, last = starts[rank] // size, -(-starts[rank + 1] // size)
     own = _needed(mask, starts, rank, size, is_causal=is_causal)
     columns = mask[:, first:last].any(0).any(0).nonzero().squeeze(1)

@@ -494,6 +494,7 @@ def test_every_plot_has_its_data(summary: Summary, tmp_path: Path) -> None:
         "shares": 3 * 10,
         "arrival": 3 * 4,
         "noise": 0,
+        "attention": 0,
         "exclusions": 0,
         "tuning": 0,
         "heat": sum(4 * len(side.arrival.steps) for side in summary.arms if side.arrival is not None),
