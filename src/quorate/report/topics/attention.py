@@ -11,7 +11,7 @@ from quorate.records.rows import Log
 from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import HALF, TableColumns, View, arms_table, figure, framed, paragraphs
+from quorate.report.parts import TableColumns, View, arms_table, figure, framed, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import counted, listed
@@ -21,8 +21,8 @@ LEAD = (
     "gap is the share by which the first exceeds the second."
 )
 MEANINGS = (
-    "Gaps are means over the workers; that of the last check is the mean over the runs too, and the largest is that of "
-    "any check of any run. The losses are those of the same batch with the same random numbers, without gradients."
+    "Each gap is the mean over the workers. The gap in the last check is also the mean over the runs, and the largest "
+    "gap is that of any check. Both losses are of the same batch with the same random numbers, without gradients."
 )
 SHOWN = 400
 """The most checks that are drawn: evenly over the run."""
@@ -115,7 +115,6 @@ def _body(view: View, arms: Arms[AttentionSummary]) -> Iterator[Markup]:
         view,
         "The gap in loss over training",
         lambda width: line_chart(lines, axes, width=width, height=300.0, label=label),
-        wide=HALF,
     )
 
 
