@@ -319,9 +319,6 @@ def scale_into(x: Flat, factor: float, into: Flat, reads: Callable[[Any], None] 
     return into
 
 
-_DENSE = {torch.strided}
-
-
 def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = None, scale: float = 1.0) -> None:
     """Copy `scale` times each tensor into its segment; None is written as zeros. With `part`, only its tensors.
 
@@ -330,7 +327,7 @@ def pack(tensors: Sequence[Tensor | None], into: Flat, *, part: int | None = Non
     layout = into.layout
     indices = range(len(tensors)) if part is None else segments_by_part(layout)[part]
     present = [x if type(x) is Tensor else local(x) for index in indices if (x := tensors[index]) is not None]
-    if present and {x.layout for x in present} != _DENSE:
+    if any(x.layout is not torch.strided for x in present):
         names = [
             layout.segments[i].name for i in indices if (x := tensors[i]) is not None and x.layout != torch.strided
         ]

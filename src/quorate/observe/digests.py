@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ _REASON = (
     "either the script writes different numbers into the parameters of different workers, or the strategy lets "
     "replicas differ between steps and does not say so (`replicas`)"
 )
-_IS_CPU = attrgetter("is_cpu")
 _PIECE = 1 << 20
 """Words that are read at once."""
 _SAMPLE = 1 << 20
@@ -77,7 +75,7 @@ def digest_of(parts: Sequence[Tensor]) -> int:
 
 def digests(parts: Sequence[Tensor]) -> list[int]:
     """Return the `digest` of each tensor; a GPU is waited for once."""
-    if all(map(_IS_CPU, parts)):
+    if all(x.is_cpu for x in parts):
         return [_bits_here(local(x).detach()) for x in parts]
     sums = [bits_of(x) for x in parts]
     if len({x.device for x in sums}) == 1 and sums[0].device.type != "cpu":

@@ -141,10 +141,8 @@ def _at_the_mean(place: Place) -> Iterator[None]:
                 loop.strategy.restored(worker, edited)
                 worker.edits.note()
         for worker, before in local:
-            is_edited = worker.replica.take_edits(before, into=before)
-            if worker.is_served and (worker.servers.take_row_edits() or worker.servers.has_other_states):
-                is_edited = True
-            if is_edited:
+            are_on_servers = worker.is_served and (worker.servers.take_row_edits() or worker.servers.has_other_states)
+            if worker.replica.take_edits(before, into=before) or are_on_servers:
                 worker.strategy.restored(worker, worker.parameters)
                 worker.edits.note()
 

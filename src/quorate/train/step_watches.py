@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import methodcaller
 from typing import Any
 
 import torch
@@ -196,7 +195,6 @@ _TENSORS, _NUMBERS = 32, 64
 """The number of tensors in a sample, and of numbers of each."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers of a size in bytes."""
-_POINTER, _BYTES = methodcaller("data_ptr"), methodcaller("tobytes")
 _BUFFERS_EVERY = 1024
 """Steps between two checks of buffers, once there have been so many."""
 
@@ -270,13 +268,13 @@ class SampledParameters:
 
     def numbers(self) -> Tensor | bytes:
         """Return a copy of the numbers as they are now; their bits where all are plain tensors on the CPU."""
-        pointers = list(map(_POINTER, self._chosen))
+        pointers = [p.data_ptr() for p in self._chosen]
         if pointers != self._pointers:  # the script may let a parameter stand on other memory
             self._pointers, self._views = pointers, [_spread(p) for p in self._chosen if p.is_contiguous()]
             are_plain = all(type(p) in (Parameter, Tensor) and p.is_cpu for p in self._chosen)
             self._words = [x.view(_INTEGERS[x.itemsize]).numpy() for x in self._views] if are_plain else None
         if self._words is not None:
-            return b"".join(map(_BYTES, self._words))
+            return b"".join([words.tobytes() for words in self._words])
         views = self._views
         if len({x.dtype for x in views}) > 1 or len({x.device for x in views}) > 1:
             views = [x.to(views[0].device, widest(views[0].device)) for x in views]
