@@ -128,6 +128,9 @@ def test_its_strategies_are_compared_on_the_other_backends(backend: str, tmp_pat
     arms = [word for name in ("all-reduce", "local-sgd", "quorum") for word in ("--strategy", name)]
     run_on(backend, tmp_path, "-n", "2", *arms, "--metric", "val_loss", "--name", "c", "train.py", verb="compare")
     assert (tmp_path / "runs" / "c" / "report.html").exists()
+    for records in (tmp_path / "runs" / "c").rglob("rank-*.jsonl"):
+        steps = [row for row in map(json.loads, records.read_text().splitlines()) if row["kind"] == "step"]
+        assert {row["examples"] for row in steps} == {16}
 
 
 @pytest.mark.timeout(240)

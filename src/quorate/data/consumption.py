@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -37,10 +38,32 @@ class Consumed:
         self._of_step: int | None = None
         self.dealt: float | None = None
         """Under a dynamic share: the synchronous steps that all batches up to the newest one would have made."""
+        self._ahead: deque[tuple[int, Any, bool]] | None = None
+
+    def count_when_used(self) -> None:
+        """Count each batch in the step that calls `use`: another thread takes batches ahead of the training loop."""
+        self._ahead = deque() if self._ahead is None else self._ahead
+
+    def use(self) -> None:
+        """Count the oldest batch that was taken ahead, if there is one."""
+        if self._ahead:
+            examples, batch, counts = self._ahead.popleft()
+            self._count(0.0, examples, batch, counts=counts)
+
+    def forget_ahead(self) -> None:
+        """Drop batches that were taken ahead, and that no step will use."""
+        if self._ahead is not None:
+            self._ahead.clear()
 
     def note(self, seconds: float, examples: int, batch: Any, *, counts: bool = True) -> None:
         """Note that a batch was taken; its `tokens`, where it has some, is a whole number. With `counts` False another
         worker counts its examples."""
+        if self._ahead is None:
+            self._count(seconds, examples, batch, counts=counts)
+        else:
+            self._ahead.append((examples, batch, counts))
+
+    def _count(self, seconds: float, examples: int, batch: Any, *, counts: bool) -> None:
         self.seconds += seconds
         if not counts:
             self.examples = self.examples or 0
