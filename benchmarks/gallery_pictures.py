@@ -65,9 +65,9 @@ PICTURES_OF = (
         "persistent_straggler",
         (
             Bar("torch DDP", "1", is_ours=False),
-            Bar("quorum of a majority", "2.03", True, "1.75", "2.16"),
-            Bar("eager-solo", "2.26", True, "2.20", "2.32"),
-            Bar("if nobody ever waited (computed)", "2.24", is_ours=False),
+            Bar("quorum of a majority", "2.27", True, "2.25", "2.30"),
+            Bar("eager-solo", "2.30", True, "2.25", "2.35"),
+            Bar("if nobody ever waited (computed)", "2.37", is_ours=False),
         ),
     ),
     Picture(
@@ -101,11 +101,11 @@ PICTURES_OF = (
         "seconds (less is better)",
         "death",
         (
-            Bar("torch DDP, restarted by torchrun", "8.62", False, "7.94", "9.31"),
+            Bar("torch DDP, restarted by torchrun", "8.50", False, "8.21", "12.20"),
             Bar("torchft, default timeouts", "5.10", is_ours=False),
             Bar("torchft, low timeouts", "0.130", False, "0.113", "0.251"),
-            Bar("all-reduce, on_death=continue", "0.079"),
-            Bar("quorum of a majority", "0.077"),
+            Bar("all-reduce, on_death=continue", "0.083"),
+            Bar("quorum of a majority", "0.067"),
         ),
     ),
     Picture(
