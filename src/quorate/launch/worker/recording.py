@@ -22,8 +22,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.launch.loggers import names_from
-from quorate.launch.loggers.scalars import Scalars
-from quorate.launch.loggers.writing import Writing, writing_to
+from quorate.launch.loggers.writing import Scalars, Writing, writing_to
 from quorate.launch.run.folder import RUNS, new_run_folder
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.gangs import remember_folder, remembered_folder

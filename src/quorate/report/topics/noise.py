@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from quorate.core.gradient_noise import diversity, example_factor, gain, scale_of, step_factor
 from quorate.records.rows import Noise, Step
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import TableColumns, View, arms_table, figure, framed, nothing, paragraphs
+from quorate.report.parts import TableColumns, View, arms_table, framed, line_figure, nothing, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import counted, number_in_words, numbers_alike, ratios_alike, share_in_words, shares_alike
@@ -220,12 +220,8 @@ def _chart(view: View, arms: Arms[NoiseSummary]) -> Markup:
         for arm, summary in drawn
     )
     label = f"Line chart: the critical batch over the training time. {' '.join(ends)}"
-    return figure(
-        view,
-        "The critical batch over training",
-        lambda width: line_chart(lines, axes, width=width, height=300.0, label=label),
-        note="Smoothed over about 20 measurements; measurements without a signal are left out.",
-    )
+    note = "Smoothed over about 20 measurements; measurements without a signal are left out."
+    return line_figure(view, "The critical batch over training", lines, axes, label, note=note)
 
 
 def _if_known(noise: NoiseSummary, figure: float | None) -> float | None:
