@@ -93,7 +93,7 @@ class TakenOver:
         """Take over `module`, whose parameters all workers have alike."""
         self.optimizers.modules.append(ref(module))
         module.register_state_dict_post_hook(_StateHook(place, self))
-        module.register_load_state_dict_post_hook(_Forgets(self))
+        module.register_load_state_dict_post_hook(_Forgets(place, self))
 
 
 class _Reducer:
@@ -408,11 +408,21 @@ def check_alike(module: Module, world: Any) -> None:
         )
 
 
-class _StateHook:
-    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
+class _Hook:
+    """A hook of a model of one worker; in copies and pickles of the model it does nothing."""
 
-    def __init__(self, place: Place | None, taken: TakenOver | None) -> None:
+    def __init__(self, place: Place | None = None, taken: TakenOver | None = None) -> None:
         self._place, self._taken = place, taken
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Hook:
+        return type(self)()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+class _StateHook(_Hook):
+    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
 
     def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
         if self._taken is None or current.place() is not self._place or self._taken.agreed is None:
@@ -423,28 +433,13 @@ class _StateHook:
         else:
             self._taken.agreed.shown_to_all()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _StateHook:
-        return _StateHook(None, None)
 
-    def __reduce__(self) -> Any:
-        return _StateHook, (None, None)
-
-
-class _Forgets:
+class _Forgets(_Hook):
     """A hook of a model's `load_state_dict()`, after which what all agreed on before is no state of it."""
 
-    def __init__(self, taken: TakenOver) -> None:
-        self._taken = taken
-
     def __call__(self, module: Module, keys: Any) -> None:
-        if self._taken.agreed is not None:
+        if self._taken is not None and self._taken.agreed is not None:
             self._taken.agreed.forget()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Forgets:
-        return _Forgets(TakenOver())
-
-    def __reduce__(self) -> Any:
-        return _Forgets, (TakenOver(),)
 
 
 def settings_of_hook(state: Any, hook: Any) -> dict[str, object]:

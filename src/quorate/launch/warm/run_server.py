@@ -28,7 +28,7 @@ from quorate.wire.board import MemoryBoard
 
 CONSOLE = "console.log"
 """The file of a virtual run's console output, in its folder."""
-VIRTUAL_RUN = "quorate.launch.warm.virtual_run"
+VIRTUAL_RUN = "quorate.launch.warm.request"
 _LEAVE = 5.0
 """Seconds that killed workers have to be collected."""
 

@@ -120,24 +120,18 @@ def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
     mean = statistics.fmean(row.mean for run in runs for row in run.rows)
     examples = next((run.examples for run in runs if run.examples), None)
     points = runs[0].points
-    factors = None if scale is None else _known(scale, gradients)
     return NoiseSummary(
         count=sum(len(run.rows) for run in runs),
         gradients=gradients,
         examples=examples,
         scale=scale,
         diversity=diversity(squares, mean, round(gradients)) if mean > 0 else None,
-        step_factor=None if factors is None else factors[0],
-        example_factor=None if factors is None else factors[1],
-        gain=None if factors is None else factors[2],
+        step_factor=None if scale is None else step_factor(scale, gradients),
+        example_factor=example_factor(scale, gradients) if scale is not None and scale > 0 else None,
+        gain=None if scale is None else gain(scale, gradients),
         advice=_advice_of(sum(len(run.rows) for run in runs), scale, gradients, examples),
         shown=tuple(points[:: max(1, -(-len(points) // SHOWN))]),
     )
-
-
-def _known(scale: float, gradients: float) -> tuple[float, float | None, float]:
-    examples = example_factor(scale, gradients)
-    return step_factor(scale, gradients), examples if scale > 0 else None, gain(scale, gradients)
 
 
 def _advice_of(count: int, scale: float | None, gradients: float, examples: float | None) -> str:
