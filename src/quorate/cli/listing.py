@@ -112,5 +112,3 @@ def registry(family: str) -> Registry[Any]:
     module, _, attribute = FAMILIES[family].partition(":")
     names: Registry[Any] = getattr(importlib.import_module(module), attribute)
     return names
-
-

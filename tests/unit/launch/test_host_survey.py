@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
-from quorate.launch.hosts.reach import Hosts
 from quorate.launch.hosts.link import check_hosts
+from quorate.launch.hosts.reach import Hosts
 from tests.support.hosts_here import ssh_to_here
 
 OTHER = """

@@ -17,6 +17,7 @@ import typer
 
 from quorate.cli import options as shared
 from quorate.cli.choices import check_workers, tell_lack_of_memory
+from quorate.cli.compare.arms import numbers_of_workers, scaled, shrunk, simulate
 from quorate.cli.compare.comparison import (
     arms_from,
     check_plan,
@@ -27,7 +28,6 @@ from quorate.cli.compare.comparison import (
     seeds_from,
     subject_from,
 )
-from quorate.cli.compare.arms import numbers_of_workers, scaled, shrunk, simulate
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry

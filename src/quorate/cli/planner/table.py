@@ -113,11 +113,15 @@ def _choice_as_json(choice: Choice, shown: Shown) -> dict[str, Any]:
     examples = shown.examples
     names = ("batch", "learning", "passes", "noise", "goodput", "staleness", "contributors")
     same = {name: getattr(choice, name) for name in names}
-    return of_one(choice.prediction) | same | {
-        "to_target": None if examples is None else choice.to_target(examples),
-        "may_need": may_need(choice, shown.first, shown.conditions.objective),
-        **({} if choice.cost is None else {"cost": asdict(choice.cost)}),
-    }
+    return (
+        of_one(choice.prediction)
+        | same
+        | {
+            "to_target": None if examples is None else choice.to_target(examples),
+            "may_need": may_need(choice, shown.first, shown.conditions.objective),
+            **({} if choice.cost is None else {"cost": asdict(choice.cost)}),
+        }
+    )
 
 
 def show(shown: Shown) -> None:

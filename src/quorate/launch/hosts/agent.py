@@ -186,7 +186,6 @@ class Agent:
             self._connections.add(number, connection)
 
 
-
 def main() -> None:
     """Serve the launcher at stdin and stdout, which nothing else may write to."""
     for signum in (signal.SIGINT, signal.SIGHUP):  # workers would inherit it if they were ignored

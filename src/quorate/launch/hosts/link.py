@@ -200,7 +200,6 @@ class Link:
         return self._said[-1].rstrip(".") if self._said else ""
 
 
-
 def check_hosts(hosts: Hosts, script: str, folder: Path) -> None:
     """Raise `ConfigurationError`, which names the host, if a run of `script` into `folder` would fail.
 

@@ -179,7 +179,8 @@ class DistributedDataParallel(OfTorch):
         self.device_type, self.dim = self.device.type, dim
         self.device_ids = list(device_ids) if device_ids and self.device_type != "cpu" else None
         self.output_device = output_device
-        self.process_group = process_group or (dist.group.WORLD if dist.is_initialized() else None)
+        default: Any = dist.group.WORLD if dist.is_initialized() else None
+        self.process_group = process_group or default
         forward_sync_buffers = more.get("forward_sync_buffers")  # from torch 2.13 on
         self.broadcast_buffers = (
             broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers

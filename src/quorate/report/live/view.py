@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorate.records.live_figures import LiveFigures
-from quorate.report.live.run import RECENT, LiveRun
 from quorate.report.figures.lateness import slow_ranks_in_words
+from quorate.report.live.run import RECENT, LiveRun
 from quorate.report.wording import (
     bytes_in_words,
     counted,

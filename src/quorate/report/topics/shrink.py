@@ -18,9 +18,9 @@ from quorate.report.parts import (
     TableColumns,
     View,
     arms_table,
-    line_figure,
     figure_in_words,
     framed,
+    line_figure,
     paragraphs,
 )
 from quorate.report.reading.run import RunRecords
