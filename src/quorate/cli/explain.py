@@ -39,6 +39,10 @@ from quorate.core.errors import ConfigurationError, QuorateError
 from quorate.core.source import Setting, Source
 
 SECTIONS = ("Idea", "Cost", "When it loses", "Honesty", "Paper", "Goes with")
+FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
+"""The faults that a run may meet."""
+VERDICTS = ("goes on", "restarts", "stops cleanly", "untested", "not yet")
+"""The consequences of a fault; "not yet": it is not built."""
 
 _TYPES = {
     "bool": "true or false",

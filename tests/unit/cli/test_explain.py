@@ -14,7 +14,9 @@ import pytest
 from quorate.cli import explain as explaining
 from quorate.cli import listing
 from quorate.cli.explain import (
+    FAULTS,
     SECTIONS,
+    VERDICTS,
     Honesty,
     cards_of,
     default_in_words,
@@ -38,8 +40,6 @@ NAMES = [
     if registry(family).source(name) and name not in OWN  # which are named by their files
 ]
 STRATEGIES = [name for family, name in NAMES if family == "strategies"]
-FAULTS = ("worker death", "pause", "slow worker", "corrupt gradient", "resize", "resume")
-VERDICTS = {"goes on", "restarts", "stops cleanly", "untested", "not yet"}
 
 
 @pytest.mark.parametrize(("family", "name"), NAMES)
@@ -56,7 +56,7 @@ def test_a_strategy_says_everything_about_itself(name: str) -> None:
     for title, text in card.sections.items():
         assert len(text) > 20 and text[0].isupper() and text.endswith("."), title
     assert tuple(row.fault for row in card.honesty) == FAULTS
-    assert {row.verdict for row in card.honesty} <= VERDICTS
+    assert {row.verdict for row in card.honesty} <= set(VERDICTS)
     assert all(setting.meaning for setting in card.settings)
 
 

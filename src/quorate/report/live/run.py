@@ -243,7 +243,7 @@ class LiveRun:
 
 
 class LiveRank:
-    """What a rank of a run has written so far, as recent steps and a state; `tells` is called with each row."""
+    """The rows that a rank has written so far, as recent steps and a state; `tells` is called with each row."""
 
     def __init__(self, folder: Path, rank: int, tells: Callable[[LiveRank, dict[str, Any]], None]) -> None:
         self.rank = rank
