@@ -18,7 +18,7 @@ MAY_BE_SET: dict[str, str] = {
 MAY_BE_TAKEN: dict[str, str] = {
     "src/quorate/data/streams/fetching.py Fetching.begin": "each pass has another source",
     "src/quorate/horovod/reductions.py _Allreduce.forward": "torch's functions keep what their backward needs on ctx",
-    "src/quorate/launch/warm/layers.py Layers.begin": "each measurement has its own meter, and None ends it",
+    "src/quorate/launch/warm/costing.py Layers.begin": "each measurement has its own meter, and None ends it",
     "src/quorate/means/auto_codec.py AutoCodec.note_choices": "reducers are made from settings, before the records",
     "src/quorate/means/reducer.py Reducer.measure": "as above, before the timer",
     "src/quorate/sharding/undivided.py Undivided.divided": "the division that comes after it makes the context",

@@ -141,12 +141,9 @@ def in_words(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Ite
     for name in dict.fromkeys(row["operation"] for row in rows):
         own = {(row["size"], row["way"]): row for row in rows if row["operation"] == name}
         yield from ("", name)
-        cells = [[f"{size:,}", *(x for way in ways for x in _cells(own.get((size, way))))] for size in _sizes(own)]
+        sizes = sorted({size for size, _ in own})
+        cells = [[f"{size:,}", *(x for way in ways for x in _cells(own.get((size, way))))] for size in sizes]
         yield from table(heads, cells, terminal_width())
-
-
-def _sizes(rows: Mapping[tuple[int, str], Any]) -> list[int]:
-    return sorted({size for size, _ in rows})
 
 
 def _cells(row: Mapping[str, Any] | None) -> list[str]:

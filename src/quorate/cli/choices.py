@@ -66,13 +66,11 @@ def check_overrides(chosen: Overrides, size: int, *, is_virtual: bool) -> None:
         check(Combination(label=label, is_virtual=is_virtual, is_baseline=is_baseline, asks_for_pieces=True))
         if chosen.mesh is not None:
             axes_from_text(chosen.mesh, size)
-    if chosen.seconds is not None and not 0 < chosen.seconds < float("inf"):
-        raise ConfigurationError(f"--seconds {chosen.seconds:g}: the time must be above 0")
-    if chosen.leave_within is not None:
-        if not 0 < chosen.leave_within < float("inf"):
-            raise ConfigurationError(f"--leave-within {chosen.leave_within:g}: the time must be above 0")
-        if is_virtual:
-            raise ConfigurationError("--leave-within is for processes (-n); virtual workers leave at once")
+    for flag, seconds in (("--seconds", chosen.seconds), ("--leave-within", chosen.leave_within)):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ConfigurationError(f"{flag} {seconds:g}: the time must be above 0")
+    if chosen.leave_within is not None and is_virtual:
+        raise ConfigurationError("--leave-within is for processes (-n); virtual workers leave at once")
     if chosen.imbalance is not None:
         from quorate.inject.imbalance import parse_imbalance
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,13 +50,8 @@ def _choices(words: Iterable[str], context: Any, incomplete: str) -> list[Item]:
 
 
 def _runs(context: Any, incomplete: str, marks: tuple[str, ...] = ("run.json",)) -> list[Item]:
-    return _choices(sorted(_folders(marks)), context, incomplete)
-
-
-def _folders(marks: tuple[str, ...]) -> Iterator[str]:
-    for folder in RUNS.glob("*"):
-        if any((folder / mark).is_file() for mark in marks):
-            yield folder.name
+    names = [folder.name for folder in RUNS.glob("*") if any((folder / mark).is_file() for mark in marks)]
+    return _choices(sorted(names), context, incomplete)
 
 
 def _settings(context: Any, incomplete: str) -> list[Item]:

@@ -81,15 +81,10 @@ def read_config(context: typer.Context, path: str | None) -> str | None:
 def previewed(context: typer.Context, options: Any, plan: Callable[[], str]) -> bool:
     """Print the options for `--print-config`, or the plan for `--dry-run`; return whether nothing is to be started."""
     if options.print_config:
-        typer.echo(config_text(context))
+        typer.echo(toml_of(options_class(context), context.params))
     elif options.dry_run:
         typer.echo(plan())
     return bool(options.print_config or options.dry_run)
-
-
-def config_text(context: typer.Context) -> str:
-    """Return the options of this call as TOML for `--config`."""
-    return toml_of(options_class(context), context.params)
 
 
 def toml_of(kind: type, written: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quorate.cli.listing import FAMILIES, registry
+from quorate.cli.listing import FAMILIES, registry, value_of
 from quorate.cli.names import folded, known_as, unknown_name
 from quorate.cli.pictures import Picture, picture
 from quorate.cli.scripts import check_script, is_file
@@ -150,19 +150,9 @@ def _as_json(card: Card) -> dict[str, Any]:
     card_as_json = asdict(card)
     for setting in card_as_json["settings"]:
         setting["is_required"] = setting["default"] is None
-        setting["default"] = None if setting["default"] is None else _value(setting["default"])
-    card_as_json["facts"] = {name: _value(written) for name, written in card.facts.items()}
+        setting["default"] = None if setting["default"] is None else value_of(setting["default"])
+    card_as_json["facts"] = {name: value_of(written) for name, written in card.facts.items()}
     return card_as_json
-
-
-def _value(written: str) -> Any:
-    """Return the value of a source text if JSON can express it, else the text."""
-    try:
-        value = ast.literal_eval(written)
-        json.dumps(value)
-    except (ValueError, TypeError):
-        return written
-    return value
 
 
 def _lines(card: Card, width: int) -> Iterator[str]:
@@ -229,7 +219,7 @@ def type_in_words(written: str) -> str:
 
 def default_in_words(written: str) -> str:
     """Return a value as it is typed on the command line."""
-    value = _value(written)
+    value = value_of(written)
     if isinstance(value, str):
         return value or '""'
     return json.dumps(value) if value is None or isinstance(value, bool | tuple) else written

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from quorate.cli import options as shared
-from quorate.cli.options import flags_given, option
+from quorate.cli.options import argument, flags_given, option
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
 from quorate.launch.hosts.reach import Hosts, layout_from
@@ -54,6 +54,19 @@ class WorkerOptions:
     pace: str | None = option(
         "The shortest time a step may take: 280ms, 50us/token.", "--min-step-time", metavar=shared.TIME
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions(WorkerOptions):
+    """The options of verbs that run a script."""
+
+    script: str = argument("The training script.", "SCRIPT")
+    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
+    strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
+    settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
+    name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
+    is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
+    seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
 
 
 def hosts_of(options: WorkerOptions) -> Hosts | None:

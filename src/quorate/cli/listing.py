@@ -61,7 +61,8 @@ def list_names(
     """List all names: strategies, baselines, workloads, traces, topologies, codecs, reducers, rules, patterns."""
     if family is not None and family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
-    shown = {name: _summaries(registry(name)) for name in FAMILIES if family in (None, name)}
+    families = {kind: registry(kind) for kind in FAMILIES if family in (None, kind)}
+    shown = {kind: {name: names.summary(name) for name in names} for kind, names in families.items()}
     if as_json:
         typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
@@ -87,7 +88,7 @@ def _lines(kind: str, summaries: Mapping[str, str]) -> Iterator[str]:
 def costs_of(workload: str) -> str:
     """Return the quality of a workload, its baseline and cost, and the kind of its imbalance; of a script's own, ""."""
     source = registry("workloads").source(workload)
-    facts = {} if source is None else {name: _literal(written) for name, written in source.facts}
+    facts = {} if source is None else {name: value_of(written) for name, written in source.facts}
     if not facts.get("cost"):
         return ""
     return (
@@ -96,11 +97,14 @@ def costs_of(workload: str) -> str:
     )
 
 
-def _literal(written: str) -> Any:
+def value_of(written: str) -> Any:
+    """Return the value of a source text if JSON can express it, else the text."""
     try:
-        return ast.literal_eval(written)
-    except ValueError:
+        value = ast.literal_eval(written)
+        json.dumps(value)
+    except (ValueError, TypeError):
         return written
+    return value
 
 
 def registry(family: str) -> Registry[Any]:
@@ -108,7 +112,3 @@ def registry(family: str) -> Registry[Any]:
     module, _, attribute = FAMILIES[family].partition(":")
     names: Registry[Any] = getattr(importlib.import_module(module), attribute)
     return names
-
-
-def _summaries(names: Registry[Any]) -> dict[str, str]:
-    return {name: names.summary(name) for name in names}

@@ -53,7 +53,10 @@ _ARGUMENTS_OF_AUTO = {
 }
 """By key: the expression that Transformers puts in place of "auto"."""
 
-_IGNORED = {
+_NO_EQUIVALENT = (
+    "data_efficiency curriculum_learning progressive_layer_drop eigenvalue quantize_training zenflow nebula"
+)
+_NOTES = {
     "steps_per_print": "progress is shown by `quorate run`",
     "wall_clock_breakdown": "every run records where its time goes: `quorate report RUN`",
     "dump_state": "nothing to set",
@@ -69,27 +72,19 @@ _IGNORED = {
     "tensorboard": "`quorate run --log tensorboard`",
     "wandb": "`quorate run --log wandb`",
     "checkpoint": "`quorate.save()` writes the pieces of all workers in one folder",
-}
-_MISSING = {
     "amp": "Apex is not used; choose a precision",
     "activation_checkpointing": "call torch.utils.checkpoint in the model",
     "sparse_gradients": "build the layer with sparse=False; all-reduce, quorum and parameter-server exchange rows",
     "sparse_attention": "call quorate.sparse_attention in the model; its patterns are those of `quorate list patterns`",
     "compression_training": "quorate.shrink prunes, clusters and factorizes the model while it trains",
     "autotuning": "`quorate tune` measures how gradients are sent, `quorate plan --try N` layouts, nothing batches",
-    "data_efficiency": "no equivalent",
-    "curriculum_learning": "no equivalent",
-    "progressive_layer_drop": "no equivalent",
-    "eigenvalue": "no equivalent",
-    "quantize_training": "no equivalent",
+    **dict.fromkeys(_NO_EQUIVALENT.split(), "no equivalent"),
     "aio": "no equivalent: files are memory-mapped",
     "communication_data_type": 'pass compress="half" to distribute for 16 bits',
     "elasticity": "`quorate run --max-joins N`, and a strategy that outlives deaths",
-    "nebula": "no equivalent",
     "gradient_allreduce_op": "gradients are averaged; for the sum multiply the learning rate by the number of workers",
     "torch_autocast": "compute the loss in torch.autocast",
     "tensor_parallel": "quorate.parallelize along the axis `tensor` of the mesh",
-    "zenflow": "no equivalent",
 }
 _ZERO_KEYS = {
     "elastic_checkpoint": "checkpoints can be loaded with any number of shards",
@@ -215,8 +210,7 @@ def migrated(config: Mapping[str, Any]) -> Migration:
             except (TypeError, ValueError, AttributeError, KeyError) as error:
                 raise _refusal(key, value, error) from None
         elif key not in _BATCHES and value not in (False, None, {}, {"enabled": False}):
-            meaning = _IGNORED.get(key) or _MISSING.get(key) or "not known"
-            made.notes.append(f"{key}: {meaning}")
+            made.notes.append(f"{key}: {_NOTES.get(key, 'not known')}")
     if "args." in made.code:
         made.notes.append("auto: args are the TrainingArguments of Transformers, whose fields fill these values")
     return made

@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 # What several verbs say of an option: its help, and the word for its value.
 ARGUMENTS = "Arguments for the script, passed on unchanged."
-STRATEGIES = "NAME or NAME:key=value,…"
 SETTING = "A setting of the strategy; may be repeated."
 WORKLOAD_SETTING = "A setting of the workload; may be repeated."
 CONFIG = "Read options from a TOML file; the command line overrides them."

@@ -9,72 +9,49 @@ WORKERS = tuple(dict.fromkeys(word for flag in _WORKERS for word in (flag, f"--{
 """Other names of `--workers`, in both spellings."""
 WORKERS += ("-np",)
 
-_ON_HOSTS = "--hosts first:4,second:4 starts workers on several hosts"
-_ANSWERS = {
-    **dict.fromkeys(
-        (
-            "--nnodes", "--node-rank", "--num-machines", "--machine-rank", "--main-process-ip", "--hostfile", "--host",
-            "--rdzv-endpoint", "--rdzv-backend", "--rdzv-id", "--master-addr", "--master-port", "-H",
-        ),
-        _ON_HOSTS,
+_FLAGS_BY_ANSWER = {
+    "--hosts first:4,second:4 starts workers on several hosts": (
+        "--nnodes --node-rank --num-machines --machine-rank --main-process-ip --hostfile --host --rdzv-endpoint "
+        "--rdzv-backend --rdzv-id --master-addr --master-port -H"
     ),
-    "--standalone": "workers run on this machine unless --hosts is given; leave --standalone out",
-    "--max-restarts": "--restart N replaces dead workers",
-    "--mixed-precision": "the script chooses its precision, with torch.autocast",
-    "--multi-gpu": "-n N starts N workers, each with a GPU of its own if there are as many",
-    **dict.fromkeys(
-        ("--timeline-filename", "--timeline-mark-cycles"), "quorate trace RUN writes the timeline of a run"
+    "workers run on this machine unless --hosts is given; leave --standalone out": "--standalone",
+    "--restart N replaces dead workers": "--max-restarts",
+    "the script chooses its precision, with torch.autocast": "--mixed-precision",
+    "-n N starts N workers, each with a GPU of its own if there are as many": "--multi-gpu",
+    "quorate trace RUN writes the timeline of a run": "--timeline-filename --timeline-mark-cycles",
+    "--set part_bytes=N is the size of a part of the gradients": "--fusion-threshold-mb",
+    "a part of the gradients is sent when it is complete; leave it out": "--cycle-time-ms",
+    "workers do not negotiate which tensors are ready; leave it out": "--cache-capacity --disable-cache",
+    "--set autotune=true tunes how gradients are sent, and quorate tune does so before a run": (
+        "--autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample "
+        "--autotune-bayes-opt-max-samples --autotune-gaussian-process-noise"
     ),
-    "--fusion-threshold-mb": "--set part_bytes=N is the size of a part of the gradients",
-    "--cycle-time-ms": "a part of the gradients is sent when it is complete; leave it out",
-    **dict.fromkeys(
-        ("--cache-capacity", "--disable-cache"), "workers do not negotiate which tensors are ready; leave it out"
+    "hosts add up their own workers' gradients first; leave it out": (
+        "--hierarchical-allreduce --hierarchical-allgather"
     ),
-    **dict.fromkeys(
-        (
-            "--autotune", "--autotune-log-file", "--autotune-warmup-samples", "--autotune-steps-per-sample",
-            "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise",
-        ),
-        "--set autotune=true tunes how gradients are sent, and quorate tune does so before a run",
+    "--restart N replaces dead workers, under a strategy that outlives deaths": (
+        "--min-np --min-num-proc --reset-limit --blacklist-cooldown-range --elastic-timeout"
     ),
-    **dict.fromkeys(
-        ("--hierarchical-allreduce", "--hierarchical-allgather"),
-        "hosts add up their own workers' gradients first; leave it out",
+    "--max-joins N and quorate join RUN add workers to a run": (
+        "--max-np --max-num-proc --host-discovery-script --slots-per-host"
     ),
-    **dict.fromkeys(
-        ("--min-np", "--min-num-proc", "--reset-limit", "--blacklist-cooldown-range", "--elastic-timeout"),
-        "--restart N replaces dead workers, under a strategy that outlives deaths",
+    "the transport is chosen by the hosts and devices; leave it out": (
+        "--gloo --mpi --jsrun --tcp --mpi-args --mpi-threads-disable --num-nccl-streams --network-interface "
+        "--network-interfaces"
     ),
-    **dict.fromkeys(
-        ("--max-np", "--max-num-proc", "--host-discovery-script", "--slots-per-host"),
-        "--max-joins N and quorate join RUN add workers to a run",
+    '--ssh "ssh -p 2222 -i FILE" reaches the hosts': "--ssh-port --ssh-identity-file -p",
+    "quorate.join(timeout=SECONDS) in the script limits all waits": (
+        "--start-timeout --gloo-timeout-seconds --stall-check-shutdown-time-seconds"
     ),
-    **dict.fromkeys(
-        (
-            "--gloo", "--mpi", "--jsrun", "--tcp", "--mpi-args", "--mpi-threads-disable", "--num-nccl-streams",
-            "--network-interface", "--network-interfaces",
-        ),
-        "the transport is chosen by the hosts and devices; leave it out",
+    "a wait of a minute is reported by itself; leave it out": "--stall-check --stall-check-warning-time-seconds",
+    "the output of each worker is in runs/NAME; --name NAME chooses the folder": "--output-filename",
+    "quorate watch RUN and quorate report RUN show what a run does": (
+        "--verbose --log-level --log-with-timestamp --log-hide-timestamp"
     ),
-    **dict.fromkeys(("--ssh-port", "--ssh-identity-file", "-p"), '--ssh "ssh -p 2222 -i FILE" reaches the hosts'),
-    **dict.fromkeys(
-        ("--start-timeout", "--gloo-timeout-seconds", "--stall-check-shutdown-time-seconds"),
-        "quorate.join(timeout=SECONDS) in the script limits all waits",
-    ),
-    **dict.fromkeys(
-        ("--stall-check", "--stall-check-warning-time-seconds"),
-        "a wait of a minute is reported by itself; leave it out",
-    ),
-    "--output-filename": "the output of each worker is in runs/NAME; --name NAME chooses the folder",
-    **dict.fromkeys(
-        ("--verbose", "--log-level", "--log-with-timestamp", "--log-hide-timestamp"),
-        "quorate watch RUN and quorate report RUN show what a run does",
-    ),
-    "--config-file": "--config FILE reads options",
-    "--check-build": "quorate doctor shows what can run here",
-}  # fmt: skip
-
-
+    "--config FILE reads options": "--config-file",
+    "quorate doctor shows what can run here": "--check-build",
+}
+_ANSWERS = {flag: answer for answer, flags in _FLAGS_BY_ANSWER.items() for flag in flags.split()}
 _OF_A_NETWORK = ("--latency", "--bandwidth")
 """Two options of other verbs of ours that are one in `quorate simulate`."""
 

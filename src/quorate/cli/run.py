@@ -18,10 +18,9 @@ import typer
 from quorate.cli import options as shared
 from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers, tell_lack_of_memory
 from quorate.cli.config import previewed, read_config
-from quorate.cli.hosts import WorkerOptions, hosts_of
+from quorate.cli.hosts import ScriptOptions, hosts_of
 from quorate.cli.listing import registry
 from quorate.cli.options import (
-    argument,
     command,
     flags_given,
     option,
@@ -56,19 +55,12 @@ USUAL_FAILURES = "mtbf=60s,repair=2s,stop=0.2:3s,slow=0.2:x4:5s"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(WorkerOptions):
+class RunOptions(ScriptOptions):
     """The options of `quorate run`."""
 
-    script: str = argument("The training script.", "SCRIPT")
-    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
-    strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
-    settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
-    name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
     resume: str | None = option(
         "Continue a run in its folder, by default with its script and options.", metavar="RUN", eager=read_resumed
     )
-    is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
-    seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
     attack: str | None = option(
         "Let the last workers send wrong gradients: sign-flip:2, noise, nan, …", metavar="ATTACK"
     )

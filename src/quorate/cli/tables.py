@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 import typer
 
@@ -56,6 +58,16 @@ def paragraphs(*texts: str) -> Iterator[str]:
 def echo_text(text: str) -> None:
     """Print the paragraphs of `text`, each of which is a line, to stdout."""
     typer.echo("\n".join(paragraphs(*text.split("\n"))))
+
+
+def timed_bar(description: str, total: float) -> tuple[Any, Any]:
+    """Return a progress bar of rich on stderr, with the time left, and its task; it is disabled off a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    return bar, bar.add_task(description, total=total)
 
 
 def text_table(rows: Sequence[Sequence[str]], width: int, indent: str = "  ") -> Iterator[str]:

@@ -13,7 +13,7 @@ from quorate.report.reading.folders import find_run
 from quorate.report.wording import counted
 
 if TYPE_CHECKING:
-    from quorate.report.trace.profile import Profile
+    from quorate.report.trace import Profile
 
 
 def trace(
@@ -31,7 +31,7 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Write the timeline of a run: who computed and who waited for whom, step by step."""
-    from quorate.report.trace.trace import write_trace
+    from quorate.report.trace import write_trace
 
     folder = find_run(run)
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
@@ -46,7 +46,7 @@ def trace(
 
 
 def _profile(written: str) -> Profile:
-    from quorate.report.trace.profile import Profile
+    from quorate.report.trace import Profile
 
     rank, equals, file = written.partition("=")
     if not (equals and file and rank.isdecimal() and len(rank) < 10):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import typer
 
 from quorate.cli import options as shared
 from quorate.cli.config import toml_of
-from quorate.cli.hosts import WorkerOptions
-from quorate.cli.options import argument, command, option
+from quorate.cli.hosts import ScriptOptions
+from quorate.cli.options import command, option
 from quorate.cli.run import RunOptions, planned_run, start_run
 from quorate.cli.tables import echo_text, table, terminal_width
 from quorate.core.errors import ConfigurationError, QuorateError
@@ -22,21 +22,13 @@ from quorate.report.wording import seconds_in_words
 
 USUAL_WORKERS = 2
 USUAL_FILE = "tuned.toml"
-_OF_RUN = ("script", "arguments", "strategy", "name", "is_module", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOptions(WorkerOptions):
+class TuneOptions(ScriptOptions):
     """The options of `quorate tune`."""
 
-    script: str = argument("The training script.", "SCRIPT")
-    arguments: list[str] = argument(shared.ARGUMENTS, "[ARGS]...", default=[])
     workers: int | None = option("Number of worker processes (default: 2).", "-n", "--workers", metavar=shared.N)
-    strategy: str | None = option("Replace the script's strategy: NAME or NAME:key=value,…", metavar="STRATEGY")
-    settings: list[str] = option(shared.SETTING, "--set", default=[], metavar=shared.PAIR)
-    name: str | None = option("Keep the records in runs/NAME.", metavar="NAME")
-    is_module: bool = option("SCRIPT is a module, as after python -m.", "-m", "--module", default=False)
-    seed: int | None = option("The seed of data order, random generators and delays.", metavar=shared.N)
     output: str = option(
         f"Write the options for run --config to this file (default: {USUAL_FILE}).",
         "--to",
@@ -55,8 +47,8 @@ def tune(context: typer.Context, options: TuneOptions) -> int:
     speed-up is above it. No choice changes a bit of the training on CPUs.
     """
     _check(options)
-    worker_fields = [name for name in WorkerOptions.__dataclass_fields__ if name != "workers"]
-    chosen: dict[str, Any] = {name: getattr(options, name) for name in (*_OF_RUN, *worker_fields)}
+    of_run = [spec.name for spec in fields(ScriptOptions) if spec.name not in ("workers", "settings")]
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in of_run}
     is_elsewhere = options.virtual is not None or options.hosts is not None
     workers = options.workers if is_elsewhere else options.workers or USUAL_WORKERS
     plan = planned_run(RunOptions(**chosen, workers=workers, settings=[*options.settings, 'autotune="only"']))
@@ -69,10 +61,7 @@ def tune(context: typer.Context, options: TuneOptions) -> int:
             f"{options.script} ended before its tuning, which takes up to 200 steps of all-reduce without compression; "
             "let it train longer"
         )
-    written = {name: context.params.get(name) for name in (*_OF_RUN, *worker_fields)} | {
-        "workers": workers,
-        "name": None,
-    }
+    written = {name: context.params.get(name) for name in of_run} | {"workers": workers, "name": None}
     written["settings"] = [*options.settings, *(f"{name}={json.dumps(x)}" for name, x in row.settings.items())]
     head = "".join(f"# {sentence}\n" for sentence in row.why)
     Path(options.output).write_text(f"{head}{toml_of(RunOptions, written)}\n", encoding="utf-8")
@@ -99,15 +88,14 @@ def _newest(folder: Path) -> Tuned | None:
 
 def _picture(row: Tuned, script: str) -> str:
     from quorate.report.charts.markup import element
-    from quorate.report.charts.pairs import pair_chart
-    from quorate.report.topics.tuning import chart_rows, choices_of
+    from quorate.report.topics.tuning import choices_of, pair_chart
     from quorate.simulation.picture import MARGIN, TOP, WIDTH, framed
 
-    rows, label = chart_rows(choices_of(row)), " ".join(row.why)
+    choices, label = choices_of(row), " ".join(row.why)
     title = "seconds from the beginning of the step to the end of the exchange"
-    chart = pair_chart(rows, title=title, width=WIDTH - 2 * MARGIN, label=label)
+    chart = pair_chart(choices, title=title, width=WIDTH - 2 * MARGIN, label=label)
     body = element("g", chart, transform=f"translate({MARGIN:g} {TOP:g})")
-    height = TOP + 52.0 * len(rows) + 48.0
+    height = TOP + 52.0 * len(choices) + 48.0
     return framed(body, height, f"Parts of the gradients of {Path(script).name}", row.why[-1], "", label)
 
 

@@ -138,11 +138,8 @@ def unfinished(plan: Planned, runs: Runs) -> str | None:
     states += [f"figures are of {seeds_in_words(used)}, which every arm has completed"] if apart and used else []
     if is_going_on:
         return f"the comparison is under way: {', '.join(states)}"
-    return f"the comparison was stopped: {', '.join(states)}; continue with: quorate compare --continue {_folder(plan)}"
-
-
-def _folder(plan: Planned) -> str:
-    return shlex.quote(str(plan.folder))
+    folder = shlex.quote(str(plan.folder))
+    return f"the comparison was stopped: {', '.join(states)}; continue with: quorate compare --continue {folder}"
 
 
 def _because(run: RunFigures) -> str:

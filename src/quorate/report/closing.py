@@ -9,13 +9,12 @@ from pathlib import Path
 from quorate.records.records import ranks_in
 from quorate.records.rows import FAR, NO_WEIGHT, Gone, Joined, Step
 from quorate.report.figures.goodput import goodput_of, has_failed
-from quorate.report.figures.lateness import Skew
+from quorate.report.figures.lateness import Skew, slow_ranks_in_words
 from quorate.report.figures.rounds import RoundFigures
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.throughput import Window, training_seconds
 from quorate.report.figures.time_use import Spent, bubble_share, share_of
 from quorate.report.reading.run import RunRecords, left_out_of, read_run
-from quorate.report.slow_ranks import slow_ranks_in_words
 from quorate.report.wording import (
     counted,
     number_in_words,

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVarTuple, Unpack
 from urllib.parse import quote
 
+from quorate.report.charts.lines import Axes, Line, line_chart
 from quorate.report.charts.markup import Markup, element, joined
 from quorate.report.schema import ArmSummary, Summary
 from quorate.report.wording import Words, listed
@@ -103,6 +104,25 @@ def figure(
     if numbers:
         parts.append(folded("The numbers", numbers))
     return framed(view, caption, *parts)
+
+
+def line_figure(
+    view: View,
+    caption: str,
+    lines: Sequence[Line],
+    axes: Axes,
+    label: str,
+    *,
+    height: float = 300.0,
+    note: str = "",
+    wide: float = WIDE,
+) -> Markup:
+    """Return a chart of `lines`, of which `label` is the description; as `figure`."""
+
+    def draw(width: float) -> Markup:
+        return line_chart(lines, axes, width=width, height=height, label=label)
+
+    return figure(view, caption, draw, note=note, wide=wide)
 
 
 def folded(summary: str, *body: str) -> Markup:

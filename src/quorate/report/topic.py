@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 from quorate.report.charts.markup import Markup, element
@@ -22,10 +22,6 @@ Arms = Sequence[tuple[ArmSummary, S]]
 Row = tuple[object, ...]
 Data = tuple[str, Callable[[S], Iterable[Row]]]
 """The data of a plot: the names of its columns, and the function that returns its rows from the part of an arm."""
-
-
-def _first(runs: Sequence[Any]) -> Any:
-    return runs[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +47,7 @@ class Topic(Generic[F, S]):
     """Returns the figures of one run; None if it has recorded nothing of the topic."""
     align: Callable[[Sequence[F]], None] = field(default=lambda runs: None)
     """Sets in the figures of all runs of all arms what they have in common."""
-    summarize: Callable[[Sequence[F]], S | None] = _first
+    summarize: Callable[[Sequence[F]], S | None] = field(default=itemgetter(0))
     """Returns the part of an arm from the figures of its runs, one or more; by default, of the first one."""
     body: Callable[[View, Arms[S]], Iterable[str]]
     """Returns the content of the section; without content it is left out."""

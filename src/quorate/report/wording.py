@@ -22,11 +22,11 @@ def seconds_in_words(seconds: float) -> str:
     """`12.3 µs`, `182 ms`, `0.311 s`, `64.2 s`, `12 min 5 s`, `3 h 20 min`."""
     size = abs(seconds)
     if size < 0.9995e-3:
-        return f"{_three_digits(seconds * 1e6)} µs"
+        return f"{number_in_words(seconds * 1e6)} µs"
     if size < 0.2495:
-        return f"{_three_digits(seconds * 1e3)} ms"
+        return f"{number_in_words(seconds * 1e3)} ms"
     if size < 99.95:
-        return f"{_three_digits(seconds)} s"
+        return f"{number_in_words(seconds)} s"
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
@@ -35,12 +35,17 @@ def seconds_in_words(seconds: float) -> str:
 
 def number_in_words(number: float) -> str:
     """`0.620`, `8.40`, `270`, `12,300`: three digits, or all before the point."""
-    return _three_digits(number)
+    size = abs(number)
+    if size >= 99.95 or number == 0.0:
+        return f"{number:,.0f}"
+    if size >= 9.995:
+        return f"{number:.1f}"
+    return f"{number:.2f}" if size >= 0.9995 else f"{number:#.3g}"
 
 
 def rate_in_words(rate: float) -> str:
     """`8.40`, `270`, `12,300`: three digits, and zeros after them."""
-    return _three_digits(float(f"{rate:.3g}"))
+    return number_in_words(float(f"{rate:.3g}"))
 
 
 def time_left_in_words(seconds: float) -> str:
@@ -52,7 +57,7 @@ def bytes_in_words(count: float) -> str:
     """`40.0 kB`, `1.25 GB`: decimal units."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
-            return f"{_three_digits(count / size)} {unit}"
+            return f"{number_in_words(count / size)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -81,15 +86,6 @@ def listed(words: Sequence[str]) -> str:
 def ranks_named(ranks: Sequence[int], size: int) -> str:
     """Name a few ranks by number, many by their share: `ranks 1 and 3`, `32 of 64 ranks`."""
     return ranks_in_words(ranks) if len(ranks) <= RANKS_NAMED else f"{len(ranks)} of {size} ranks"
-
-
-def _three_digits(number: float) -> str:
-    size = abs(number)
-    if size >= 99.95 or number == 0.0:
-        return f"{number:,.0f}"
-    if size >= 9.995:
-        return f"{number:.1f}"
-    return f"{number:.2f}" if size >= 0.9995 else f"{number:#.3g}"
 
 
 def seconds_alike(values: Iterable[float | None]) -> Words:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from quorate.cli.help_page import EXAMPLES
+from quorate.cli.command import EXAMPLES
 from quorate.cli.verbs import VERBS, app, status_of
 from tests.architecture.tree import ROOT
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quorate.core.errors import ConfigurationError
+from quorate.launch.hosts.link import check_hosts
 from quorate.launch.hosts.reach import Hosts
-from quorate.launch.hosts.survey import check_hosts
 from tests.support.hosts_here import ssh_to_here
 
 OTHER = """
@@ -66,7 +66,7 @@ def test_a_host_without_the_script(folder: Path, seen: str, sentence: str) -> No
 
 
 def test_records_that_would_be_on_another_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorate.launch.hosts.survey._LOOKS_FOR", 0.2)
+    monkeypatch.setattr("quorate.launch.hosts.link._LOOKS_FOR", 0.2)
     digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # of nothing
     ssh = other(folder, f'{{"train.py": "{digest}"}}')
     sentence = re.escape("the records would be in runs/x on host a, which is not the folder of that name on ")

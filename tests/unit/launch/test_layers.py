@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from quorate.launch.warm.layers import Layers
-from quorate.launch.warm.operations import counter_of_operations
+from quorate.launch.warm.costing import Layers, counter_of_operations
 
 BATCH, WIDTH = 6, 8
 PRODUCT = 2 * BATCH * WIDTH * WIDTH

@@ -16,8 +16,7 @@ import quorate
 from quorate.core.errors import ConfigurationError, MissingExtra
 from quorate.launch import loggers
 from quorate.launch.loggers import writing as writings
-from quorate.launch.loggers.scalars import Scalars
-from quorate.launch.loggers.writing import Writing, writing_to
+from quorate.launch.loggers.writing import Scalars, Writing, writing_to
 from tests.unit.records.test_live_figures import taken
 from tests.unit.report.test_goodput import GONE, start, steps
 

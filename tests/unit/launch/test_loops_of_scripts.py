@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from quorate.data.consumption import Consumed
-from quorate.launch.takeover.examples import count_examples
-from quorate.launch.takeover.wrapper import DistributedDataParallel
+from quorate.launch.takeover.wrapper import DistributedDataParallel, count_examples
 from quorate.launch.worker.world import World
 from quorate.train.chosen import chosen_in
 from quorate.wire import current

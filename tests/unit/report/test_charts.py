@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from quorate.report.charts import activities, drawing
 from quorate.report.charts.activities import Spending, share_chart
-from quorate.report.charts.arrivals import LEVELS, ArrivalRows, Row, arrival_chart, coarser
 from quorate.report.charts.columns import Columns, column_chart
 from quorate.report.charts.lines import Axes, Line, at, band, finite, line_chart, placed_names, thinned
 from quorate.report.charts.markup import Markup, element, joined, number
-from quorate.report.charts.ratios import Ratio, ratio_chart
 from quorate.report.charts.scales import scale_of, unit_for
 from quorate.report.figures.time_use import ACTIVITIES
 from quorate.report.schema import Estimate
+from quorate.report.topics.arrival import LEVELS, ArrivalRow, ArrivalRows, arrival_chart, coarser
 from quorate.report.topics.rounds import Gain, gain_chart
 from quorate.report.topics.steps import histograms
+from quorate.report.topics.table import Ratio, ratio_chart
 from quorate.report.topics.timeline import RoundLine, lane_chart
 
 finite_floats = st.floats(-1e9, 1e9)
@@ -341,7 +341,7 @@ def test_coarser_keeps_the_late() -> None:
 def lateness(rows: int, columns: int = 4) -> ArrivalRows:
     heat = [[None if column == 0 else 0.01 * row / rows for column in range(columns)] for row in range(rows)]
     return ArrivalRows(
-        rows=[Row(name=f"rank {row}", mean=0.01, p95=0.02, is_slow=row == 1) for row in range(rows)],
+        rows=[ArrivalRow(name=f"rank {row}", mean=0.01, p95=0.02, is_slow=row == 1) for row in range(rows)],
         heat=heat, steps=range(1, columns + 1), longest=0.04, darkest=0.01,
     )  # fmt: skip
 
@@ -362,7 +362,7 @@ def test_arrivals_have_a_row_for_each_rank(rows: int, width: float) -> None:
 
 def test_the_heat_map_is_made_of_every_cell_once() -> None:
     heat = [[0.0, 0.01, 0.01, None], [0.02, 0.0, 0.0, 0.0]]
-    rows = [Row(name=name, mean=0.0, p95=0.0) for name in "ab"]
+    rows = [ArrivalRow(name=name, mean=0.0, p95=0.0) for name in "ab"]
     lateness = ArrivalRows(rows=rows, heat=heat, steps=(1, 2, 3, 4), longest=0.1, darkest=0.02)
     cells: dict[tuple[int, int], str] = {}
     (map_,) = [

@@ -14,7 +14,7 @@ import pytest
 from quorate.records.rows import ClockOffset
 from quorate.report.reading.clocks import DRIFT, RunClock, run_clocks
 from quorate.report.reading.run import read_run
-from quorate.report.trace.trace import write_trace
+from quorate.report.trace import write_trace
 from tests.support.made_records import make_run
 
 DAY = 1_790_000_000.0

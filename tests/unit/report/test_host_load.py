@@ -10,10 +10,9 @@ import pytest
 
 from quorate.records.host_rows import Load
 from quorate.records.records import Recorder, records_of
-from quorate.report.host_load import load_of, other_work_in_words
 from quorate.report.reading.run import read_run
 from quorate.report.schema import HostLoad, Outcome
-from quorate.report.summary import markdown, summarize
+from quorate.report.summary import load_of, markdown, other_work_in_words, summarize
 from tests.support.made_records import make_comparison
 from tests.support.raw_rows import RawRow
 

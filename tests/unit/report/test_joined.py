@@ -20,7 +20,7 @@ from quorate.report.reading.sound import row_of
 from quorate.report.summary import summarize
 from quorate.report.topics.joined import seconds_to_join
 from quorate.report.topics.quality import losses_of
-from quorate.report.trace.trace import write_trace
+from quorate.report.trace import write_trace
 
 START = {"kind": "start", "host": "h", "pid": 1, "clock": "monotonic", "wall": 1e9, "device": "cpu", "seed": 0}
 ROW = {"kind": "joined", "time": 10.0, "rank": 2, "round": 10, "live": 2}

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from quorate.report.charts.merges import MergeDots, merge_chart
 from quorate.report.reading.rounds import RoundRecord, round_of
-from quorate.report.topics.merges import SHOWN, figures_of_merges, merges_summary
+from quorate.report.topics.merges import SHOWN, MergeDots, figures_of_merges, merge_chart, merges_summary
 
 
 def merged(

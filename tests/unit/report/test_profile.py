@@ -16,8 +16,7 @@ from quorate.cli.main import main
 from quorate.core.errors import ConfigurationError
 from quorate.records.records import Recorder, records_of
 from quorate.records.rows import Start, Step
-from quorate.report.trace.profile import Profile
-from quorate.report.trace.trace import write_trace
+from quorate.report.trace import Profile, write_trace
 from tests.support.made_records import make_run
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from quorate.report.live.screen import Screen, on_terminal
+from quorate.report.live.display import Screen, on_terminal
 from tests.support.terminals import Terminal
 
 PIECES = (

@@ -16,7 +16,7 @@ from quorate.report.page import page
 from quorate.report.reading.run import RunRecords, read_run
 from quorate.report.summary import markdown, tables
 from quorate.report.topics.stages import RankStages, StagesSummary, stages_of
-from quorate.report.trace.trace import activities
+from quorate.report.trace import activities
 from tests.support.made_records import measured
 from tests.support.made_summaries import made_summary
 from tests.support.parsed_pages import parsed

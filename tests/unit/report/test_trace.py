@@ -15,8 +15,8 @@ import pytest
 from quorate.core.errors import ConfigurationError
 from quorate.records.records import Recorder, records_of, rows
 from quorate.records.rows import Step
-from quorate.report.trace import trace
-from quorate.report.trace.trace import activities, write_trace
+from quorate.report import trace
+from quorate.report.trace import activities, write_trace
 from tests.support.made_records import make_run
 from tests.support.raw_rows import RawRow
 

@@ -85,13 +85,14 @@ class CompareProgress:
         self._began = 0.0
         self._told: set[str] = set()
         self._bar = _Bar() if sys.stderr.isatty() else None
+        self._drawn: AbstractContextManager[Any] = nullcontext() if self._bar is None else self._bar.live
 
     def __enter__(self) -> CompareProgress:
-        self._shown().__enter__()
+        self._drawn.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._shown().__exit__(None, None, None)
+        self._drawn.__exit__(None, None, None)
 
     def plans(self, cells: Sequence[Cell]) -> None:
         self._of = len(cells)
@@ -171,9 +172,6 @@ class CompareProgress:
         if line not in self._told:
             self._told.add(line)
             self._say(line)
-
-    def _shown(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._bar is None else self._bar.live
 
 
 class _Bar:

@@ -17,6 +17,7 @@ import typer
 
 from quorate.cli import options as shared
 from quorate.cli.choices import check_workers, tell_lack_of_memory
+from quorate.cli.compare.arms import numbers_of_workers, scaled, shrunk, simulate
 from quorate.cli.compare.comparison import (
     arms_from,
     check_plan,
@@ -27,8 +28,6 @@ from quorate.cli.compare.comparison import (
     seeds_from,
     subject_from,
 )
-from quorate.cli.compare.scale import numbers_of_workers, scaled, simulate
-from quorate.cli.compare.shrink import shrunk
 from quorate.cli.config import ConfiguredCommand, previewed, read_config
 from quorate.cli.hosts import WorkerOptions, hosts_of
 from quorate.cli.listing import registry
@@ -281,7 +280,7 @@ def _check_hosts(plan: Comparison, folder: Path) -> None:
     """Raise `ConfigurationError` where the hosts of the plan cannot run it."""
     if plan.reached is not None:
         from quorate.compare.grid import script_of
-        from quorate.launch.hosts.survey import check_hosts
+        from quorate.launch.hosts.link import check_hosts
 
         check_hosts(plan.reached, script_of(plan), folder)
 

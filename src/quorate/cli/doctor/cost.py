@@ -168,17 +168,8 @@ def in_words(costs: Costs) -> Iterator[str]:
     rows.append(["update", *["–"] * 3, seconds_in_words(sheet.update), *["–"] * 4])
     total = _row(costs, _together(sheet.layers), "a step")
     rows.append([*total[:4], seconds_in_words(sheet.total), *total[5:]])
-    heads = [
-        "layer",
-        "parameters",
-        "operations",
-        "kept",
-        "time",
-        "of peak",
-        "gradients",
-        "on the wire",
-        "in the update",
-    ]
+    heads = ["layer", "parameters", "operations", "kept", "time", "of peak", "gradients", "on the wire",
+             "in the update"]  # fmt: skip
     yield from table(heads, rows, terminal_width(), bold={len(rows) - 1})
     yield from paragraphs(
         "",

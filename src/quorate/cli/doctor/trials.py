@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, chdir, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from quorate.core.errors import QuorateError
 from quorate.launch.local.children import Command
 from quorate.launch.local.verdict import status_in_words
 from quorate.launch.warm.alone import Streams, run_alone
+from quorate.report.live.display import repeated
 
 PROGRAM = "quorate.launch.worker.trial"
 SECONDS = 300.0
@@ -85,7 +85,9 @@ def objects_of(
     command, threads = Command(script=module, is_module=True, arguments=arguments), os.environ.get("OMP_NUM_THREADS")
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = Streams(out.fileno(), err.fileno())
-        with counting(out.fileno(), counts) if counts else nullcontext():
+        with ExitStack() as stack:
+            if counts is not None:
+                stack.enter_context(repeated(lambda: counts(_lines_in(out.fileno())), _EVERY))()
             status = run_alone(command, streams, seconds, OMP_NUM_THREADS=threads or "1")
         texts = []
         for file in (out, err):
@@ -104,19 +106,5 @@ def objects_of(
     return objects
 
 
-@contextmanager
-def counting(file: int, counts: Callable[[int], None]) -> Iterator[None]:
-    """Call `counts` with the number of lines in the file `file` while the context lasts."""
-    is_over = threading.Event()
-
-    def count() -> None:
-        while not is_over.wait(_EVERY):
-            counts(os.pread(file, os.fstat(file).st_size, 0).count(b"\n"))
-
-    thread = threading.Thread(target=count, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+def _lines_in(file: int) -> int:
+    return os.pread(file, os.fstat(file).st_size, 0).count(b"\n")

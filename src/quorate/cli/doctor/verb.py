@@ -15,7 +15,7 @@ import typer
 from quorate.cli.choices import check_strategy, check_workers
 from quorate.cli.doctor import cost as sheets
 from quorate.cli.doctor import data as loaders
-from quorate.cli.doctor import gpus, machine, software, trials
+from quorate.cli.doctor import gpus, machine, trials
 from quorate.cli.doctor import hosts as of_hosts
 from quorate.cli.doctor import memory as needs
 from quorate.cli.doctor.findings import Check, Checks, Finding, examined, fail, within
@@ -163,9 +163,9 @@ def _tell_memory(options: DoctorOptions, script: str) -> None:
 def quick_checks(workers: int) -> dict[str, Check]:
     """Return the checks that start no training."""
     return {
-        "packages": software.packages,
-        "extras": software.extras,
-        "name": software.namesake,
+        "packages": machine.packages,
+        "extras": machine.extras,
+        "name": machine.namesake,
         "cores": partial(machine.cores, workers),
         "memory": partial(machine.memory, workers),
         "open files": partial(machine.open_files, workers),

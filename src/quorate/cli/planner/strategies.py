@@ -13,7 +13,7 @@ from quorate.cli.planner.prices import PriceOptions, Pricing
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import count_from
 from quorate.inject.failures import failures_from
-from quorate.planning.choice import OBJECTIVES, Choice, Learning, noise_of, ranked
+from quorate.planning.choice import OBJECTIVES, Choice, Learning, noise_of
 from quorate.simulation.between_replicas import Agreed, BetweenReplicas, Variation, in_all
 from quorate.simulation.codes import CodingCost, cost_from, measured, reduction_in
 from quorate.simulation.failing.recovery import Recovery, recovery_from
@@ -188,11 +188,6 @@ def _candidates(predictions: Sequence[Prediction]) -> list[Prediction]:
     free = sorted(predictions, key=lambda prediction: prediction.seconds - prediction.parts["replicas"])
     chosen = {prediction.layout: prediction for prediction in (*predictions[:_MESHES], *free[:_MESHES])}
     return list(chosen.values())
-
-
-def order(choices: Sequence[Choice], conditions: Conditions, as_good: float) -> list[Choice]:
-    """Return the choices, the best first."""
-    return ranked(choices, conditions.objective, as_good)
 
 
 def _choice(agreed: Agreed, model: Model, conditions: Conditions, pricing: Pricing | None) -> Choice:

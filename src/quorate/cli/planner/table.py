@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import typer
 
-from quorate.cli.planner.costs import columns, long_in_words, sentences
 from quorate.cli.planner.prices import Pricing
 from quorate.cli.planner.strategies import Conditions
 from quorate.cli.simulate.results import NOTHING, Columns
@@ -21,11 +20,12 @@ from quorate.planning.choice import Choice, may_need
 from quorate.planning.cluster import Cluster
 from quorate.planning.layouts import USUAL, Layout
 from quorate.planning.model import Model
+from quorate.planning.money import DAY, Cost
 from quorate.planning.prediction import Prediction
 from quorate.planning.search import Loser, Plan
 from quorate.planning.search import as_json as of_one
 from quorate.planning.tries import Tried
-from quorate.report.wording import bytes_in_words, counted, listed, seconds_in_words, share_in_words
+from quorate.report.wording import bytes_in_words, counted, listed, number_in_words, seconds_in_words, share_in_words
 
 _R = TypeVar("_R")
 
@@ -37,6 +37,7 @@ _NAMED = 16
 """Stages whose beginnings are listed."""
 _SHOWN = 24
 """Lines about layouts that lose."""
+_FROM_DAYS, _FROM_YEARS = 2 * DAY, 2 * 365.25 * DAY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +111,17 @@ def as_json(shown: Shown) -> dict[str, Any]:
 
 def _choice_as_json(choice: Choice, shown: Shown) -> dict[str, Any]:
     examples = shown.examples
-    return of_one(choice.prediction) | {
-        "batch": choice.batch,
-        "learning": choice.learning,
-        "passes": choice.passes,
-        "noise": choice.noise,
-        "goodput": choice.goodput,
-        "staleness": choice.staleness,
-        "contributors": choice.contributors,
-        "to_target": None if examples is None else choice.to_target(examples),
-        "may_need": may_need(choice, shown.first, shown.conditions.objective),
-        **({} if choice.cost is None else {"cost": asdict(choice.cost)}),
-    }
+    names = ("batch", "learning", "passes", "noise", "goodput", "staleness", "contributors")
+    same = {name: getattr(choice, name) for name in names}
+    return (
+        of_one(choice.prediction)
+        | same
+        | {
+            "to_target": None if examples is None else choice.to_target(examples),
+            "may_need": may_need(choice, shown.first, shown.conditions.objective),
+            **({} if choice.cost is None else {"cost": asdict(choice.cost)}),
+        }
+    )
 
 
 def show(shown: Shown) -> None:
@@ -151,9 +151,9 @@ def show(shown: Shown) -> None:
         show_table(unmeasured, [*_columns(shown, unmeasured), _may_need(shown)])
     pricing = first.pricing
     if pricing is not None and any(choice.cost is not None for choice in best):
-        for sentence in list(sentences(pricing))[len(shown.searched) > 1 :]:  # the first says how many hosts
+        for sentence in list(_cost_sentences(pricing))[len(shown.searched) > 1 :]:  # the first says how many hosts
             echo_text(sentence)
-        show_table([(place, choice.cost) for place, choice in enumerate(best, start=1) if choice.cost], columns())
+        show_table([(place, choice.cost) for place, choice in enumerate(best, start=1) if choice.cost], _COST_COLUMNS)
     for line in _lines([loser for searched in shown.searched for loser in searched.plan.losers]):
         echo_text(line)
     choice = shown.first
@@ -214,7 +214,7 @@ def _columns(shown: Shown, rows: Sequence[Choice]) -> Columns[Choice]:
         ("goodput", lambda choice: NOTHING if choice.goodput is None else share_in_words(choice.goodput)),
         (
             "to the target",
-            lambda choice: NOTHING if examples is None else long_in_words(choice.to_target(examples)),
+            lambda choice: NOTHING if examples is None else _long_in_words(choice.to_target(examples)),
         ),
         *of_step[1:],
         ("stale", lambda choice: f"{choice.staleness:g}" if choice.staleness else NOTHING),
@@ -345,3 +345,53 @@ def _lines(losers: Sequence[Loser]) -> Iterator[str]:
     yield from lines[:_SHOWN]
     if len(lines) > _SHOWN:
         yield f"lost: {len(lines) - _SHOWN} more, are in --json"
+
+
+_COST_COLUMNS: Columns[tuple[int, Cost]] = (
+    ("#", lambda row: str(row[0])),
+    ("the training", lambda row: _long_in_words(row[1].seconds)),
+    ("rented", lambda row: _money(row[1].rented)),
+    ("bought", lambda row: _money(row[1].bought)),
+    ("rented, each PFLOP", lambda row: _money(row[1].each_petaflop(row[1].rented))),
+    ("bought, each PFLOP", lambda row: _money(row[1].each_petaflop(row[1].bought))),
+    ("energy", lambda row: _amount(row[1].kwh, "kWh")),
+    ("CO2", lambda row: _amount(row[1].carbon, "kg")),
+)
+"""Columns of a table of places and costs; `show_table` leaves out those without figures."""
+
+
+def _long_in_words(seconds: float) -> str:
+    """`33.9 days`, `288 years`; shorter times as elsewhere."""
+    if seconds >= _FROM_YEARS:
+        return f"{number_in_words(seconds / (365.25 * DAY))} years"
+    return f"{number_in_words(seconds / DAY)} days" if seconds >= _FROM_DAYS else seconds_in_words(seconds)
+
+
+def _money(amount: float | None) -> str:
+    return NOTHING if amount is None else number_in_words(amount)
+
+
+def _amount(amount: float | None, unit: str) -> str:
+    return NOTHING if amount is None else f"{number_in_words(amount)} {unit}"
+
+
+def _cost_sentences(pricing: Pricing) -> Iterator[str]:
+    """Yield whose prices they are, and whether to buy or to rent."""
+    host, occupancy = pricing.host, pricing.occupancy
+    kind = f"a host of {counted(pricing.workers, 'worker')}"
+    yield f"Costs of {number_in_words(pricing.examples)} examples on {counted(pricing.hosts, 'host')}; each is {kind}."
+    if host.price:
+        yield f"Rented: {host.price:,.6g} for an hour of a host, only while it is used."
+    if host.buy:
+        upkeep = f", and {host.upkeep:,.6g} a year" if host.upkeep else ""
+        yield (
+            f"Bought: {host.buy:,.6g} for a host, over {host.years:g} years{upkeep}; it computes "
+            f"{100 * occupancy:.3g}% of all hours."
+        )
+    if host.price and host.buy:
+        even = host.even_occupancy
+        if even is None:
+            yield "Renting is cheaper, even of hosts that compute at all hours."
+        else:
+            choice = "buy" if occupancy >= even else "rent"
+            yield (f"Buying is cheaper from an occupancy of {100 * even:.1f}% on; at {100 * occupancy:.3g}%, {choice}.")

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorate.cli.options import strategy_from
+from quorate.cli.tables import timed_bar
 from quorate.core.errors import QuorateError
 from quorate.core.resources import usable_cores
 from quorate.core.telling import tell
@@ -121,40 +120,26 @@ def steps_of(
 
 class _Progress:
     def __init__(self, runs: int) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-        self._runs = runs
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar, self._task = timed_bar("trying", runs)
 
     def __enter__(self) -> _Progress:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task("trying", total=self._runs)
+        self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
     def begins(self, words: str) -> None:
-        if self._bar is None:
+        self._bar.update(self._task, description=words)
+        if self._bar.disable:
             tell(f"quorate: trying, {words}\n")
-        else:
-            self._bar.update(self._task, description=words)
 
     def ends(self, outcome: Sequence[float] | str) -> None:
-        if self._bar is not None and not isinstance(outcome, str):
-            self._bar.advance(self._task)
         if isinstance(outcome, str):
             tell(f"quorate: failed: {outcome}\n")
-        elif self._bar is None:
+            return
+        self._bar.advance(self._task)
+        if self._bar.disable:
             tell(f"quorate: {seconds_in_words(sorted(outcome)[len(outcome) // 2])} a step\n")
 
 

@@ -11,13 +11,14 @@ import typer
 
 from quorate.cli.options import ARGUMENTS, NUMBER, RATE, SIZE, TIME, N, argument, command, flags_given, option
 from quorate.cli.planner.prices import pricing_from
-from quorate.cli.planner.strategies import Conditions, StrategyOptions, choices_of, conditions_from, order
+from quorate.cli.planner.strategies import Conditions, StrategyOptions, choices_of, conditions_from
 from quorate.cli.scripts import check_script
 from quorate.cli.simulate.plan import numbers_from
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_from, bytes_per_second_from, count_from, seconds_from
 from quorate.core.resources import available_memory, usable_cores
 from quorate.core.telling import tell
+from quorate.planning.choice import ranked as by_objective
 from quorate.report.wording import bytes_in_words, counted, listed
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
 
     conditions = conditions_from(options)
     _check_given(options, conditions)
-    clusters = [_cluster(options, count, conditions) for count in _counts(options)]
+    numbers = numbers_from("--workers", options.workers or "", _MOST_WORKERS, "workers are planned for")
+    clusters = [_cluster(options, number, conditions) for number in numbers]
     if options.tries is not None:
         _check_tries(options, clusters)
     if options.batch is not None and options.batch < 1:
@@ -151,7 +153,8 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
             f"{bytes_in_words(smallest.memory)}, and a worker has {bytes_in_words(clusters[0].memory)}"
         )
     as_good = _AS_FAST if examples else 0.0
-    ranked = order([choice for searched in plans for choice in searched.choices], conditions, as_good)
+    choices = [choice for searched in plans for choice in searched.choices]
+    ranked = by_objective(choices, conditions.objective, as_good)
     from quorate.cli.planner.table import Shown, as_json, show
 
     tried = None
@@ -160,7 +163,7 @@ def _planned(options: PlanOptions, server: RunServer) -> int:
         from quorate.planning.tries import corrected
 
         tried = tries(server, ranked, options.tries, options.model, options.arguments, models[0], examples)
-        ranked = order(corrected(ranked, tried), conditions, 0.0)
+        ranked = by_objective(corrected(ranked, tried), conditions.objective, 0.0)
     shown = Shown(
         searched=plans,
         ranked=ranked,
@@ -188,11 +191,6 @@ def _check_given(options: PlanOptions, conditions: Conditions) -> None:
     missing = [example for example, value in needed.items() if value is None]
     if missing:
         raise ConfigurationError(f"quorate plan needs {listed(missing)}, with values of your own")
-
-
-def _counts(options: PlanOptions) -> tuple[int, ...]:
-    assert options.workers is not None
-    return numbers_from("--workers", options.workers, _MOST_WORKERS, "workers are planned for")
 
 
 def _searched(

@@ -28,19 +28,9 @@ MOST = 10_000_000
 _USUAL = ("all-reduce", "all-reduce:on_death=continue", "decoupled-diloco")
 _LEARNERS = 8
 _NOT_HERE = (
-    "steps",
-    "codecs",
-    "map",
-    "learned",
-    "pace",
-    "imbalances",
-    "batch",
-    "like",
-    "check",
-    "real",
-    "epochs",
+    "steps", "codecs", "map", "learned", "pace", "imbalances", "batch", "like", "check", "real", "epochs",
     "workload_settings",
-)
+)  # fmt: skip
 _MONTH, _LONGEST = 30 * 86_400.0, 100 * 365.25 * 86_400.0
 
 

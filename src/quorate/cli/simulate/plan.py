@@ -191,13 +191,14 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
     if like is not None and not asked.strategies and not asked.codecs:
         times = like.times
         arms = (SimulatedArm(text=times.name, strategy=times.name, settings=like.settings, times=times),)
+    usual_steps = (100 if asked.map is None else 40) if like is None else like.steps
     grid = Grid(
         arms=arms,
         workers=_workers(asked, like),
         imbalances=tuple(None if text == "none" else text for text in asked.imbalances) or (None,),
         networks=tuple(map(links_from, asked.networks))
         or ((links_from(USUAL if not asked.real else f"{USUAL}:mesh"),) if like is None else (like.links,)),
-        steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or (_usual_steps(asked) if like is None else like.steps),
+        steps=_within("--steps", asked.steps, 1, _MOST_STEPS) or usual_steps,
         parameters=parameters_from(asked.parameters) or (10**6 if like is None else like.parameters),
         seed=asked.seed or (0 if like is None or asked.seed == 0 else like.seed),
         pace=asked.pace,
@@ -218,7 +219,7 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
 def _arms(asked: SimulateOptions, like: Calibration | None) -> tuple[tuple[SimulatedArm, ...], list[str]]:
     """Return the strategies, with each codec where there are any, and those combinations that exclude each other."""
     arms, left_out = [], list[str]()
-    for text in _strategies(asked, like):
+    for text in asked.strategies or (_USUAL if like is None else [like.times.name]):
         for codec in asked.codecs or ["none"]:
             (arm,) = arms_from([with_codec(text, codec)], None)
             try:
@@ -312,14 +313,6 @@ def _like(asked: SimulateOptions) -> tuple[Calibration, ...]:
     if twice is not None:
         raise ConfigurationError(f"--like {twice.name} is given twice; give each run once")
     return calibrations
-
-
-def _usual_steps(asked: SimulateOptions) -> int:
-    return 100 if asked.map is None else 40
-
-
-def _strategies(asked: SimulateOptions, like: Calibration | None) -> Sequence[str]:
-    return asked.strategies or ([like.times.name] if like is not None else _USUAL)
 
 
 def _workers(asked: SimulateOptions, like: Calibration | None) -> tuple[int, ...]:

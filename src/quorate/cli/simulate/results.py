@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from quorate.cli import tables
-from quorate.cli.tables import echo_text, terminal_width
+from quorate.cli.tables import echo_text, terminal_width, timed_bar
 from quorate.core.errors import QuorateError
 from quorate.core.telling import tell
 from quorate.launch.run.folder import write_run
@@ -97,26 +97,16 @@ class Shown:
     """The progress of a simulation, as a context: a bar on a terminal, else a line for each long row."""
 
     def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar, self._task = timed_bar("simulating", 1.0)
         self._began, self._line = 0.0, ""
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
 
     def __enter__(self) -> Shown:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task("simulating", total=1.0)
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._say_what_took_long()
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def begins(self, number: int, of: int, cell: SimulatedCell) -> Callable[[float], None]:
         return self.begins_with(number, of, cell.in_words)
@@ -125,14 +115,14 @@ class Shown:
         """Show the beginning of a row with these words; return a function that takes its share done."""
         self._say_what_took_long()
         self._began, self._line = time.monotonic(), f"[{number + 1}/{of}] {words}"
-        if self._bar is None:
+        if self._bar.disable:
             return lambda share: None
         self._bar.update(self._task, description=self._line, completed=number / of)
         return lambda share: self._bar.update(self._task, completed=(number + share) / of)
 
     def _say_what_took_long(self) -> None:
         seconds = time.monotonic() - self._began
-        if self._bar is None and self._line and seconds > _TOLD_FROM:
+        if self._bar.disable and self._line and seconds > _TOLD_FROM:
             tell(f"quorate: {self._line}: {seconds_in_words(seconds)}\n")
 
 

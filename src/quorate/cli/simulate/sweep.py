@@ -41,17 +41,14 @@ def tell_map(plan: SimulationPlan, recorded: Sequence[Row], folder: Path, path: 
         path.write_bytes(drawn)
     except OSError as error:
         raise QuorateError(f"the map cannot be kept: {error.strerror or error} ({path})") from None
+    places = dict.fromkeys((best.place.network, best.place.imbalance) for best in sweep.best)
     lines = (*_lines(sweep), f"map: {path}")
-    tell_kept(about, folder, lambda: show(list(_rows(sweep)), _columns(sweep)), lines, as_json=as_json)
+    tell_kept(about, folder, lambda: show(list(places), _columns(sweep)), lines, as_json=as_json)
     return 0
 
 
 _Line = tuple[str, str | None]
 """A network and an imbalance: a line of the table."""
-
-
-def _rows(sweep: Sweep) -> Iterator[_Line]:
-    yield from dict.fromkeys((best.place.network, best.place.imbalance) for best in sweep.best)
 
 
 def _columns(sweep: Sweep) -> Columns[_Line]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from quorate.core.installed import version_of
-from quorate.launch.hosts.frames import BEAT, MARK, BoardConnections, Pipes
+from quorate.launch.hosts.frames import BEAT, MARK, BoardConnections, Pipes, in_thread
 from quorate.launch.local.children import Leash, signal_group
 from quorate.launch.local.orphans import Guard
 from quorate.launch.local.process_group import LAST_CALL
@@ -54,8 +54,8 @@ class Agent:
         """Return at the end, whichever side has ended it."""
         self._board.bind(str(self._sockets / "board"))
         self._board.listen(1024)
-        self._in_thread(self._accept)
-        self._in_thread(self._listen)
+        in_thread(self._accept)
+        in_thread(self._listen)
         try:
             self._say_hello()
             while not (self._is_leaving and not any(thread.is_alive() for thread in self._threads)):
@@ -123,8 +123,8 @@ class Agent:
             os.close(written)
         self._guard.begun(child.pid)
         self._children[rank] = child
-        pumps = [self._in_thread(self._pump, *pump) for pump in ours]
-        self._threads.append(self._in_thread(self._attend, rank, child, pumps))
+        pumps = [in_thread(self._pump, *pump) for pump in ours]
+        self._threads.append(in_thread(self._attend, rank, child, pumps))
 
     def _attend(self, rank: int, child: subprocess.Popen[bytes], pumps: list[threading.Thread]) -> None:
         status = child.wait()
@@ -184,12 +184,6 @@ class Agent:
             number += 1
             self._launcher.send("open", number)
             self._connections.add(number, connection)
-
-    @staticmethod
-    def _in_thread(target: Any, *args: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=args, daemon=True)
-        thread.start()
-        return thread
 
 
 def main() -> None:

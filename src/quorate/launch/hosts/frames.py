@@ -26,6 +26,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from quorate.wire.board_frames import read_frame, write_frame
 
@@ -105,3 +106,10 @@ class BoardConnections:
             while data := connection.recv(_CHUNK):
                 self._pipes.send("data", number, data)
         self._pipes.send("close", number)
+
+
+def in_thread(target: Any, *args: Any) -> threading.Thread:
+    """Start a daemon thread that makes this call, and return it."""
+    thread = threading.Thread(target=target, args=args, name="quorate host", daemon=True)
+    thread.start()
+    return thread

@@ -1,23 +1,28 @@
-"""The launcher's end of the connection to one host: ssh, and the agent behind it."""
+"""The launcher's end of the connection to one host: ssh, and the agent behind it; and whether hosts are ready."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import queue
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.installed import version_of
-from quorate.launch.hosts.frames import MARK, BoardConnections, Pipes
-from quorate.launch.hosts.reach import Place, ssh_words
+from quorate.launch.hosts.frames import MARK, BoardConnections, Pipes, in_thread
+from quorate.launch.hosts.reach import Hosts, Place, ssh_words
 from quorate.wire.board_frames import BadFrame
 
 CONNECT_SECONDS = 30.0
@@ -25,6 +30,8 @@ LEAVE_SECONDS = 6.0
 LOST = -int(signal.SIGKILL)
 """The status of a worker whose host is lost."""
 _MOST_SAID_FIRST = 2**16
+_LOOKS_FOR, _LOOK_EVERY = 2.0, 0.1
+"""Seconds in which a file that was made here is seen on another host, where they have a file system in common."""
 
 
 class Link:
@@ -54,8 +61,8 @@ class Link:
         assert self._ssh.stdin is not None and self._ssh.stdout is not None
         self._pipes = Pipes(self._ssh.stdout.fileno(), self._ssh.stdin.fileno())
         self._connections = BoardConnections(self._pipes)
-        self._errors = self._in_thread(self._keep_errors)
-        self._in_thread(self._listen)
+        self._errors = in_thread(self._keep_errors)
+        in_thread(self._listen)
 
     # -- what the launcher does
 
@@ -192,8 +199,59 @@ class Link:
         self._errors.join(1.0)
         return self._said[-1].rstrip(".") if self._said else ""
 
-    @staticmethod
-    def _in_thread(target: Any, *args: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=args, name="quorate host", daemon=True)
-        thread.start()
-        return thread
+
+def check_hosts(hosts: Hosts, script: str, folder: Path) -> None:
+    """Raise `ConfigurationError`, which names the host, if a run of `script` into `folder` would fail.
+
+    It would fail if a host cannot be reached, has another version of quorate, or lacks the same script at the
+    same path. It would also fail if rank 0's host, which receives all records, has another folder than this machine.
+    """
+    with ExitStack() as stack:
+        links = []
+        for place in hosts.layout.places:
+            link = Link(place, hosts.ssh, lambda kind, rank, data: None)
+            stack.callback(link.close)
+            links.append(link)
+        for link in links:
+            link.connect()
+        for link in links:
+            _check_script(link, script)
+        _check_records(links[0], folder)
+
+
+def _check_script(link: Link, script: str) -> None:
+    here, host = os.getcwd(), link.place.host
+    seen = link.look(here, [script]).get(script)
+    if seen is None:
+        where = "" if os.path.isabs(script) else f" in {here}"
+        raise ConfigurationError(f"host {host} has no {script}{where}, where this machine has it; put it there, too")
+    if seen != hashlib.sha256(Path(script).read_bytes()).hexdigest():
+        raise ConfigurationError(f"host {host} has another {script} than this machine; put the same one there")
+
+
+def _check_records(first: Link, folder: Path) -> None:
+    kept_in = next(path for path in (folder, *folder.parents) if path.is_dir())
+    with _mark(kept_in.resolve()) as mark:
+        until = time.monotonic() + _LOOKS_FOR
+        while mark.name not in first.look(str(mark.parent), [mark.name]):
+            if time.monotonic() > until:
+                raise ConfigurationError(
+                    f"the records would be in {folder} on host {first.place.host}, which is not the folder of that "
+                    f"name on {socket.gethostname()}. Start the comparison on {first.place.host}, or in a folder that "
+                    "both have"
+                )
+            time.sleep(_LOOK_EVERY)
+
+
+@contextmanager
+def _mark(folder: Path) -> Iterator[Path]:
+    """A file there that no other machine has."""
+    path = folder / f".quorate-{secrets.token_hex(16)}"
+    try:
+        path.touch()
+    except OSError as error:
+        raise ConfigurationError(f"nothing can be written to {folder}: {error.strerror or error}") from None
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)

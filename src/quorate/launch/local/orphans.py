@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 
 from quorate.core.errors import ConfigurationError
 
@@ -126,7 +125,7 @@ class Guard:
     def __enter__(self) -> Guard:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for group in sorted(self._groups):
             self.over(group)
         if self._shell is None:

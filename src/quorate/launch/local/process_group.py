@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Container, Sequence
-from types import TracebackType
 
 from quorate.core.contracts import Board
 from quorate.core.errors import ranks_in_words
@@ -96,7 +95,7 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def join(self, child: Child) -> None:

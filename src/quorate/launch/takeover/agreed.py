@@ -6,7 +6,11 @@ give another replica, and strategies of gossip have no agreed numbers but those 
 
 from __future__ import annotations
 
+import sys
+import zlib
 from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -14,11 +18,11 @@ from torch.nn import Module, Parameter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from quorate.core.telling import tell
-from quorate.launch.takeover.script_frames import site_of_script
 from quorate.observe.digests import digest_of
 from quorate.train.loop import Loop, loops_of
 from quorate.wire.current import Place
 
+_PACKAGE = str(Path(__file__).parents[2])
 _IN_EACH_STEP = 10
 """Steps, one after the other, in which a line asks for the state, after which it is no save."""
 _CALLED = "state_dict() was called while replicas differ"
@@ -117,7 +121,8 @@ class AgreedState:
             if loop.worker.has_rounds and loop.strategy.replicas == "equal" and not loop.worker.finished:
                 self._shown[loop.worker.name] = loop.worker.step, digest_of(loop.replica.all_trained)
         differing = [loop for loop in loops_of(self._place) if _may_differ(loop) and not self._is_equal(loop)]
-        if not differing or any(isinstance(state.get(f"{prefix}{name}"), Parameter) for name in _names(module)):
+        names = (name for name, _ in module.named_parameters(remove_duplicate=False))
+        if not differing or any(isinstance(state.get(f"{prefix}{name}"), Parameter) for name in names):
             return  # equal, or with keep_vars=True, for the parameters themselves
         self._is_wanted = True
         step = differing[0].worker.step
@@ -167,10 +172,6 @@ class AgreedState:
             tell(f"quorate: rank {self._place.wire.rank}: {sentence}\n")
 
 
-def _names(module: Module) -> Iterable[str]:
-    return (name for name, _ in module.named_parameters(remove_duplicate=False))
-
-
 def _may_differ(loop: Loop) -> bool:
     return loop.worker.wire.size > 1 and loop.strategy.replicas in ("meet", "differ") and not loop.worker.finished
 
@@ -180,3 +181,17 @@ def _meets_in_means(loop: Loop) -> bool:
     strategy = loop.strategy
     is_in_parts = getattr(strategy, "overlap", 0) or getattr(strategy, "fragments", 1) > 1
     return _may_differ(loop) and strategy.replicas == "meet" and not loop.worker.has_rounds and not is_in_parts
+
+
+def site_of_script() -> int:
+    """Return a number for the line of the script that is being executed, with those that have called it."""
+    lines = list[str]()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
+        if module == "__main__" and file.startswith(_PACKAGE):  # it runs the script, on some workers in a fork
+            break
+        if module.partition(".")[0] not in ("torch", "quorate"):
+            lines.append(f"{file}:{frame.f_lineno}")
+        frame = frame.f_back
+    return zlib.crc32("\n".join(lines).encode())

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -29,8 +30,7 @@ from torch.nn import Module
 
 from quorate.core.errors import ConfigurationError, PeerFailed, RequestFailed, WireTimeout
 from quorate.core.telling import tell
-from quorate.launch.takeover.agreed import AgreedState
-from quorate.launch.takeover.script_frames import is_in_collective, site_of_script
+from quorate.launch.takeover.agreed import AgreedState, site_of_script
 from quorate.observe.step_observer import Phase, StepObserver, observers
 from quorate.train.loop import loops_of
 from quorate.train.pauses import backward_is_local, waiting
@@ -265,6 +265,18 @@ class Evaluations(StepObserver):
                 f"quorate: rank {self._world.rank}: model.eval() was called here and not by all workers, so this "
                 "worker evaluates its own replica; let all workers call it for the agreed model\n"
             )
+
+
+def is_in_collective(frame: FrameType | None) -> bool:
+    """Return whether the code of `frame` is in a call of `torch.distributed` that the script has made."""
+    while frame is not None:
+        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package == "torch" and rest.startswith("distributed."):
+            return True
+        if package == "quorate" and rest != "launch.worker.torch_waits":
+            return False
+        frame = frame.f_back
+    return False
 
 
 def collectives() -> int:

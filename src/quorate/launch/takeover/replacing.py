@@ -8,33 +8,35 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel as OfTorch
 from torch.nn.parallel import distributed
 from torch.optim.swa_utils import AveragedModel
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.script_errors import OneSentence
 from quorate.core.telling import flush, tell
+from quorate.data.consumption import consumed
 from quorate.launch.run.overrides import Overrides, asked_strategy, unused
 from quorate.launch.takeover.fully_shard import replace_fully_shard
-from quorate.launch.takeover.optimizers import count_optimizers
+from quorate.launch.takeover.optimizers import FoundOptimizers, count_optimizers
 from quorate.launch.takeover.other_processes import refuse_groups_of_children, refuse_other_sizes
-from quorate.launch.takeover.recorded import RecordedDistributedDataParallel
-from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, settle, turn_inside
+from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, count_examples, settle, turn_inside
 from quorate.launch.worker.baselines import baselines
+from quorate.launch.worker.join import join
 from quorate.train.alone import class_of
+from quorate.train.chosen import chosen_in
 from quorate.wire import current
-
-_OfTorch: Any = distributed.DistributedDataParallel
 
 
 def take_over(chosen: Overrides) -> None:
     """Let the script of this process train under what was asked for, once, before it runs."""
-    if torch.nn.parallel.DistributedDataParallel is not _OfTorch:
+    if torch.nn.parallel.DistributedDataParallel is not OfTorch:
         return
     count_optimizers()
     is_baseline = chosen.strategy is not None and chosen.strategy in baselines
@@ -61,9 +63,10 @@ def _replace_class(kind: Any) -> None:
     """Make `kind` torch's class, also for those who have imported that already."""
 
     def new(cls: Any, *arguments: Any, **named: Any) -> Any:
-        return object.__new__(kind if cls is _OfTorch else cls)
+        return object.__new__(kind if cls is OfTorch else cls)
 
-    _OfTorch.__new__ = new
+    plain: Any = OfTorch
+    plain.__new__ = new
     for module in (torch.nn.parallel, distributed):
         module.DistributedDataParallel = kind  # type: ignore[attr-defined]
 
@@ -148,3 +151,31 @@ def _replace_start_of_processes() -> None:
         for name in ("spawn", "start_processes"):
             if callable(getattr(module, name, None)) and not isinstance(getattr(module, name), type(os)):
                 setattr(module, name, start)
+
+
+class RecordedDistributedDataParallel(OfTorch):
+    """torch's class; optimizers of its parameters are recorded from the first forward pass with gradients on."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        join()
+        super().__init__(*arguments, **named)
+        place = current.here()
+        chosen, self._optimizers = chosen_in(place), place.context(FoundOptimizers)
+        for name in chosen.baselines:
+            chosen.baselines[name] = lambda model: self.no_sync
+        self._optimizers.modules.append(ref(self.module))
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call torch's."""
+        if torch.is_grad_enabled():
+            self._look((*inputs, *kwargs.values()))
+        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _look(self, arguments: tuple[Any, ...]) -> None:
+        self._optimizers.distribute()
+        if self._optimizers.modules[0]() is self.module:
+            count_examples(consumed(current.here()), arguments)
+
+
+RecordedDistributedDataParallel.__name__ = OfTorch.__name__

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from weakref import ref
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.join import Joinable
 from torch.distributed.utils import _to_kwargs
 from torch.nn import Module
@@ -26,9 +26,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.data.consumption import Consumed, consumed
 from quorate.data.context import data_context
 from quorate.launch.takeover.agreed import AgreedState
-from quorate.launch.takeover.comm_hooks import settings_of_hook
 from quorate.launch.takeover.evaluation import Evaluations
-from quorate.launch.takeover.examples import count_examples
 from quorate.launch.takeover.optimizers import FoundOptimizers
 from quorate.launch.worker.join import join
 from quorate.launch.worker.world import World
@@ -42,6 +40,14 @@ from quorate.wire import current
 from quorate.wire.current import Place
 
 _BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
+_HALF: dict[str, dict[str, object]] = {
+    "allreduce_hook": {},
+    "fp16_compress_hook": {"compress": "half", "dtype": "float16", "dense_below": 0},
+    "bf16_compress_hook": {"compress": "half", "dtype": "bfloat16", "dense_below": 0},
+}
+_POWER = ("powerSGD_hook", "batched_powerSGD_hook")
 
 
 @dataclass
@@ -87,7 +93,7 @@ class TakenOver:
         """Take over `module`, whose parameters all workers have alike."""
         self.optimizers.modules.append(ref(module))
         module.register_state_dict_post_hook(_StateHook(place, self))
-        module.register_load_state_dict_post_hook(_Forgets(self))
+        module.register_load_state_dict_post_hook(_Forgets(place, self))
 
 
 class _Reducer:
@@ -172,7 +178,9 @@ class DistributedDataParallel(OfTorch):
         self.device = parameters[0].device
         self.device_type, self.dim = self.device.type, dim
         self.device_ids = list(device_ids) if device_ids and self.device_type != "cpu" else None
-        self.output_device, self.process_group = output_device, process_group or _default_group()
+        self.output_device = output_device
+        default: Any = dist.group.WORLD if dist.is_initialized() else None
+        self.process_group = process_group or default
         forward_sync_buffers = more.get("forward_sync_buffers")  # from torch 2.13 on
         self.broadcast_buffers = (
             broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
@@ -317,10 +325,6 @@ def _keep_own_buffers(place: Place) -> None:
         chosen.settings = {"buffers": "rank0", **chosen.settings}
 
 
-def _default_group() -> Any:
-    return dist.group.WORLD if dist.is_initialized() else None
-
-
 def begin_forward(taken: TakenOver, module: Module, arguments: Sequence[Any]) -> None:
     """Begin a forward pass of `module` with gradients; optimizers that are new are distributed."""
     evaluations, optimizers = taken.evaluations, taken.optimizers
@@ -405,11 +409,21 @@ def check_alike(module: Module, world: Any) -> None:
         )
 
 
-class _StateHook:
-    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
+class _Hook:
+    """A hook of a model of one worker; in copies and pickles of the model it does nothing."""
 
-    def __init__(self, place: Place | None, taken: TakenOver | None) -> None:
+    def __init__(self, place: Place | None = None, taken: TakenOver | None = None) -> None:
         self._place, self._taken = place, taken
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Hook:
+        return type(self)()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+class _StateHook(_Hook):
+    """A hook of a model's `state_dict()` that shows the agreed state, outside of an evaluation of all workers."""
 
     def __call__(self, module: Module, state: Any, prefix: str, metadata: Any) -> None:
         if self._taken is None or current.place() is not self._place or self._taken.agreed is None:
@@ -420,25 +434,43 @@ class _StateHook:
         else:
             self._taken.agreed.shown_to_all()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _StateHook:
-        return _StateHook(None, None)
 
-    def __reduce__(self) -> Any:
-        return _StateHook, (None, None)
-
-
-class _Forgets:
+class _Forgets(_Hook):
     """A hook of a model's `load_state_dict()`, after which what all agreed on before is no state of it."""
 
-    def __init__(self, taken: TakenOver) -> None:
-        self._taken = taken
-
     def __call__(self, module: Module, keys: Any) -> None:
-        if self._taken.agreed is not None:
+        if self._taken is not None and self._taken.agreed is not None:
             self._taken.agreed.forget()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Forgets:
-        return _Forgets(TakenOver())
 
-    def __reduce__(self) -> Any:
-        return _Forgets, (TakenOver(),)
+def settings_of_hook(state: Any, hook: Any) -> dict[str, object]:
+    """Return the settings that compress as the hook does. Raises `ConfigurationError` for one that is not torch's."""
+    name, module = getattr(hook, "__name__", type(hook).__name__), getattr(hook, "__module__", "")
+    if module.startswith(_HOOKS) and name in _HALF:
+        return dict(_HALF[name])
+    if module.startswith(_HOOKS) and name in _POWER:
+        return {
+            "compress": "power-sgd",
+            "rank": state.matrix_approximation_rank,
+            "start": state.start_powerSGD_iter,
+            "min_rate": state.min_compression_rate,
+            "warm_start": state.warm_start,
+        }
+    raise ConfigurationError(
+        f"register_comm_hook was given {name}, and under a strategy of quorate gradients are not DDP's buckets; of "
+        f"torch's hooks {', '.join((*_HALF, *_POWER))} are known: give another codec with --set compress=NAME"
+    )
+
+
+def count_examples(counts: Consumed, arguments: Iterable[Any]) -> None:
+    """Count the rows of the first tensor that a model in training is called with, in each step."""
+    for x in arguments:
+        if isinstance(x, Tensor):
+            if x.dim() > 0:
+                counts.note(0.0, x.shape[0], None)
+                return
+        elif isinstance(x, list | tuple | Mapping):  # the batch of a Lightning module
+            inside = x.values() if isinstance(x, Mapping) else x
+            if any(isinstance(y, Tensor) and y.dim() > 0 for y in inside):
+                count_examples(counts, inside)
+                return

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TextIO
 
 from quorate.core.errors import ConfigurationError
@@ -57,9 +57,7 @@ class StandIns:
             raise ConfigurationError("a process can run one virtual world at a time")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         global _scheduler
         self._undo.close()
         _scheduler = None

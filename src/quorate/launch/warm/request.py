@@ -1,9 +1,13 @@
-"""One run as it is asked for, also from another process, as a line of JSON."""
+"""One run as it is asked for, also from another process, as a line of JSON.
+
+`python -m quorate.launch.warm.request REQUEST` carries out one in a virtual world, as a process of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -14,6 +18,8 @@ from quorate.launch.hosts.reach import Hosts
 from quorate.launch.local.children import Command
 from quorate.launch.local.process_group import GRACE
 from quorate.launch.run.overrides import Overrides
+from quorate.launch.run.requests import asked_in_one_process, status_after
+from quorate.launch.warm.script import flush_files
 
 if TYPE_CHECKING:
     from quorate.wire.virtual import ComputeModel, Network
@@ -147,3 +153,23 @@ def _only(variables: Mapping[str, str]) -> Iterator[None]:
 def _taken_from_environment() -> dict[str, str]:
     names = [name for name in os.environ if name.startswith("QUORATE_")]
     return {name: os.environ.pop(name) for name in names}
+
+
+def main() -> None:
+    """Carry out the run; python's own end, which takes longer than a short run, is left out."""
+    from quorate.launch.virtual.run import INTERRUPTED
+
+    del sys.path[0]  # the present folder; the script's takes its place
+    request = RunRequest.from_line(sys.argv[1].encode())
+    assert request.virtual is not None
+    with asked_in_one_process() as asked:
+        try:
+            status = run_request(request, request.virtual)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+    flush_files()
+    os._exit(status_after(asked[0]) if asked and status else status)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import FileIO
@@ -22,13 +21,14 @@ from quorate.launch.local.process_group import WRONG_INPUT, Crew
 from quorate.launch.local.processes import Conclusion, run_crew
 from quorate.launch.local.verdict import log_of, status_in_words
 from quorate.launch.run.requests import status_after
+from quorate.launch.warm.alone import Streams
 from quorate.launch.warm.forks import CAN_FORK, IMPORTED, Forks, environment_of_python, kept
 from quorate.launch.warm.request import RunRequest
 from quorate.wire.board import MemoryBoard
 
 CONSOLE = "console.log"
 """The file of a virtual run's console output, in its folder."""
-VIRTUAL_RUN = "quorate.launch.warm.virtual_run"
+VIRTUAL_RUN = "quorate.launch.warm.request"
 _LEAVE = 5.0
 """Seconds that killed workers have to be collected."""
 
@@ -146,8 +146,13 @@ def _carry_out(request: RunRequest, starter: Starter, begun: Callable[[Crew], No
 
 def _run_virtual(request: RunRequest, starter: Starter, begun: Callable[[Crew], None]) -> Conclusion:
     command = Command(script=VIRTUAL_RUN, is_module=True, arguments=[request.line().decode().rstrip()])
-    with Crew([], MemoryBoard(), grace=request.grace) as crew:
-        crew.join(starter.start(command, environment_of_python(), _VirtualConsole(request.folder / CONSOLE)))
+    console = request.folder / CONSOLE
+    with (
+        FileIO(os.devnull, "wb") as out,
+        FileIO(console, "wb") as err,
+        Crew([], MemoryBoard(), grace=request.grace) as crew,
+    ):
+        crew.join(starter.start(command, environment_of_python(), Streams(out.fileno(), err.fileno())))
         begun(crew)
         crew.watch()
     status = crew.endings[0].status
@@ -156,24 +161,7 @@ def _run_virtual(request: RunRequest, starter: Starter, begun: Callable[[Crew], 
         return Conclusion(status_after(crew.interrupted_by), why)
     if status < 0:
         return Conclusion(1, f"the process of the virtual workers {status_in_words(status)}")
-    return Conclusion(status, None if status == 0 else _why(request.folder / CONSOLE))
-
-
-class _VirtualConsole:
-    """The shown output of a virtual run, which is written to a file; the workers' output is in their logs."""
-
-    stdin: int | None = subprocess.DEVNULL
-
-    def __init__(self, path: Path) -> None:
-        self._files = FileIO(os.devnull, "wb"), FileIO(path, "wb")
-
-    def streams(self) -> tuple[int, int]:
-        out, err = self._files
-        return out.fileno(), err.fileno()
-
-    def started(self) -> None:
-        for file in self._files:
-            file.close()
+    return Conclusion(status, None if status == 0 else _why(console))
 
 
 def _why(console: Path) -> str:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.data.context import data_context
 from quorate.launch.loggers import names_from
-from quorate.launch.loggers.scalars import Scalars
-from quorate.launch.loggers.writing import Writing, writing_to
+from quorate.launch.loggers.writing import Scalars, Writing, writing_to
 from quorate.launch.run.folder import RUNS, new_run_folder
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.gangs import remember_folder, remembered_folder
@@ -54,15 +54,14 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     if folder is None:
         return
     checkpoint_context(place).root = folder / CHECKPOINTS
-    wire = place.wire
-    if wire.rank == 0 and isinstance(wire, RealWire) and not os.environ.get("QUORATE_RUN"):
-        place.context(_Kept).folder = folder
+    wire, kept, is_real = place.wire, place.context(_Kept), isinstance(place.wire, RealWire)
+    further: Callable[[], Sequence[Row]] = tuple
     if isinstance(wire, RealWire):
         wire.endpoint.records = folder
-    is_real = isinstance(wire, RealWire)
-    further: Callable[[], Sequence[Row]] = tuple
-    if isinstance(wire, RealWire) and not wire.endpoint.is_local:
-        place.context(_Kept).transfer, further = RecordTransfer(wire.endpoint, folder), wire.endpoint.clocks.news
+        if wire.rank == 0 and not os.environ.get("QUORATE_RUN"):
+            kept.folder = folder
+        if not wire.endpoint.is_local:
+            kept.transfer, further = RecordTransfer(wire.endpoint, folder), wire.endpoint.clocks.news
     writing = _writing(place, folder, chosen, log)
     recorder = timing(place).recorder = Recorder(
         records_of(folder, wire.rank),
@@ -242,10 +241,8 @@ def _plain(values: Mapping[str, Any]) -> dict[str, object]:
     for name, value in values.items():
         number = value
         if hasattr(value, "item"):
-            try:
+            with suppress(ValueError, RuntimeError):  # more than one number: refused below
                 number = value.item()
-            except (ValueError, RuntimeError):  # more than one number: refused below
-                number = value
         if not isinstance(number, bool | int | float | str | None):
             raise ConfigurationError(
                 f"quorate.log takes numbers, text and tensors with one element, but {name} is a {type(value).__name__}"

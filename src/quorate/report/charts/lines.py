@@ -105,7 +105,7 @@ def line_chart(lines: Sequence[Line], axes: Axes, *, width: float, height: float
         shown, title = [replace(line, is_of_runs=False) for line in shown], f"{axes.y}; one seed each"
     narrow = width < drawing.NARROW
     top = 34.0 + (18.0 * len(shown) if narrow else 0.0)
-    room = min(_LABEL, _room(shown))
+    room = min(_LABEL, max((drawing.text_width(_name(line), SIZE) for line in shown), default=0.0) + 14.0)
     left, right, bottom = (44.0, width - 14.0, height - 44.0) if narrow else (60.0, width - room, height - 44.0)
     points = [point for line in shown for curve in line.curves for point in curve]
     x = scale_of([0.0, *(x for x, _ in points)], left, right, kind=axes.x_kind)
@@ -134,10 +134,6 @@ def _mean(line: Line, most: int) -> Points:
     curves = [curve for curve in line.curves if curve]
     common = [(x, mean) for x, mean, _, _ in band(curves, most)]
     return common or thinned(curves[0], most)
-
-
-def _room(lines: Sequence[Line]) -> float:
-    return max((drawing.text_width(_name(line), SIZE) for line in lines), default=0.0) + 14.0
 
 
 def _bands(line: Line, x: Scale, y: Scale, most: int) -> Markup:

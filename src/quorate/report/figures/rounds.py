@@ -95,12 +95,10 @@ def figures_of_rounds(
         return None
     examples = [step.examples for rank_steps in steps.values() for step in rank_steps]
     counts = [count for count in examples if count is not None]
+    lives = [update.round.live for update in inside or merged]
     return RoundFigures(
         size=size,
-        live=(
-            min(update.round.live for update in inside or merged),
-            max(update.round.live for update in inside or merged),
-        ),
+        live=(min(lives), max(lives)),
         count=merged[-1].round.update or len(merged),
         per_second=len(inside) / window.seconds if window is not None and inside else None,
         contributors=contributors,

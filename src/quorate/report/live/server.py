@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 
 from quorate.core.errors import ConfigurationError
 from quorate.report.live.page import SCRIPT, LivePage
@@ -48,7 +47,7 @@ class LiveServer:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="quorate page", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorate.records.live_figures import LiveFigures
-from quorate.report.live.ranks import RECENT
-from quorate.report.live.run import LiveRun
-from quorate.report.slow_ranks import slow_ranks_in_words
+from quorate.report.figures.lateness import slow_ranks_in_words
+from quorate.report.live.run import RECENT, LiveRun
 from quorate.report.wording import (
     bytes_in_words,
     counted,
@@ -73,6 +72,7 @@ class LiveView:
 def view_of(run: LiveRun) -> LiveView:
     """Return the state of a run, as far as its records have been read."""
     skew, leader = run.skew(), run.leader
+    recent = max((len(rank.recent) for rank in run.workers), default=RECENT)
     return LiveView(
         folder=run.folder,
         workers=run.size,
@@ -83,16 +83,12 @@ def view_of(run: LiveRun) -> LiveView:
         share=None if run.has_ended else run.share,
         rounds=_rounds(run),
         sent=_sent(run),
-        slow=None if skew is None else f"{slow_ranks_in_words(skew)} (last {_recent(run)} steps)",
+        slow=None if skew is None else f"{slow_ranks_in_words(skew)} (last {recent} steps)",
         has_slow=skew is not None and bool(skew.slow),
         events=_events(run),
         end=_end(run),
         has_failed=(run.outcome or {}).get("status", 0) != 0,
     )
-
-
-def _recent(run: LiveRun) -> int:
-    return max((len(rank.recent) for rank in run.workers), default=RECENT)
 
 
 def _epoch(run: LiveRun) -> str | None:

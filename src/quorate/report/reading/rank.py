@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from quorate.records.choice_rows import Shrunk, Tuned
 from quorate.records.host_rows import Load, Memory
@@ -207,13 +207,6 @@ _TIMES = ("begin", "arrive", "end", "time")
 _SAME_CLOCK_SECONDS = 1.0
 
 
-class Found(Protocol):
-    """The rows of one rank that have been read so far."""
-
-    steps: list[Step]
-    logs: list[Any]
-
-
 class Sessions:
     """The sessions of one rank's file, each of which begins with a row `start`."""
 
@@ -244,7 +237,7 @@ class Sessions:
             shift = (row["wall"] - row["now"]) - (self._begun["wall"] - self._begun["now"])
             self._shift = shift if abs(shift) > _SAME_CLOCK_SECONDS else 0.0  # the machine was started again
 
-    def step(self, new: Step, records: Found) -> tuple[float, float] | None:
+    def step(self, new: Step, records: RankRecords) -> tuple[float, float] | None:
         """Drop the steps that are repeated from `new` on; return the time of the gap, if there was one."""
         if not self._is_resuming:
             return None

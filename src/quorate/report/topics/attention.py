@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quorate.records.rows import Log
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import TableColumns, View, arms_table, figure, framed, paragraphs
+from quorate.report.parts import TableColumns, View, arms_table, framed, line_figure, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import counted, listed
@@ -111,11 +111,7 @@ def _body(view: View, arms: Arms[AttentionSummary]) -> Iterator[Markup]:
         for arm, attention in drawn
     )
     label = f"Line chart: the gap in loss over the training time. {' '.join(ends)}"
-    yield figure(
-        view,
-        "The gap in loss over training",
-        lambda width: line_chart(lines, axes, width=width, height=300.0, label=label),
-    )
+    yield line_figure(view, "The gap in loss over training", lines, axes, label)
 
 
 def _signed(gap: float) -> str:

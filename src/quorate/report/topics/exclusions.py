@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quorate.report.charts.markup import Markup
-from quorate.report.charts.merges import MergeDots, merge_chart
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.parts import TableColumns, View, arms_table, figure, framed, paragraphs
 from quorate.report.reading.run import left_out_of
 from quorate.report.schema import ArmSummary, Part
 from quorate.report.topic import Arms, Topic, data_of
+from quorate.report.topics.merges import LANES, MergeDots, merge_chart
 from quorate.report.wording import seconds_alike, share_in_words, shares_alike
 
 LEAD = (
@@ -25,7 +25,6 @@ MEANINGS = (
     "of all proportion to the others. A worker that is listed for nearly every mean is faulty; one that is listed "
     "occasionally need not be."
 )
-LANES = 24
 SHOWN = 200
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from quorate.core.gradient_noise import diversity, example_factor, gain, scale_of, step_factor
 from quorate.records.rows import Noise, Step
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line
 from quorate.report.charts.markup import Markup
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import TableColumns, View, arms_table, figure, framed, nothing, paragraphs
+from quorate.report.parts import TableColumns, View, arms_table, framed, line_figure, nothing, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
 from quorate.report.wording import counted, number_in_words, numbers_alike, ratios_alike, share_in_words, shares_alike
@@ -120,24 +120,18 @@ def noise_summary(runs: Sequence[NoiseFigures]) -> NoiseSummary | None:
     mean = statistics.fmean(row.mean for run in runs for row in run.rows)
     examples = next((run.examples for run in runs if run.examples), None)
     points = runs[0].points
-    factors = None if scale is None else _known(scale, gradients)
     return NoiseSummary(
         count=sum(len(run.rows) for run in runs),
         gradients=gradients,
         examples=examples,
         scale=scale,
         diversity=diversity(squares, mean, round(gradients)) if mean > 0 else None,
-        step_factor=None if factors is None else factors[0],
-        example_factor=None if factors is None else factors[1],
-        gain=None if factors is None else factors[2],
+        step_factor=None if scale is None else step_factor(scale, gradients),
+        example_factor=example_factor(scale, gradients) if scale is not None and scale > 0 else None,
+        gain=None if scale is None else gain(scale, gradients),
         advice=_advice_of(sum(len(run.rows) for run in runs), scale, gradients, examples),
         shown=tuple(points[:: max(1, -(-len(points) // SHOWN))]),
     )
-
-
-def _known(scale: float, gradients: float) -> tuple[float, float | None, float]:
-    examples = example_factor(scale, gradients)
-    return step_factor(scale, gradients), examples if scale > 0 else None, gain(scale, gradients)
 
 
 def _advice_of(count: int, scale: float | None, gradients: float, examples: float | None) -> str:
@@ -220,12 +214,8 @@ def _chart(view: View, arms: Arms[NoiseSummary]) -> Markup:
         for arm, summary in drawn
     )
     label = f"Line chart: the critical batch over the training time. {' '.join(ends)}"
-    return figure(
-        view,
-        "The critical batch over training",
-        lambda width: line_chart(lines, axes, width=width, height=300.0, label=label),
-        note="Smoothed over about 20 measurements; measurements without a signal are left out.",
-    )
+    note = "Smoothed over about 20 measurements; measurements without a signal are left out."
+    return line_figure(view, "The critical batch over training", lines, axes, label, note=note)
 
 
 def _if_known(noise: NoiseSummary, figure: float | None) -> float | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from quorate.records.rows import Outer
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line
 from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import HALF, TableColumns, View, arms_table, figure, framed, paragraphs
+from quorate.report.parts import HALF, TableColumns, View, arms_table, framed, line_figure, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic
 from quorate.report.wording import number_in_words, numbers_alike
@@ -77,17 +77,13 @@ def outer_summary(runs: Sequence[Sequence[OuterPoint]]) -> OuterSummary | None:
     points = [point for run in runs for point in run]
     if not points:
         return None
-
-    def median(values: Iterable[float]) -> float:
-        return statistics.median(values)
-
     first = next(run for run in runs if run)
     stride = -(-len(first) // SHOWN)
     return OuterSummary(
         count=len(points),
-        rho=median(point.rho for point in points),
-        gain=median(point.gain for point in points),
-        transverse=median(point.transverse for point in points),
+        rho=statistics.median(point.rho for point in points),
+        gain=statistics.median(point.gain for point in points),
+        transverse=statistics.median(point.transverse for point in points),
         shown=tuple(first[::stride]),
     )
 
@@ -109,12 +105,8 @@ def _chart(view: View, arms: Arms[OuterSummary], caption: str, of: Callable[[Out
     ]
     ends = " ".join(f"{arm.name}: from {_ends(summary, of)}." for arm, summary in arms)
     axes = Axes(x=view.time("training time"), x_kind="seconds", y=caption.lower())
-    return figure(
-        view,
-        caption,
-        lambda width: line_chart(lines, axes, width=width, height=260.0, label=f"Line chart: {caption}. {ends}"),
-        wide=HALF,
-    )
+    label = f"Line chart: {caption}. {ends}"
+    return line_figure(view, caption, lines, axes, label, height=260.0, wide=HALF)
 
 
 def _ends(summary: OuterSummary, of: Callable[[OuterPoint], float]) -> str:

@@ -217,14 +217,13 @@ def _curves(curves: Curves, against: Against, losses: bool) -> list[Points]:
 
 def _is_known(arms: Arms[Curves], against: Against) -> bool:
     """Return whether there is anything to draw, and the x axis has a width."""
-    points = [
-        point
+    return any(
+        x > 0.0
         for _, curves in arms
         for losses in (False, True)
         for curve in _curves(curves, against, losses)
-        for point in curve
-    ]
-    return bool(points) and max(x for x, _ in points) > 0.0
+        for x, _ in curve
+    )
 
 
 def _charts(view: View, arms: Arms[Curves], against: Against) -> list[Markup]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quorate.report.charts.lines import Axes, Line, finite, line_chart
+from quorate.report.charts.lines import Axes, Line, finite
 from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun
-from quorate.report.parts import HALF, View, figure, figure_in_words, framed, missing, nothing, table
+from quorate.report.parts import HALF, View, figure_in_words, framed, line_figure, missing, nothing, table
 from quorate.report.reading.run import RunRecords
 from quorate.report.schema import Estimate, Part
 from quorate.report.topic import Arms, Topic
@@ -119,11 +119,7 @@ def _chart(view: View, arms: Arms[Replicas], caption: str, y: str, *, is_distanc
     ]
     end_words = " ".join(f"{line.name} ends at {figure_in_words(line.end)}." for line in lines if any(line.curves))
     axes = Axes(x=view.time("training time"), x_kind="seconds", y=y)
-    return figure(
-        view, caption,
-        lambda width: line_chart(lines, axes, width=width, height=300.0, label=f"Line chart: {caption}. {end_words}"),
-        wide=HALF,
-    )  # fmt: skip
+    return line_figure(view, caption, lines, axes, f"Line chart: {caption}. {end_words}", wide=HALF)
 
 
 TOPIC = Topic(

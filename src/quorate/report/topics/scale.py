@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from quorate.core.gradient_noise import example_factor
 from quorate.launch.run.folder import SIMULATED
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line
 from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.figures.throughput import batch_of, examples_of
 from quorate.report.figures.time_use import ACTIVITIES
-from quorate.report.parts import HALF, TableColumns, View, cells_of, figure, framed, paragraphs, sentence, table
+from quorate.report.parts import HALF, TableColumns, View, cells_of, framed, line_figure, paragraphs, sentence, table
 from quorate.report.reading.planned import metric_in
 from quorate.report.reading.run import RunRecords
 from quorate.report.reading.sound import has_numbers, is_number, read_json
@@ -444,13 +444,8 @@ def _charts(view: View, curves: Sequence[ScaleCurve]) -> Iterator[Markup]:
         axes = Axes(x="workers", x_kind="count", y=view.time(unit) if "second" in unit else unit)
         label = f"Line chart: {caption}. " + " ".join(f"{name}: from {low} to {high}." for name, low, high in ends)
         if lines:
-            yield figure(
-                view, caption, _drawn([*lines, ideal] if field == "speedup" else lines, axes, label), wide=HALF
-            )
-
-
-def _drawn(lines: Sequence[Line], axes: Axes, label: str) -> Callable[[float], Markup]:
-    return lambda width: line_chart(lines, axes, width=width, height=300.0, label=label)
+            drawn = [*lines, ideal] if field == "speedup" else lines
+            yield line_figure(view, caption, drawn, axes, label, wide=HALF)
 
 
 def _lines(curve: ScaleCurve, place: int, curves: int, field: str) -> Iterator[Line]:

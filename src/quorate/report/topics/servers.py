@@ -132,13 +132,10 @@ class ServerFigures:
         self.steps += other.steps
         for age, counted in other.counted.items():
             self.counted[age] += counted
-        for totals, others in (
-            (self.taken, other.taken),
-            (self.dropped, other.dropped),
-            (self.by_rank, other.by_rank),
-            (self.dropped_by_rank, other.dropped_by_rank),
-        ):
-            totals.update(others)
+        self.taken.update(other.taken)
+        self.dropped.update(other.dropped)
+        self.by_rank.update(other.by_rank)
+        self.dropped_by_rank.update(other.dropped_by_rank)
 
 
 def figures_of_servers(rows: Mapping[int, Sequence[Served]]) -> ServerFigures | None:

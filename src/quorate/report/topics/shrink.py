@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from quorate.records.choice_rows import Shrunk
-from quorate.report.charts.lines import Axes, Line, line_chart
+from quorate.report.charts.lines import Axes, Line
 from quorate.report.charts.markup import Markup, element
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.parts import (
@@ -19,9 +18,9 @@ from quorate.report.parts import (
     TableColumns,
     View,
     arms_table,
-    figure,
     figure_in_words,
     framed,
+    line_figure,
     paragraphs,
 )
 from quorate.report.reading.run import RunRecords
@@ -159,13 +158,9 @@ def _body(view: View, arms: Arms[ShrinkSummary]) -> Iterator[Markup]:
                 f"{line.name}: {line.end:.4g} at {bytes_in_words(line.curves[0][0][0])}." for line in lines
             )
             label = f"Dots: {metric.name} over {title}. {words}"
-            charts.append(figure(view, f"{metric.name} over {title}", partial(_drawn, lines, axes, label), wide=HALF))
+            charts.append(line_figure(view, f"{metric.name} over {title}", lines, axes, label, wide=HALF))
     if charts:
         yield element("div", *charts, class_="figures")
-
-
-def _drawn(lines: Sequence[Line], axes: Axes, label: str, width: float) -> Markup:
-    return line_chart(lines, axes, width=width, height=300.0, label=label)
 
 
 def _acts(shrink: ShrinkSummary) -> bool:

@@ -184,17 +184,10 @@ def _body(view: View, arms: Arms[Timeline]) -> Iterator[Markup]:
     )
 
 
-def chosen(lanes: Sequence[Lane], slow_rank: int | None) -> list[Lane]:
-    """Return at most `LANES` of them: the first ones, and that of the slow rank."""
-    shown = list(lanes[:LANES])
-    slow = [lane for lane in lanes[LANES:] if lane.rank == slow_rank]
-    return [*shown[: LANES - 1], *slow] if slow else shown
-
-
 def _arm(view: View, arm: ArmSummary, part: Timeline, seconds: float) -> Markup:
     arrival = ARRIVAL.of(arm)
     slow_rank = arrival.slow_rank if arrival else None
-    shown = chosen(part.timeline, slow_rank)
+    shown = part.timeline
     lanes = [
         (f"rank {lane.rank} (slow)" if lane.rank == slow_rank else f"rank {lane.rank}", lane.spans) for lane in shown
     ]

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from quorate.records.choice_rows import Tuned
-from quorate.report.charts.markup import Markup
-from quorate.report.charts.pairs import PredictedMeasured, pair_chart
+from quorate.report.charts import drawing
+from quorate.report.charts.markup import Markup, element
+from quorate.report.charts.scales import Scale
 from quorate.report.figures.run import MeasuredRun
 from quorate.report.parts import TableColumns, View, arms_table, figure, framed, nothing, paragraphs
 from quorate.report.schema import Part
 from quorate.report.topic import Arms, Topic, by_arm, data_of
-from quorate.report.wording import numbers_alike, seconds_alike
+from quorate.report.wording import numbers_alike, seconds_alike, seconds_in_words
 
 LEAD = "Gradients are sent in parts. Choices of parts change no bit of a mean on CPUs, only when its exchange ends."
 MEANINGS = (
@@ -21,6 +22,9 @@ MEANINGS = (
     "choice; its 95% interval allows for the number of finalists. Others have a median of a few pairs, and no interval."
 )
 DEFAULT = "the default"
+_ROW, _THICK = 52.0, 9.0
+_BESIDE = 140.0
+"""Room for the words behind the longest bar."""
 
 
 class TunedChoice(Part):
@@ -72,42 +76,21 @@ def tuning_of(run: MeasuredRun) -> TuningSummary | None:
     if not rows:
         return None
     row = max(rows, key=lambda row: row.time)
-    return TuningSummary(
-        seed=run.seed,
-        tunings=len(rows),
-        step=row.step,
-        steps=row.steps,
-        latency=row.latency,
-        gap=row.gap,
-        bandwidth=row.bandwidth,
-        skew=row.skew,
-        ready=row.ready,
-        refused=row.refused,
-        choices=choices_of(row),
-        why=tuple(row.why),
-    )
+    names = ("step", "steps", "latency", "gap", "bandwidth", "skew", "ready", "refused")
+    measured = {name: getattr(row, name) for name in names}
+    choices = choices_of(row)
+    return TuningSummary(seed=run.seed, tunings=len(rows), choices=choices, why=tuple(row.why), **measured)
 
 
 def choices_of(row: Tuned) -> tuple[TunedChoice, ...]:
     """Return the choices of a row, the default first."""
-    default: dict[str, object] = {
-        "name": DEFAULT,
-        "parts": row.parts,
-        "predicted": row.predicted,
-        "measured": row.measured,
-        "pairs": 0,
-    }
-    default |= dict.fromkeys(("speed_up", "low", "high")) | {"taken": not row.settings}
+    default: dict[str, object] = {"name": DEFAULT, "pairs": 0, "taken": not row.settings}
+    default |= {name: getattr(row, name) for name in ("parts", "predicted", "measured")}
     choices = []
     for values in (default, *({"name": tried.get("words"), **tried} for tried in row.tried)):
         with suppress(ValueError):  # a damaged row
             choices.append(TunedChoice.model_validate({name: values.get(name) for name in TunedChoice.model_fields}))
     return tuple(choices)
-
-
-def chart_rows(choices: Sequence[TunedChoice]) -> list[PredictedMeasured]:
-    """Return the rows of the chart."""
-    return [PredictedMeasured(each.name, _note(each), each.predicted, each.measured) for each in choices]
 
 
 def _note(choice: TunedChoice) -> str:
@@ -125,7 +108,7 @@ def _body(view: View, arms: Arms[TuningSummary]) -> Iterator[Markup]:
             view,
             f"Predicted and measured ends of the exchange of {arm.name}",
             lambda width, summary=summary: pair_chart(  # type: ignore[misc]
-                chart_rows(summary.choices),
+                summary.choices,
                 title="seconds from the beginning of the step",
                 width=width,
                 label=f"Bars: predicted and measured ends of the exchange. {' '.join(summary.why)}",
@@ -133,6 +116,29 @@ def _body(view: View, arms: Arms[TuningSummary]) -> Iterator[Markup]:
         )
     rows = [(arm, summary, choice) for arm, summary in arms for choice in summary.choices]
     yield framed(view, "Choices of parts", arms_table(rows, _COLUMNS), paragraphs(MEANINGS))
+
+
+def pair_chart(choices: Sequence[TunedChoice], *, title: str, width: float, label: str) -> Markup:
+    """Draw two bars for each choice, predicted and measured seconds, one below the other, from 0 on one scale."""
+    greatest = max(max(choice.predicted, choice.measured or 0.0) for choice in choices) or 1.0
+    x = Scale(0.0, greatest, 8.0, width - _BESIDE)
+    parts = []
+    for place, choice in enumerate(choices):
+        top = _ROW * place + 16.0
+        note = drawing.text(width, top, _note(choice), class_="small", anchor="end")
+        name = drawing.shortened(choice.name, width - drawing.text_width(_note(choice)) - 16.0, 13)
+        parts += [drawing.text(8.0, top, name, class_="name halo"), note]
+        for number, (kind, seconds) in enumerate((("predicted", choice.predicted), ("measured", choice.measured))):
+            if seconds is None:
+                continue
+            y, words = top + 6.0 + number * (_THICK + 4.0), f"{kind} {seconds_in_words(seconds)}"
+            bar = element("path", d=f"M8 {y:.1f}H{x(seconds):.1f}v{_THICK}H8Z", class_="bins")
+            after = drawing.text(x(seconds) + 5.0, y + _THICK, words, class_="mark-label halo")
+            hint = element("title", f"{choice.name}: {words}")
+            parts.append(drawing.group(hint, bar, after, class_=drawing.colour_of(number)))
+    bottom = _ROW * len(choices) + 14.0
+    parts.append(drawing.text(8.0, bottom, title, class_="axis-title"))
+    return drawing.svg(width, bottom + 8.0, *parts, label=label)
 
 
 _COLUMNS: TableColumns[TuningSummary, TunedChoice] = (

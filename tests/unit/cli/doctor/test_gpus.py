@@ -11,7 +11,7 @@ import torch
 
 from quorate.cli.doctor.findings import Finding
 from quorate.cli.doctor.gpus import rows
-from quorate.launch.worker.gpu_facts import gpu_facts
+from quorate.launch.worker.trial import gpu_facts
 
 GB = 10**9
 UUIDS = ("11111111-2222", "33333333-4444")

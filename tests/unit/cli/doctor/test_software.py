@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.cli.doctor import software
+from quorate.cli.doctor import machine
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REQUIREMENTS = (
@@ -27,14 +27,14 @@ REQUIREMENTS = (
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     versions = {"torch": "2.13.0", "numpy": "2.4.6"}
     monkeypatch.setattr(metadata, "requires", lambda package: list(REQUIREMENTS))
-    monkeypatch.setattr(software, "version_of", versions.get)
+    monkeypatch.setattr(machine, "version_of", versions.get)
     return versions
 
 
 def test_clauses_of_the_project_are_those_that_can_be_read() -> None:
     clauses = [re.sub(r"^[\w.-]+", "", requirement) for requirement in PROJECT["dependencies"]]
     assert all(re.fullmatch(r">=[\d.]+(,<[\d.]+)?", clause) for clause in clauses)
-    assert software.packages().level == "OK"
+    assert machine.packages().level == "OK"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_clauses_of_the_project_are_those_that_can_be_read() -> None:
 )
 def test_torch_has_a_supported_range(torch: str, level: str, found: str, installed: dict[str, str]) -> None:
     installed["torch"] = torch
-    finding = software.packages()
+    finding = machine.packages()
     assert (finding.level, finding.found) == (level, found)
     assert finding.fix == ("" if level == "OK" else "pip install 'torch<2.14,>=2.10'")
 
@@ -56,7 +56,7 @@ def test_torch_has_a_supported_range(torch: str, level: str, found: str, install
 def test_every_package_that_is_wrong_is_named(installed: dict[str, str]) -> None:
     installed.update(numpy="1.26.4")
     del installed["torch"]
-    finding = software.packages()
+    finding = machine.packages()
     assert finding.level == "FAIL" and finding.found == "torch is missing (<2.14,>=2.10), numpy 1.26.4 (>=2)"
     assert finding.fix == "pip install 'torch<2.14,>=2.10' 'numpy>=2'"
 
@@ -74,15 +74,15 @@ def test_every_package_that_is_wrong_is_named(installed: dict[str, str]) -> None
     ],
 )
 def test_clauses(admitted: str, version: str, holds: bool) -> None:
-    assert software.admits(admitted, version) is holds
+    assert machine.admits(admitted, version) is holds
 
 
 def test_an_extra_is_there_with_all_of_its_packages(installed: dict[str, str]) -> None:
-    assert software.extras() == ("OK", "none; without digits, docs", "")
+    assert machine.extras() == ("OK", "none; without digits, docs", "")
     installed.update({"scikit-learn": "1.5", "furo": "2025.9"})
-    assert software.extras().found == "digits; without docs"
+    assert machine.extras().found == "digits; without docs"
     installed["sphinx"] = "9.0"
-    assert software.extras().found == "digits, docs"
+    assert machine.extras().found == "digits, docs"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_another_program_of_that_name_is_a_warning(
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.1\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    finding = software.namesake()
+    finding = machine.namesake()
     assert finding.level == level
     assert ("quorate 0.1.1 is another program" in finding.found) == (level == "WARN")

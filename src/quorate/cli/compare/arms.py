@@ -1,4 +1,7 @@
-"""`--scale 1,2,4,8`: arms with several numbers of workers; those past the machine are simulated from their runs."""
+"""`--scale 1,2,4,8` and `--shrink prune:amount=0.9`: arms with several numbers of workers, or with smaller models.
+
+Numbers of workers past the machine are simulated from the runs of others.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from pathlib import Path
 from quorate.cli.choices import MOST_VIRTUAL
 from quorate.cli.listing import registry
 from quorate.compare.grid import final_cells, outcome_of
-from quorate.compare.plan import Comparison
+from quorate.compare.plan import Arm, Comparison
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.telling import tell
 from quorate.launch.run.folder import SIMULATED
 from quorate.report.wording import listed
+from quorate.shrink.choices import NONE, choices_from
+from quorate.train.combination import Combination
+from quorate.train.compatibility import check
 
 REGIMES = {"weak": ("weak",), "strong": ("strong",), "both": ("weak", "strong")}
 """The constant as workers are added, by the value of `--scaling`: the batch of each worker, the batch of all."""
@@ -118,3 +124,56 @@ def simulate(plan: Comparison, folder: Path) -> None:
             rows, why = [], f"{beyond} could not be simulated: {error}"
         simulated = [{"workers": row.workers} | {name: getattr(row.figures, name) for name in names} for row in rows]
         write_files(place, {SIMULATED: json.dumps({"simulated": simulated, "why": why}, indent=2) + "\n"})
+
+
+def shrunk(base: Comparison, texts: Sequence[str]) -> Comparison:
+    """Return `base` with each of its arms for each of the `texts`; of baselines such as ddp, the full model only.
+
+    The baseline is that of `base`, or its only arm, with the first text. Raises `ConfigurationError` for texts that are
+    wrong, that need what the plan lacks, or that a strategy cannot be combined with.
+    """
+    choices = [choice for text in texts for choice in choices_from(text)]
+    if base.subject.kind == "script":
+        share = next((text for text in texts for choice in choices_from(text) if choice.is_share), None)
+        if share is not None and not _reaches(base):
+            raise ConfigurationError(
+                f'--shrink "{share}" is made at a share of the training, which a script has to say; give a step, such '
+                "as at=200, or call quorate.shrink.chosen(optimizer).reached(share) in the script"
+            )
+    elif base.equal != "examples" and choices:
+        raise ConfigurationError("--shrink is for equal work; leave out --seconds and --stop-at-target")
+    elif any(not choice.is_share for choice in choices) and base.share == "dynamic":
+        raise ConfigurationError("--shrink at a step needs workers with equally many; leave out --data-share dynamic")
+    arms = [arm for each in base.arms for arm in _arms(each, texts, is_only=len(base.arms) == 1)]
+    return replace(base, arms=tuple(arms))
+
+
+def _arms(arm: Arm, texts: Sequence[str], *, is_only: bool) -> list[Arm]:
+    if arm.strategy in registry("baselines"):
+        return [arm.shrunk(NONE, is_baseline=arm.is_baseline)]
+    is_baseline = arm.is_baseline or (is_only and len(texts) > 1)
+    arms = [arm.shrunk(text, is_baseline=is_baseline and place == 0) for place, text in enumerate(texts)]
+    _check(arm, texts)
+    return arms
+
+
+def _check(arm: Arm, texts: Sequence[str]) -> None:
+    """Raise `ConfigurationError` where the strategy of an arm does not go with a text."""
+    calls = {choice.call for text in texts for choice in choices_from(text)}
+    if not calls or arm.strategy is None:
+        return
+    kind = registry("strategies").get(arm.strategy)
+    for call in sorted(calls):
+        combination = Combination(
+            label=arm.strategy, strategy=kind, prunes=call == "prune", shrinks=f"quorate.shrink.{call}"
+        )
+        check(combination, "pruning", "shrink")
+
+
+def _reaches(base: Comparison) -> bool:
+    """Whether the script seems to say what share of the training is done."""
+    try:
+        with open(base.subject.name, encoding="utf-8") as script:
+            return ".reached(" in script.read()
+    except (OSError, UnicodeDecodeError):
+        return False
