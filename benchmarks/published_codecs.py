@@ -38,9 +38,9 @@ from quorate.core.durations import FORWARD_SHARE
 from quorate.core.vectors import Flat, Layout
 from quorate.means.power_sgd import PowerSGD
 from quorate.means.reduction import Reduction, reduction_of
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.metered import Meter, Metered
-from quorate.wire.virtual.network import Network, collective_seconds
+from quorate.wire.virtual.network import Network, demand_of
 from quorate.wire.virtual.world import VirtualWorld
 
 STEPS, MOST, WORKERS = 100, 4, 4
@@ -126,12 +126,12 @@ def step_seconds(way: Way, size: int, network: Network, compute: float) -> float
             nbytes = codec.wire_bytes(shapes[number])
             assert nbytes is not None
             if way.settings["reduce"] == "two-phase":
-                takes = collective_seconds(network, "all_to_all", [nbytes] * size)
-                second += collective_seconds(network, "all_gather", [-(-nbytes // size)] * size)
+                takes = demand_of(network, "all_to_all", [nbytes] * size).seconds
+                second += demand_of(network, "all_gather", [-(-nbytes // size)] * size).seconds
             else:
-                takes = collective_seconds(network, "all_gather", [nbytes] * size)
+                takes = demand_of(network, "all_gather", [nbytes] * size).seconds
         else:
-            takes = collective_seconds(network, "all_reduce", [part.numel * part.dtype.itemsize] * size)
+            takes = demand_of(network, "all_reduce", [part.numel * part.dtype.itemsize] * size).seconds
         free = max(free, there) + takes
     return max(free, compute) + second
 

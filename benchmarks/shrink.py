@@ -24,7 +24,7 @@ import quorate
 from quorate.core.vectors import nbytes_of
 from quorate.shrink.tickets import Training
 from quorate.wire import current
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.virtual.world import VirtualWorld
 from quorate.workloads.digits import read_images, split
 

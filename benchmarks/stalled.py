@@ -100,7 +100,7 @@ def worker(stops: int, inside: str, examples: int) -> None:
 
 def stopping_wire(wire, sends: Callable[[object], None]):  # type: ignore[no-untyped-def]
     """`wire`; right before a message goes out, `sends` is told of its kind."""
-    from quorate.wire.wrapped import Wrapped
+    from quorate.wire.metered import Wrapped
 
     class Stopping(Wrapped):
         def _again(self, inner):  # type: ignore[no-untyped-def]

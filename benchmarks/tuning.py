@@ -166,7 +166,7 @@ def measured(cell: Cell, quick: bool) -> Measured:
             task = partial(trained, sizes, settings, TUNED + AFTER, Path(folder))
             world = VirtualWorld(2, network=network, compute=cell.compute)
             (bits, seconds), (others, _) = world.run(joined(task))
-            results.append((bits, others, seconds, world.clock.now()))
+            results.append((bits, others, seconds, world.stage.scheduler.now))
             row = next((row for row in rows(records_of(Path(folder), 0)) if row["kind"] == "tuned"), row)
     (plain, _, before, total), (*tuned, after, total_tuned) = results
     pairs = [(row["predicted"], row["measured"])]

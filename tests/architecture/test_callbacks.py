@@ -12,18 +12,14 @@ from tests.architecture.tree import PACKAGE, Module, dotted, modules
 MAY_BE_SET: dict[str, str] = {
     "src/quorate/horovod/reductions.py ctx.gather": "torch's functions keep what their backward needs on ctx",
     "src/quorate/launch/warm/script.py threading.excepthook": "a hook of Python's own",
-    "src/quorate/train/loop.py worker.closure": "the argument of the step that is being made",
 }
 """`path attribute`: why this callable is set on another object."""
 MAY_BE_TAKEN: dict[str, str] = {
-    "src/quorate/data/streams/fetching.py Fetching.begin": "each pass has another source",
     "src/quorate/horovod/reductions.py _Allreduce.forward": "torch's functions keep what their backward needs on ctx",
     "src/quorate/launch/warm/costing.py Layers.begin": "each measurement has its own meter, and None ends it",
-    "src/quorate/means/auto_codec.py AutoCodec.note_choices": "reducers are made from settings, before the records",
-    "src/quorate/means/reducer.py Reducer.measure": "as above, before the timer",
+    "src/quorate/means/reducer.py Reducer.measure": "reducers are made from settings, before the timer",
     "src/quorate/sharding/undivided.py Undivided.divided": "the division that comes after it makes the context",
     "src/quorate/wire/real/endpoint.py Endpoint.checking": "a context sets it, and puts the earlier one back",
-    "src/quorate/wire/virtual/scheduler.py Scheduler.interrupt": "it makes the error of one run, which ends by it",
 }
 """`path class.method`: why a method keeps a callable that it is passed."""
 

@@ -23,7 +23,7 @@ MAY_CATCH_ANYTHING: dict[str, str] = {
     "src/quorate/replica/optimizer_state.py keys_like_parameters": "a class that fails a trial is told in a sentence",
     "src/quorate/sharding/host_step.py HostStep._make": "what ends a step in its thread is raised in the training",
     "src/quorate/sharding/tensor/finding.py _outermost": "a model's code that cannot be followed is looked at in parts",
-    "src/quorate/wire/asker.py _Call.run": "what a call raises is raised by whoever asked for it",
+    "src/quorate/wire/store.py _Call.run": "what a call raises is raised by whoever asked for it",
     "src/quorate/wire/group.py SumInHalves.pass_on": "whoever waits for a sum gets what ended its other half",
     "src/quorate/wire/real/host_sums.py HostSums._run": "as above: whoever waits for a sum gets it",
     "src/quorate/wire/real/works.py TaskWork._run": "what a spawned task raises is raised by whoever waits for it",

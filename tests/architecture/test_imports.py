@@ -11,7 +11,7 @@ from tests.architecture.tree import ROOT, modules, uses
 
 KNOW_TORCH_DISTRIBUTED = {"wire", "sharding", "launch"}
 READ_THE_ENVIRONMENT = {"launch", "cli", "notebook", "wire"}
-READ_ONE_VARIABLE = {"src/quorate/core/cache_folder.py": "XDG_CACHE_HOME: where this user's caches lie"}
+READ_ONE_VARIABLE = {"src/quorate/core/resources.py": "XDG_CACHE_HOME: where this user's caches lie"}
 MAY_PICKLE = {
     "src/quorate/checkpoint/exports.py": "files for others: torch.save, and torch.load with weights_only",
     "src/quorate/sharding/torch_states.py": "folders for others: torch reads their metadata by pickle",

@@ -11,9 +11,9 @@ from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
 from quorate.core.vectors import Flat, Layout, Part
 from quorate.means import reducers
 from quorate.means.reducer import InParts
-from quorate.wire.delayed import Delayed
 from quorate.wire.exchange import sum_in_order
 from tests.contract.collective_checks import bits
+from tests.support.delayed import Delayed
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.complex64)
 PARTS = layout_of([(name, torch.zeros(5)) for name in "abc"], header=2, part_bytes=20, first_part_bytes=20)

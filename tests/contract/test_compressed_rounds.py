@@ -18,8 +18,8 @@ from quorate.rounds.forming import Forming
 from quorate.strategies import strategies
 from quorate.train.reduced import with_reduction
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.test_compressed import CODED, Loop, scene
+from tests.support.counted_world import CountedWorld
 from tests.support.joined import joined
 from tests.support.scene import Scene, squares
 from tests.unit.rounds.test_joining import Plan, check
@@ -137,9 +137,9 @@ def test_where_many_give_codes_sums_go_in_pieces() -> None:
     network = Network(hosts=[0, 0, 1, 1, 2, 2, 3, 3])
 
     def sent(**settings: Any) -> int:
-        world = VirtualWorld(8, network=network)
+        world = CountedWorld(8, network=network)
         world.run(joined(between_hosts([], 4, **settings).play))
-        return max(world.stage.traffic.into_hosts().values()) // (8 * 4)
+        return max(world.traffic.into_hosts().values()) // (8 * 4)
 
     assert sent(compress="half") < 1.02 * sent()
 

@@ -22,8 +22,8 @@ from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire import current
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.faulty import Fault, Faulty
 from tests.support.joined import joined
 
 NEVER = 1 << 40

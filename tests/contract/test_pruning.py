@@ -14,7 +14,7 @@ import torch
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.strategies import strategies
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from tests.support.every_strategy import NAMES, OF_ADAM, optimizer_of
 from tests.support.pruned_trainings import End, Pruned
 

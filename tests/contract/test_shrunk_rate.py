@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire.faulty import Faulty
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.faulty import Faulty
 from tests.support.joined import joined
 
 SETTINGS: dict[str, dict[str, Any]] = {"all-reduce": {"on_death": "continue"}, "quorum": {"wait_for": "all"}}

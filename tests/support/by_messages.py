@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Wire, Work, Write
 from quorate.wire.group import GroupWire
-from quorate.wire.wrapped import Wrapped
+from quorate.wire.metered import Wrapped
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 
 import quorate
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.faulty import Fault, Faulty
 from tests.support.joined import joined
 
 T = TypeVar("T")

@@ -26,9 +26,9 @@ from quorate.records.records import Recorder, records_of
 from quorate.rounds.buffer import Ledger
 from quorate.rounds.log import Round
 from quorate.wire import current
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import Outcome, VirtualWorld
 from tests.support.every_strategy import OF_FEW_STEPS, optimizer_of
+from tests.support.faulty import Fault, Faulty
 from tests.support.joined import joined
 from tests.support.pending import pending_weight
 from tests.support.processes import run_real_world

@@ -22,7 +22,7 @@ from quorate.launch.worker.world import World
 from quorate.observe.step_times import timing
 from quorate.records.records import Recorder, records_of, rows
 from quorate.wire import current
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from tests.support.processes import run_real_world
 from tests.support.programs import quorate as quorate_command
 

@@ -7,10 +7,10 @@ import functools
 import torch
 
 from quorate.core.contracts import Message, Wire
-from quorate.wire.delayed import Delayed
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.metered import Metered
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.delayed import Delayed
+from tests.support.faulty import Fault, Faulty
 from tests.support.processes import outcomes_real, run_real
 
 

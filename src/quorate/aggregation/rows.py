@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quorate.aggregation.ordering import mean_in_order
-from quorate.core.precision import widest
+from quorate.core.device_copies import widest
 
 _COLUMNS, _COLUMNS_ELSEWHERE = 1 << 16, 1 << 22
 """Columns processed together, on a CPU and on other devices: few on a CPU, so that copies stay in the cache."""

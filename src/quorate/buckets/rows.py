@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Embedding, EmbeddingBag, Module
 
 from quorate.buckets.flat import sum_dtype
 from quorate.core.errors import ConfigurationError
@@ -170,3 +171,15 @@ def _filled(section: Tensor) -> Tensor:
     """Return the bytes of a section, filled up."""
     octets = section.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
     return torch.nn.functional.pad(octets, (0, -octets.numel() % _ALIGNED))
+
+
+def sparse_weights(model: Module) -> set[int]:
+    """Return the `id`s of the weights of `Embedding(sparse=True)` and the like that no other module has.
+
+    A weight that another module has as well, as an output layer that is tied to it, has dense gradients.
+    """
+    sparse, others = set[int](), set[int]()
+    for module in model.modules():
+        ids = sparse if isinstance(module, Embedding | EmbeddingBag) and module.sparse else others
+        ids.update(id(p) for p in module.parameters(recurse=False))
+    return sparse - others

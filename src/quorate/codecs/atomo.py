@@ -29,7 +29,7 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, ends_of, joined
-from quorate.core.codec import Codec, Draw, Memory, Shapes
+from quorate.core.codec import Draw, Memory, Selection, Shapes
 from quorate.core.errors import ConfigurationError
 
 
@@ -50,7 +50,7 @@ def probabilities(sizes: Tensor, budget: int) -> Tensor:
 
 @register("atomo")
 @dataclass(frozen=True, kw_only=True)
-class Atomo(Codec):
+class Atomo(Selection):
     """A few singular triplets of each matrix; unbiased."""
 
     is_biased: ClassVar[bool] = False
@@ -75,11 +75,6 @@ class Atomo(Codec):
             vectors += [left, right * sizes.float().unsqueeze(1)]
         count = torch.tensor(counts, dtype=torch.int32, device=x.device)
         return joined(count, *vectors, *(x[begin:end] for begin, end in dense)), memory
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         matrices, dense = self._parts(shapes)

@@ -27,13 +27,13 @@ from torch import Tensor
 from quorate.codecs import register
 from quorate.codecs.packed import WIDEST, cut, joined, pack, packed_bytes, pieces, unpack, width_for
 from quorate.codecs.rounding import SMALLEST, block_count
-from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
+from quorate.core.codec import Draw, Memory, Selection, Shapes, numel_of
 from quorate.core.errors import ConfigurationError
 
 
 @register("chunked-top-k")
 @dataclass(frozen=True, kw_only=True)
-class ChunkedTopK(Codec):
+class ChunkedTopK(Selection):
     """The largest numbers of each chunk, as a few magnitudes and a position in the chunk."""
 
     keeps_few: ClassVar[bool] = True
@@ -92,11 +92,6 @@ class ChunkedTopK(Codec):
             return joined(_joined(sizes, x, torch.float32), packed), memory
         signs = pack(_joined(values, x, torch.int64), self.bits)
         return joined(_joined(sizes, x, torch.float32), signs, packed), memory
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(numel_of(shapes), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         numel, width = numel_of(shapes), width_for(self.chunk)

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, ends_of, joined
-from quorate.codecs.selection import largest
-from quorate.core.codec import Codec, Draw, Memory, Shapes
+from quorate.codecs.selection import check_density, largest
+from quorate.core.codec import Draw, Memory, Selection, Shapes
 from quorate.core.errors import ConfigurationError
 
 MOMENTUM, VELOCITY = "momentum", "velocity"
@@ -40,7 +40,7 @@ MOMENTUM, VELOCITY = "momentum", "velocity"
 
 @register("dgc")
 @dataclass(frozen=True, kw_only=True)
-class DGC(Codec):
+class DGC(Selection):
     """The largest numbers of velocities that accumulate at each worker, with its own momentum."""
 
     keeps_few: ClassVar[bool] = True
@@ -64,10 +64,7 @@ class DGC(Codec):
     """Number of values that the density takes on its way down during these rounds."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.density <= 1:
-            raise ConfigurationError(
-                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
-            )
+        check_density(self.density)
         if not 0 <= self.momentum < 1:
             raise ConfigurationError(f"momentum is {self.momentum}; it must be from 0 to below 1")
         if not 0 <= self.clip_norm < math.inf:
@@ -109,11 +106,6 @@ class DGC(Codec):
         if self.masking:
             m.index_fill_(0, where, 0.0)
         return code, {MOMENTUM: m, VELOCITY: v}
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         sparse, dense = self._parts(shapes, draw.round)

@@ -29,13 +29,13 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import ends_of
-from quorate.core.codec import Codec, Draw, Memory, Shapes
-from quorate.core.errors import ConfigurationError
+from quorate.codecs.selection import check_density
+from quorate.core.codec import Draw, Memory, Selection, Shapes
 
 
 @register("mask")
 @dataclass(frozen=True, kw_only=True)
-class Mask(Codec):
+class Mask(Selection):
     """A share of the numbers, a different one in each round, the same on every worker."""
 
     is_linear: ClassVar[bool] = True
@@ -46,10 +46,7 @@ class Mask(Codec):
     """Units that are selected: single numbers, or rows of a matrix."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.density <= 1:
-            raise ConfigurationError(
-                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
-            )
+        check_density(self.density)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         chosen = [
@@ -57,11 +54,6 @@ class Mask(Codec):
             for (begin, end), units, size in self._units(shapes)
         ]
         return torch.cat(chosen).float() if chosen else x.new_empty(0, dtype=torch.float32), memory
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         first = 0

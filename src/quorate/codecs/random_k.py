@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from quorate.codecs import register
+from quorate.codecs.selection import check_density
 from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
-from quorate.core.errors import ConfigurationError
 
 
 @register("random-k")
@@ -45,10 +45,7 @@ class RandomK(Codec):
     """Whether numbers are scaled so that the code is unbiased; then no error feedback is used."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.density <= 1:
-            raise ConfigurationError(
-                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
-            )
+        check_density(self.density)
 
     @property
     def is_biased(self) -> bool:  # type: ignore[override]  # as the setting says

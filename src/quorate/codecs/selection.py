@@ -1,4 +1,4 @@
-"""The k largest of many numbers: exactly k, and no smaller one."""
+"""The k largest of many numbers: exactly k, and no smaller one; and the share of numbers that is sent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import math
 import torch
 from torch import Tensor
 
+from quorate.core.errors import ConfigurationError
+
 _MANY = 50_000
 """Numbers from which on a sample is faster."""
 _STEP = 100
 """Largest step between the numbers of a sample."""
+
+
+def check_density(density: float) -> None:
+    """Raise `ConfigurationError` for a density that is no share of all numbers."""
+    if not 0 < density <= 1:
+        raise ConfigurationError(f"density is {density}; it must be a share of all numbers, above 0 and at most 1")
 
 
 def largest(sizes: Tensor, k: int) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, ends_of, joined
-from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
+from quorate.core.codec import Draw, Memory, Selection, Shapes
 from quorate.core.errors import ConfigurationError
 
 _HEAD = 8
@@ -37,7 +37,7 @@ _HEAD = 8
 
 @register("threshold")
 @dataclass(frozen=True, kw_only=True)
-class Threshold(Codec):
+class Threshold(Selection):
     """The numbers of at least a given absolute value, with their positions."""
 
     keeps_few: ClassVar[bool] = True
@@ -70,11 +70,6 @@ class Threshold(Codec):
         norm = torch.linalg.vector_norm(sizes)
         least = torch.minimum(norm * (self.at / math.sqrt(sizes.numel())), sizes.amax())
         return (sizes >= least) & (sizes > 0)
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(numel_of(shapes), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         count = int(cut(code, (torch.int64, 1))[0])

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, joined, pack, packed_bytes, unpack, width_for
-from quorate.core.codec import Codec, Draw, Memory, Shapes, numel_of
+from quorate.core.codec import Draw, Memory, Selection, Shapes
 from quorate.core.errors import ConfigurationError
 
 _BINS, _DEVIATIONS, _BITS = 4, 6.0, 2
@@ -87,7 +87,7 @@ class Tiles:
 
 @register("tiled-top-k")
 @dataclass(frozen=True, kw_only=True)
-class TiledTopK(Codec):
+class TiledTopK(Selection):
     """The largest numbers of each tile of a matrix, in two bits and a place in the tile."""
 
     keeps_few: ClassVar[bool] = True
@@ -137,11 +137,6 @@ class TiledTopK(Codec):
             return joined(values, places)
         bins, means = _binned(values)
         return joined(means, pack(bins, _BITS), places)
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(numel_of(shapes), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         begin = at = 0

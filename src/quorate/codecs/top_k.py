@@ -26,14 +26,13 @@ from torch import Tensor
 
 from quorate.codecs import register
 from quorate.codecs.packed import cut, ends_of, joined
-from quorate.codecs.selection import largest
-from quorate.core.codec import Codec, Draw, Memory, Shapes
-from quorate.core.errors import ConfigurationError
+from quorate.codecs.selection import check_density, largest
+from quorate.core.codec import Draw, Memory, Selection, Shapes
 
 
 @register("top-k")
 @dataclass(frozen=True, kw_only=True)
-class TopK(Codec):
+class TopK(Selection):
     """The largest numbers of each tensor, with their positions."""
 
     keeps_few: ClassVar[bool] = True
@@ -42,10 +41,7 @@ class TopK(Codec):
     """Share of the numbers that are sent, above 0 and at most 1."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.density <= 1:
-            raise ConfigurationError(
-                f"density is {self.density}; it must be a share of all numbers, above 0 and at most 1"
-            )
+        check_density(self.density)
 
     def encode(self, x: Tensor, shapes: Shapes, memory: Memory, draw: Draw) -> tuple[Tensor, Memory]:
         numels = [math.prod(shape) for shape in shapes]
@@ -55,11 +51,6 @@ class TopK(Codec):
         ]
         where = torch.cat(places) if places else torch.empty(0, dtype=torch.int64, device=x.device)
         return joined(where.to(torch.int32), x.index_select(0, where).float()), memory
-
-    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
-        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
-        self.add_decoded(decoded, code, shapes, draw)
-        return decoded
 
     def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None:
         count = sum(self._counts(shapes))

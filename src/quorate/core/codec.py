@@ -147,3 +147,17 @@ class Codec(ABC):
         """delta: at least so much of the squared norm of any vector is in its code, in the mean over draws:
         E |x - decoded|^2 <= (1 - delta) |x|^2. None where there is no such bound above 0."""
         return None
+
+
+class Selection(Codec):
+    """A codec of few numbers, which are added to zeros to decode a vector."""
+
+    def decode(self, code: Tensor, shapes: Shapes, draw: Draw) -> Tensor:
+        import torch
+
+        decoded = torch.zeros(sum(map(math.prod, shapes)), device=code.device)
+        self.add_decoded(decoded, code, shapes, draw)
+        return decoded
+
+    @abstractmethod
+    def add_decoded(self, into: Tensor, code: Tensor, shapes: Shapes, draw: Draw) -> None: ...

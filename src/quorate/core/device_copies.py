@@ -1,4 +1,7 @@
-"""Copies between the host and a device for which no thread waits: the device makes them behind its current work."""
+"""Copies between the host and a device for which no thread waits: the device makes them behind its current work.
+
+Some devices (Apple's and Intel's GPUs) have no float64: see `widest`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from quorate.core.precision import widest
 
 
 def values_of(numbers: Sequence[Tensor]) -> list[float]:
@@ -137,3 +138,13 @@ def waiting_once(reads: Callable[[Any], None] | None = None) -> Iterator[Move]:
             reads(event)
     for place, pinned in late:
         place.copy_(pinned)
+
+
+@cache
+def widest(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on a device that refuses it."""
+    try:
+        torch.zeros((), dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError):
+        return torch.float32
+    return torch.float64

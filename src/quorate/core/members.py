@@ -1,8 +1,8 @@
-"""The workers of a run at one moment."""
+"""The workers of a run at one moment, and by the hosts that they are on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -40,3 +40,11 @@ class Members:
         """
         dead = frozenset(place for place, unit in enumerate(units) if not self.dead.isdisjoint(unit))
         return Members(size, frozenset(n for n in range(size, len(units)) if self.joined.issuperset(units[n])), dead)
+
+
+def by_host(host_of: Callable[[int], int], ranks: Iterable[int]) -> list[list[int]]:
+    """Return the ranks of each host, sorted; hosts in order of their lowest ranks (`host_of`), as sums are added."""
+    hosts: dict[int, list[int]] = {}
+    for rank in sorted(ranks):
+        hosts.setdefault(host_of(rank), []).append(rank)
+    return [members for _, members in sorted(hosts.items())]

@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use, with the limits of containers."""
+"""The cores and the memory that this process may use, with the limits of containers; and the folder of its caches."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
+
+
+def cache_folder() -> Path | None:
+    """`$XDG_CACHE_HOME/quorate`, or `~/.cache/quorate`; None where there is no home."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):  # the XDG standard: relative ones are ignored
+        return Path(named) / "quorate"
+    try:
+        return Path.home() / ".cache" / "quorate"
+    except RuntimeError:
+        return None

@@ -1,7 +1,8 @@
-"""Parameters that lie on servers, as a strategy and a worker see them."""
+"""Parameters that lie on servers, as a strategy and a worker see them, and the ranks that are servers only."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -141,3 +142,13 @@ class Servers(Protocol):
 
     def set_out(self) -> None:
         """Let the servers go on from the parameters (or the centre) of this worker. All call it, with equal ones."""
+
+
+@dataclass
+class OwnServers:
+    """The separate servers of a run, as one worker or server knows them; each place has one."""
+
+    ranks: Sequence[int] = ()
+    """Ranks above those of the workers. They hold parameters, and train nothing."""
+    has_served: bool = False
+    """Whether this rank, a server, has served a training."""

@@ -438,3 +438,12 @@ def carried(numbers: Tensor, before: Segment, now: Segment) -> Tensor:
         return numbers
     full = numbers if before._mask is None else before._mask.scatter(numbers)
     return full if now._mask is None else now._mask.gather(full)
+
+
+def carry_coded(old: Flat, into: Flat) -> None:
+    """Copy the numbers of `old` into the coded tensors of the same names in `into`: see `carried`."""
+    there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
+    for index, segment in enumerate(into.layout.segments):
+        place = there.get(segment.name)
+        if place is not None and into.layout.parts[segment.part].coded:
+            into.segment(index).copy_(carried(old.segment(place), old.layout.segments[place], segment))

@@ -318,10 +318,6 @@ class Iteration(Pass):
         self._in_hand.clear()
 
     @property
-    def began(self) -> Begun:
-        return self._began
-
-    @property
     def begun(self) -> Begun:
         return Begun(past=self._began.past, consumed=union((*self._began.consumed, *self._done)))
 

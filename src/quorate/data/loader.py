@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -14,7 +16,6 @@ from quorate.data.arguments import check_count
 from quorate.data.assignment import DYNAMIC, Share
 from quorate.data.consumption import consumed, is_training
 from quorate.data.context import data_context
-from quorate.data.starts import Starts
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
 
@@ -27,6 +28,7 @@ class Pass(ABC):
     """Its number among the passes of its loader, the same on all workers."""
     newest = 0
     """The number, among all workers' batches of the epoch, of the last returned batch."""
+    _began: Any
 
     @abstractmethod
     def give(self, steps: int | None, label: Any) -> int:
@@ -39,9 +41,9 @@ class Pass(ABC):
         number is unknown, and all batches in hand count."""
 
     @property
-    @abstractmethod
     def began(self) -> Any:
         """The progress in its epoch at its beginning."""
+        return self._began
 
     @property
     @abstractmethod
@@ -248,3 +250,44 @@ class Loader(ABC):
     def _keeps_past(self) -> bool:
         """Whether positions need the epoch before the current one."""
         return self.share.kind == DYNAMIC
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """The first pass of a loader that was trained on."""
+
+    dataset: Callable[[], object]
+    order: tuple[int, bool, int]
+    """Its epoch, and what its order follows from: seed and `shuffle`."""
+    optimizers: int
+    """The number of optimizers that were distributed before it."""
+
+
+@dataclass
+class Starts:
+    """The first passes of one worker's loaders, in order."""
+
+    begun: list[FirstPass] = field(default_factory=list)
+    lacks_position: bool = False
+    """Whether a loader has begun without a position, where a checkpoint has that of another one."""
+    _is_said: bool = False
+
+    def begins(self, place: Place, dataset: Any, share: Share, epoch: int, made_after: int) -> None:
+        """Note the first pass of a loader that was made after so many others had begun theirs.
+
+        A line says once if one of these had the same epoch of the same data, and no optimizer was distributed since.
+        """
+        optimizers, order = consumed(place).optimizers, (epoch, share.shuffle, share.seed)
+        earlier = (first for first in self.begun[:made_after] if first.order == order)
+        is_again = any(first.dataset() is dataset and first.optimizers == optimizers for first in earlier)
+        if is_again and share.shuffle and place.wire.rank == 0 and not self._is_said:
+            self._is_said = True
+            tell(
+                f"quorate: quorate.loader was called again for the same data, so this is epoch {epoch} again, in the "
+                "same order. Call it once, before the loop, or call set_epoch(epoch) of each loader\n"
+            )
+        try:
+            reference: Callable[[], object] = weakref.ref(dataset)
+        except TypeError:  # a list, which cannot be recognized later
+            return
+        self.begun.append(FirstPass(reference, order, optimizers))

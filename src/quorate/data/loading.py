@@ -30,15 +30,16 @@ from quorate.data.assignment import (
     SAMPLED,
     STATIC,
     ByRoundShare,
+    Claims,
     DynamicShare,
     KeptShare,
     OwnShare,
     RepeatedShare,
+    ReplayedClaims,
     SampledShare,
     Share,
     StaticShare,
 )
-from quorate.data.claims import Claims, ReplayedClaims
 from quorate.data.clients import clients_from
 from quorate.data.context import data_context
 from quorate.data.epoch_members import EpochMembers

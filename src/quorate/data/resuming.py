@@ -12,8 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from quorate.data.context import data_context
-from quorate.data.loader import Loader
-from quorate.data.starts import Starts
+from quorate.data.loader import Loader, Starts
 from quorate.wire.current import Place
 
 

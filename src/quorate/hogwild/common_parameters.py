@@ -18,7 +18,7 @@ from torch.nn import Parameter
 
 from quorate.core.contracts import Common, Message, Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout, ranks_in_words
-from quorate.means.open_admission import OpenAdmission
+from quorate.means.admission import OpenAdmission
 from quorate.replica.replica import Replica
 
 _TAG = "common parameters"
@@ -141,13 +141,13 @@ class CommonParameters:
         return Invitation(self._pauses, pieces).header(), tensors
 
     def comes(self, header: Mapping[str, Any], leave_if_over: Callable[[], None]) -> None:
-        """See `train.open_joining.OpenTraining`: nothing to prepare."""
+        """See `train.joining.OpenTraining`: nothing to prepare."""
 
     def withdraws(self) -> None:
-        """See `train.open_joining.OpenTraining`: nothing to undo."""
+        """See `train.joining.OpenTraining`: nothing to undo."""
 
     def enters(self) -> None:
-        """See `train.open_joining.OpenTraining`: nothing left to do."""
+        """See `train.joining.OpenTraining`: nothing left to do."""
 
     def follow(self, header: Mapping[str, Any], tensors: Sequence[Tensor], source: int) -> None:
         """Move the parameters of this worker, a newcomer, to the common memory, by the `invitation` of `source`.

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING
 
 from quorate.core.contracts import Wire, Work
 from quorate.core.vectors import segments_by_part
-from quorate.means.algorithms.surplus import power_of_two
+from quorate.means.algorithms.steps import power_of_two
 from quorate.means.reducer import Reducer
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.work import Together
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carried, coded_segments
+from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carry_coded, coded_segments
 from quorate.means.reducer import Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.work import Stages
 
 
@@ -186,14 +186,8 @@ class ArcTopK(Remembering):
         assert isinstance(before, ArcTopK)
         old = before.state
         self._state.sums = old.sums
-        there = {segment.name: index for index, segment in enumerate(before.layout.segments)}
-        for index, segment in enumerate(self.layout.segments):
-            place = there.get(segment.name)
-            if place is not None and self.layout.parts[segment.part].coded:
-                was = before.layout.segments[place]
-                for name in ("average", "sent", "estimate"):
-                    numbers = carried(getattr(old, name).segment(place), was, segment)
-                    getattr(self._state, name).segment(index).copy_(numbers)
+        for name in ("average", "sent", "estimate"):
+            carry_coded(getattr(old, name), getattr(self._state, name))
 
     # -- a sum
 

@@ -35,25 +35,29 @@ from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, shapes_in
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
-from quorate.core.vectors import Flat, Layout, bare_layout, carried, coded_segments
-from quorate.means.auto_codec_state import (
+from quorate.core.vectors import Flat, Layout, bare_layout, carry_coded, coded_segments
+from quorate.means.codec_choice import (
     MEASURES,
+    PAIRS,
     RUNS,
     TRIES,
     AutoCodecState,
+    Cost,
+    Gain,
     Trial,
     Window,
     by_name,
+    choices,
     cosine_of,
+    gain,
     scratch,
 )
-from quorate.means.codec_choice import PAIRS, Cost, Gain, choices, gain
 from quorate.means.coded import Coded, CodedState
 from quorate.means.power_sgd import PowerSGD
-from quorate.means.reducer import Measured, Note, Reducer, ReducerSettings
+from quorate.means.reducer import Measured, Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite
 from quorate.means.two_phase import TwoPhase, TwoPhaseState
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.work import Stages
 
 if TYPE_CHECKING:
@@ -132,7 +136,6 @@ class AutoCodec(Remembering):
         """Parts whose errors may differ from 0."""
         self._released: set[int] = set()
         """Parts whose errors are sent in the sum under way, and not remembered."""
-        self._note: Note = lambda codecs, why: None
         self._ready: dict[int, float] = {}
         self._ready_times: list[dict[int, float]] = []
         self._costs: list[dict[str, Cost]] = []
@@ -151,8 +154,9 @@ class AutoCodec(Remembering):
         for group in self._groups.values():
             group.measure(spending)
 
-    def note_choices(self, note: Note) -> None:
-        self._note = note
+    def _note(self, codecs: Mapping[str, str], why: str) -> None:
+        for note in self.choice_notes:
+            note(codecs, why)
 
     @property
     def state(self) -> AutoCodecState:
@@ -287,13 +291,8 @@ class AutoCodec(Remembering):
         assert isinstance(before, AutoCodec)
         before.commit()
         before._release_pieces()
-        there = {segment.name: index for index, segment in enumerate(before.layout.segments)}
-        for index, segment in enumerate(self.layout.segments):
-            place = there.get(segment.name)
-            if place is not None and self.layout.parts[segment.part].coded:
-                numbers = carried(before._state.errors.segment(place), before.layout.segments[place], segment)
-                self._state.errors.segment(index).copy_(numbers)
-        self._note = before._note
+        carry_coded(before._state.errors, self._state.errors)
+        self.choice_notes = before.choice_notes
 
     def wire_bytes(self, size: int) -> int | None:
         total = sum(

@@ -30,8 +30,8 @@ from quorate.aggregation.rows import Rows
 from quorate.aggregation.rule import mixed_rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire
+from quorate.core.device_copies import widest
 from quorate.core.errors import Mismatch
-from quorate.core.precision import widest
 from quorate.core.redundancy import Redundancy
 from quorate.core.vectors import Layout
 from quorate.means.owned_pieces import Made, OwnedPieces
@@ -51,12 +51,6 @@ class Cyclic(OwnedPieces):
         self._seed, self._number = seed, 0
         self._code = cyclic_code(wire.size, redundancy.batches - 1)
         self._rounding = max((torch.finfo(part.dtype).eps for part in layout.parts), default=0.0) / 2
-        self.newest = Outcome()
-        """The outcome of the newest sum."""
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.newest
 
     def commit(self) -> None:
         """Make the newest sum count: the next one draws another vector."""

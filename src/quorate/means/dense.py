@@ -17,7 +17,7 @@ import torch
 
 from quorate.core.contracts import Wire, Work
 from quorate.means.reducer import InParts
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ The running statistics of batch norm do not belong to them: no forward pass of t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.fields import Fields, Header
 from quorate.core.local_tensor import is_sharded
 from quorate.means.equal_replicas import copy_tensors, scatter_json
 from quorate.observe.digests import digest_of
@@ -135,6 +136,20 @@ def forward_buffers(model: Module, place: Place) -> ForwardBuffers:
     return buffers[model]
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedBuffers(Fields):
+    """The message of rank 0 about the buffers that it sends, in order."""
+
+    buffers: Sequence[tuple[str, torch.Size, torch.dtype]]  # name, shape and dtype of each
+
+    def header(self) -> dict[str, Any]:
+        return {"buffers": [[name, [*shape], str(dtype).removeprefix("torch.")] for name, shape, dtype in self.buffers]}
+
+    @classmethod
+    def read(cls, header: Header, **others: Any) -> CopiedBuffers:
+        return cls([(name, torch.Size(shape), getattr(torch, dtype)) for name, shape, dtype in header["buffers"]])
+
+
 class BufferCopies:
     """Copies the forward buffers of rank 0 to all workers as soon as they have changed, as torch DDP does.
 
@@ -156,7 +171,7 @@ class BufferCopies:
     ) -> None:
         """`living` returns the ranks that form the means, `survivors` these workers where means outlive a death."""
         self.buffers, self._wire, self._living, self._survivors = buffers, wire, living, survivors
-        self._described: list[list[Any]] = []
+        self._described: Sequence[tuple[str, torch.Size, torch.dtype]] = []
         """Name, shape and dtype of the buffers that were copied last."""
         self._is_source = self._carries = False
         self.room = 0
@@ -174,7 +189,7 @@ class BufferCopies:
         if not self._is_source or not self.buffers.changed():
             return 0.0
         described = [
-            [slot.name, list(x.shape), str(x.dtype).removeprefix("torch.")]
+            (slot.name, x.shape, x.dtype)
             for slot in self.buffers.slots
             if (x := slot.tensor) is not None and (slot.moves >= _USUAL or slot.is_silent or _has_moved(slot))
         ]
@@ -229,20 +244,22 @@ class BufferCopies:
 
     def _copy_from_rank_0(self, *, has_others: bool) -> None:
         if has_others:
-            self._described = scatter_json(self._described, self._wire)
+            sent = scatter_json(CopiedBuffers(self._described).header(), self._wire)
+            self._described = CopiedBuffers.read(sent).buffers
         self._make_room()
         copy_tensors(self._tensors(), self._wire)
 
     def _copy_among(self, left: Survivors) -> None:
         own = Message()
         if self._is_source:
-            own = Message(tuple(x.detach().clone() for x in self._tensors()), {"buffers": self._described})
+            copied = CopiedBuffers(self._described)
+            own = Message(tuple(x.detach().clone() for x in self._tensors()), copied.header())
         self._is_source = False
         messages = {rank: sent for rank, sent in left.gather(own, "buffers").wait().items() if "buffers" in sent.header}
         if not messages or min(messages) == self._wire.rank:
             return  # the source has died, or is this worker
         message = messages[min(messages)]
-        self._described = [list(described) for described in message.header["buffers"]]
+        self._described = CopiedBuffers.read(message.header).buffers
         self._make_room()
         with torch.no_grad():
             for x, numbers in zip(self._tensors(), message.tensors, strict=True):
@@ -260,9 +277,8 @@ class BufferCopies:
                     f"the model has a buffer {name} on another worker and none on rank {self._wire.rank}; register "
                     "buffers on all workers alike"
                 )
-            wanted = getattr(torch, dtype)
-            if list(x.shape) != shape or x.dtype != wanted:
-                slots[name].buffers[slots[name].key] = x.new_empty(shape, dtype=wanted)
+            if x.shape != shape or x.dtype != dtype:
+                slots[name].buffers[slots[name].key] = x.new_empty(shape, dtype=dtype)
 
     def _tensors(self) -> list[Tensor]:
         slots = {slot.name: slot for slot in self.buffers.slots}

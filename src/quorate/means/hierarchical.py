@@ -28,10 +28,10 @@ from torch import Tensor
 from quorate.codecs.error_feedback import ERROR
 from quorate.core.codec import Codec, Draw
 from quorate.core.contracts import Wire, Work
-from quorate.core.hosts import by_host
+from quorate.core.members import by_host
 from quorate.core.vectors import Layout
 from quorate.means.coded import Coded, CodedState
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.work import Stages
 
 

@@ -30,15 +30,13 @@ from quorate.means.headers import (
     Headers,
     edits_in,
 )
-from quorate.means.numbers_of_all import gather_numbers, mean_of_number
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
-from quorate.means.shadow import Shadow
 from quorate.means.table_means import means_of_tables
-from quorate.means.watches import PartSchedule, Watches
+from quorate.means.watches import PartSchedule, Shadow, Watches
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica
-from quorate.wire.survivors import Survivors
+from quorate.wire.survivors import Survivors, gather_numbers, mean_of_number
 from quorate.wire.work import Followed, Together, advanced
 
 _POLL = 0.02
@@ -68,7 +66,7 @@ class MeansOfAll:
         others = None if before is None else before.headers
         self.headers: Headers = Headers(replica, wire, watches.announced, others, watches.within)
         reducer.measure(timer.spending)
-        reducer.note_choices(watches.choices)
+        reducer.choice_notes.append(watches.choices)
         self.reducer: Reducer | FaultTolerantSum = reducer
         if watches.beside is not None:
             self.reducer = FaultTolerantSum(self.layout, wire, watches.beside, self.headers.changed, reducer)

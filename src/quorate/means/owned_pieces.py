@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from quorate.aggregation.compiled_rows import compiled_rows
+from quorate.aggregation.outcome import Outcome
 from quorate.aggregation.rows import Rows
 from quorate.core.codec import Draw
 from quorate.core.contracts import Wire, Work, Write
-from quorate.core.precision import widest
+from quorate.core.device_copies import widest
 from quorate.core.vectors import Flat, Layout
 from quorate.means.centre import reals
 from quorate.means.remembering import Remembering
-from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.cut import piece
+from quorate.wire.cut import all_reduce_bytes, piece
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Stages, Together
 
@@ -46,6 +46,12 @@ class OwnedPieces(Remembering):
         """The layout of the newest vector; longer than a gradient with moments or numbers."""
         self._counts = torch.ones(wire.size, dtype=torch.float64)
         """The weight of the newest vector of each worker."""
+        self.newest = Outcome()
+        """The outcome of the newest sum."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.newest
 
     @abstractmethod
     def _measured(self, rows: Mapping[int, Rows], counts: Tensor, ranks: Sequence[int], draw: Draw) -> Tensor:

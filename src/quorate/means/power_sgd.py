@@ -34,10 +34,10 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError
 from quorate.core.resize import kept
-from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carried, coded_segments
+from quorate.core.vectors import Flat, Layout, Segment, bare_layout, carry_coded, coded_segments
 from quorate.means.reducer import Reducer, ReducerSettings
 from quorate.means.remembering import Remembering, is_finite, is_finite_on_device
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.work import Stages
 
 
@@ -164,12 +164,7 @@ class PowerSGD(Remembering):
         assert isinstance(before, PowerSGD)
         old = before.state
         self._state.sums = old.sums
-        there = {segment.name: index for index, segment in enumerate(before.layout.segments)}
-        for index, segment in enumerate(self.layout.segments):
-            if segment.name in there and self.layout.parts[segment.part].coded:
-                place = there[segment.name]
-                numbers = carried(old.error.segment(place), before.layout.segments[place], segment)
-                self._state.error.segment(index).copy_(numbers)
+        carry_coded(old.error, self._state.error)
         self._state.q = {name: old.q.get(name, q) for name, q in self._state.q.items()}
 
     # -- a sum

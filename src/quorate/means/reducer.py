@@ -38,6 +38,8 @@ class Reducer(ABC):
         """The number of workers whose contributions are in a sum."""
         self.spending: Measured = lambda on: nullcontext()
         """A context around encoding and decoding; see `measure`."""
+        self.choice_notes: list[Note] = []
+        """Called where codecs are chosen between two sums."""
         self._under_way: dict[int, Work[Any]] = {}
 
     @property
@@ -54,9 +56,6 @@ class Reducer(ABC):
     def measure(self, spending: Measured) -> None:
         """Measure the time of encoding and decoding by `spending`."""
         self.spending = spending
-
-    def note_choices(self, note: Note) -> None:  # noqa: B027  (most choose nothing)
-        """Report by `note` what is chosen between two sums."""
 
     def weighs(self, weight: float) -> None:  # noqa: B027  (most do not need it)
         """Set the weight, above 0, by which this worker multiplies its next vectors."""

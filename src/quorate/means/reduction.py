@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quorate.aggregation import rules
 from quorate.aggregation.attacks import attack_from
-from quorate.buckets.fusion import Fusion
+from quorate.buckets.flat import Fusion
 from quorate.codecs import codecs
 from quorate.codecs.error_feedback import ERROR, ErrorFeedback
 from quorate.core.codec import Codec, Shapes, numel_of, shapes_in
@@ -23,10 +23,10 @@ from quorate.core.redundancy import Redundancy
 from quorate.core.settings import settings_for, written_settings
 from quorate.core.vectors import Layout, layout_on_cpu
 from quorate.means import OF_GRADIENTS, WITHOUT_CODEC, reducers
-from quorate.means.coded import Coded
+from quorate.means.coded import ClippedCodes, Coded
 from quorate.means.hierarchical import Hierarchical
 from quorate.means.reducer import Reducer, ReducerSettings
-from quorate.means.two_phase import TwoPhase
+from quorate.means.two_phase import OnDemand, TwoPhase
 
 if TYPE_CHECKING:
     from quorate.aggregation.rule import Rule
@@ -247,8 +247,6 @@ class Reduction:
             return self.codec.reducer(layout, wire, seed)
         of_shares = self.codec.rescaled(1 / wire.size)
         if self.is_on_demand:
-            from quorate.means.on_demand import OnDemand
-
             return OnDemand(TwoPhase(layout, wire, of_shares, seed))
         coded: type[Coded] = Coded
         if self.settings.reduce == HIERARCHICAL:
@@ -256,8 +254,6 @@ class Reduction:
         elif self.way(shapes_in(layout).values(), wire.size) == TWO_PHASE:
             coded = TwoPhase
         elif self.settings.clip_codes:
-            from quorate.means.clipped_codes import ClippedCodes
-
             coded = ClippedCodes
         return coded(layout, wire, of_shares, seed)
 

@@ -86,12 +86,6 @@ class Robust(OwnedPieces):
         self._unit = unit
         self._is_formed = False
         """Whether the newest sum has used the vector of any worker."""
-        self.newest = Outcome()
-        """The outcome of the newest sum."""
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.newest
 
     @property
     def state(self) -> RobustState:

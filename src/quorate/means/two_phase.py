@@ -19,7 +19,8 @@ section 5 (compressed all-reduce); the two memories are those of Tang et al., "D
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -33,9 +34,11 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.resize import kept
 from quorate.core.vectors import Flat, Layout
 from quorate.means.coded import Coded, CodedState
-from quorate.means.reducer import Reducer
+from quorate.means.dense import Dense
+from quorate.means.reducer import Measured, Reducer
 from quorate.means.remembering import is_finite
-from quorate.wire.cost import all_reduce_bytes
+from quorate.means.wrapped import Wrapped
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.work import Stages
 
 
@@ -249,3 +252,41 @@ class TwoPhase(Coded):
         if isinstance(self.codec, ErrorFeedback):
             self._release_pieces()
         return super().message(x)
+
+
+class OnDemand(Wrapped):
+    """The reducer `coded` between calls of `code`, and dense sums before the first call, which leave its memory alone.
+
+    All workers call `code` between the same two sums.
+    """
+
+    def __init__(self, coded: TwoPhase) -> None:
+        super().__init__(coded)
+        self._coded, self._dense = coded, Dense(coded.layout, coded.wire)
+        self._inner: Reducer = self._dense
+
+    def code(self, chosen: Mapping[str, Tensor] | None) -> None:
+        self._inner = self._dense if chosen is None else self._coded
+        self._coded.choose(dict(chosen or {}))
+
+    @contextmanager
+    def uncoded(self) -> Iterator[None]:
+        before, self._inner = self._inner, self._dense
+        try:
+            yield
+        finally:
+            self._inner = before
+
+    def measure(self, spending: Measured) -> None:
+        self._coded.measure(spending)
+
+    @property
+    def state(self) -> Any:
+        return self._coded.state
+
+    def weighs(self, weight: float) -> None:
+        self._coded.weighs(weight)
+
+    def follows(self, before: Reducer) -> None:
+        if isinstance(before, OnDemand):
+            self._coded.follows(before._coded)

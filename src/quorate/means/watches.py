@@ -1,4 +1,4 @@
-"""The observers of the means of an optimizer, and the schedule of their parts."""
+"""The observers of the means of an optimizer, the schedule of their parts, and the part of a worker that has paused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quorate.core.contracts import Wire
+from quorate.core.means import Mean
+from quorate.core.vectors import Flat
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.means.headers import Announced
 from quorate.means.reducer import Note
@@ -40,3 +42,18 @@ class PartSchedule(Protocol):
 
     def sum_begins(self) -> None:
         """A sum is launched."""
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The part of this worker in means in which it takes part without stepping, as it has paused or ended."""
+
+    contribution: Callable[[], tuple[tuple[Flat, float] | None, int | None]]
+    """Returns a vector and its weight, or None; and the checksum of parameters that the script has edited since the
+    newest mean, if this worker has made no step since."""
+    apply: Callable[[Mean], None]
+    """Takes the mean; not called if no worker contributed."""
+    synchronized: Callable[[], None]
+    """Called when all workers have paused or ended."""
+    settle: Callable[[float], None] = lambda weight: None
+    """Called after every mean of parameters, with the weight of this worker, for tables beside them."""

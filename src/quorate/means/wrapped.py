@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.contracts import Work
-from quorate.means.reducer import Measured, Note, Reducer
+from quorate.means.reducer import Measured, Reducer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,13 +21,10 @@ class Wrapped(Reducer):
 
     def __init__(self, inner: Reducer) -> None:
         super().__init__(inner.layout, inner.wire)
-        self._inner = inner
+        self._inner, self.choice_notes = inner, inner.choice_notes
 
     def measure(self, spending: Measured) -> None:
         self._inner.measure(spending)
-
-    def note_choices(self, note: Note) -> None:
-        self._inner.note_choices(note)
 
     @property
     def state(self) -> Any:

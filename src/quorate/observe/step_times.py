@@ -1,20 +1,26 @@
-"""The times of one optimizer's steps, row by row in the worker's records."""
+"""The times of one optimizer's steps, row by row in the worker's records; and rows of distances and outer steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
+import torch
+from torch import Tensor
+
 from quorate.core.contracts import Work
+from quorate.core.device_copies import widest
+from quorate.core.local_tensor import local
 from quorate.data.consumption import consumed
 from quorate.data.context import data_context
 from quorate.observe.memory_use import memory_use
 from quorate.observe.seen_losses import SeenLosses
 from quorate.records.records import Recorder
-from quorate.records.rows import Step
+from quorate.records.rows import Distance, Outer, Step
 from quorate.sharding.traffic import Traffic
 from quorate.wire.current import Place
 from quorate.wire.metered import Meter
@@ -212,3 +218,26 @@ class Timed(Generic[T]):
             return self._work.wait(timeout)
         finally:
             self._timer.spent("wait", self._timer.clock.now() - begin - (self._timer.coding - busy))
+
+
+def note_distance(timer: StepTimer, own: Sequence[Tensor], mean: Sequence[Tensor]) -> None:
+    """Write a `distance` row of two lists of parameters, if records are kept. Cost: two passes in double precision."""
+    recorder = timer.recorder
+    if recorder is not None:
+        away = _norm([local(x).detach() - y for x, y in zip(own, mean, strict=True)])
+        now = timer.clock.now()
+        recorder.write(Distance(step=timer.steps, time=now, optimizer=timer.name, distance=away, norm=_norm(mean)))
+
+
+def note_outer_step(timer: StepTimer, fragment: int, measured: Mapping[str, Any]) -> None:
+    """Write an `outer` row, if records are kept."""
+    recorder = timer.recorder
+    if recorder is not None:
+        now = timer.clock.now()
+        recorder.write(Outer(step=timer.steps, time=now, optimizer=timer.name, fragment=fragment, **measured))
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    """Return the Euclidean norm, in double precision."""
+    wide = (part.to(widest(part.device).to_complex() if part.is_complex() else widest(part.device)) for part in parts)
+    return math.sqrt(sum(float(torch.linalg.vector_norm(part) ** 2) for part in wide))

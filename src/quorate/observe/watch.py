@@ -12,8 +12,8 @@ from quorate.observe.backward import observe_backward
 from quorate.observe.pacing import injected
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
-from quorate.wire.cost import all_reduce_bytes
 from quorate.wire.current import Place
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.metered import Meter
 
 

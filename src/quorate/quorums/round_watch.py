@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from quorate.core.contracts import Wire
+from quorate.core.means import Measured, WorkerMeasures
 from quorate.core.vectors import Flat, header_in
 from quorate.means.headers import MEASURED, SQUARE, WEIGHT, bad_in, numbers_of, put_bad
 from quorate.observe.digests import Digests, digest_of
@@ -279,3 +280,29 @@ def _ends_of(sums: Flat, share: float) -> list[Tensor]:
         header = min(sums.layout.header, last.numel())
         ends[-1][last.numel() - header :] = last[last.numel() - header :]
     return ends
+
+
+def measures_of(timer: StepTimer, norm: float, *, has_called: bool, is_scaled: bool) -> list[float | None]:
+    """Return the measures of a contribution of this norm: see `core.means.WorkerMeasures`."""
+    waited = timer.waited_before if has_called else None
+    return [timer.work, waited, None if is_scaled else timer.loss, norm**2]
+
+
+def payload_of(values: list[float | None] | None, checksums: Sequence[Any], rows: int | None = None) -> Any:
+    """Return the payload of a contribution: its measured values, the checksums of `LocalChanges`, if any, and the
+    number of its rows of sparse tables."""
+    if rows is not None:
+        return {"signed": checksums, "measured": values, "rows": rows}
+    return {"signed": checksums, "measured": values} if checksums else values
+
+
+def _values_in(payload: Any) -> Sequence[Any]:
+    values: Sequence[Any] = payload["measured"] if isinstance(payload, dict) else payload
+    return values
+
+
+def measured_in(round: Round, square: float, smoothing: float) -> Measured:
+    """Return the measures that workers have sent with `round`, whose sum has the squared norm `square`."""
+    gradients = sum(count for pairs in round.contributors.values() for _, count in pairs)
+    measures = [(rank, WorkerMeasures(*_values_in(x))) for rank, own in round.measures.items() for x in own]
+    return Measured(round.number, round.quorum, gradients, measures, square, smoothing)

@@ -110,11 +110,6 @@ def weights_of(module: Module) -> list[str]:
     return [name for name in names if name.startswith("weight")]
 
 
-def is_factored(module: Module, name: str) -> bool:
-    """Return whether the weight `name` of `module` is in two factors."""
-    return f"{name}{_A}" in module._parameters
-
-
 def factored(weight: Tensor, rank: int) -> Pair:
     """Return factors A (r, ...) and B (m, r, ...) of `weight` (m, ...) by its SVD, U S V^T.
 

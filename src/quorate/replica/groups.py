@@ -89,11 +89,6 @@ def weights_of(module: Module) -> list[str]:
     return [name for name in names if name.startswith("weight")]
 
 
-def is_clustered(module: Module, name: str) -> bool:
-    """Return whether the numbers of the weight `name` of `module` share values."""
-    return f"{name}{VALUES}" in module._parameters
-
-
 def shared(values: Tensor, groups: Tensor) -> Tensor:
     """Return the weight (...) of `values` (k) in `groups` (..., uint8), with zeros where the group is 0.
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from quorate.core.device_copies import widest
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, numbers_in
-from quorate.core.precision import widest
 from quorate.core.vectors import Flat, full_segments, mask_of
 
 OWN_STEP = "_quorate_own_step"
@@ -27,10 +27,11 @@ OWN_STEP = "_quorate_own_step"
 
 @dataclass(frozen=True)
 class StepArguments:
-    """The arguments of a script's call of `step` besides a closure."""
+    """The arguments of a script's call of `step`."""
 
     positional: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
+    closure: Callable[[], Any] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.positional or self.named)

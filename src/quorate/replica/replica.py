@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.buckets.flat import layout_of, words_of_tables
-from quorate.buckets.fusion import BY_SIZE, Fusion
+from quorate.buckets.flat import BY_SIZE, Fusion, layout_of, words_of_tables
+from quorate.buckets.rows import sparse_weights
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
-from quorate.core.sparse_tables import sparse_weights
 from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
 from quorate.replica.masks import masks_of
@@ -202,7 +201,6 @@ class Replica:
         *,
         at: Flat | None = None,
         options: Any = None,
-        closure: Callable[[], Any] | None = None,
         is_seen: bool = True,
         arguments: StepArguments = NO_ARGUMENTS,
         momentum: AgreedMomentum | None = None,
@@ -230,7 +228,7 @@ class Replica:
         elif is_of_round:
             in_force = self.options.in_force(self.options.complete(options))
         chosen: dict[str, Any] = {"elsewhere": self._elsewhere, "arguments": arguments}
-        step = partial(plain_step, self.optimizer, self.plain, closure, **chosen)
+        step = partial(plain_step, self.optimizer, self.plain, arguments.closure, **chosen)
         if self.corrects_delay and chosen["elsewhere"] is None:
             around = delay_corrected(self.optimizer)
         self.is_stepping = True

@@ -1,4 +1,4 @@
-"""The codec of a worker in rounds, and its error.
+"""The codec of a worker in rounds, and its error; and messages of vectors that are mostly zeros.
 
 The error is no contribution that waits: it is added to the next one that is sent. A round without this worker gives
 back the contributions and the error as they were; the error to the bit, unless something was sent since. So what
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.codec import Codec, Draw, shapes_in
-from quorate.core.vectors import Flat, Layout, Part, bare_layout, carried, digest_of, segments_by_part
+from quorate.core.vectors import Flat, Layout, Part, bare_layout, carry_coded, digest_of, segments_by_part
 from quorate.means.remembering import is_finite
 
 
@@ -99,13 +99,8 @@ class Coding:
         old, self.error = self.error, None
         self.layout, self._shapes = layout, shapes_in(layout)
         if old is not None:
-            there = {segment.name: index for index, segment in enumerate(old.layout.segments)}
             self.error = Flat.zeros(bare_layout(layout))
-            for index, segment in enumerate(layout.segments):
-                if segment.name in there and layout.parts[segment.part].coded:
-                    place = there[segment.name]
-                    numbers = carried(old.segment(place), old.layout.segments[place], segment)
-                    self.error.segment(index).copy_(numbers)
+            carry_coded(old, self.error)
 
     def of(self, layout: Layout) -> Coding:
         own = self._codec, layout, self._seed, self._rank
@@ -166,3 +161,38 @@ class Coding:
         for part in self._shapes:
             total.parts[part].add_(encoded.vector.parts[part]).sub_(encoded.wanted.parts[part])
         return total
+
+
+_FEWEST = 1024
+
+
+def sparse_written(vector: Flat) -> tuple[tuple[Tensor, ...], list[bool]]:
+    """Return the tensors of a message between hosts, and which parts are places (int32) and numbers: the shorter form.
+
+    Sparse codecs leave mostly zeros in a contribution, and so in sums of few of them. The form is exact to the bit.
+    """
+    tensors, are_sparse = list[Tensor](), list[bool]()
+    for part in vector.parts:
+        size = part.element_size()
+        is_sparse = part.numel() >= _FEWEST and int(part.count_nonzero()) * (4 + size) < part.numel() * size
+        are_sparse.append(is_sparse)
+        if is_sparse:
+            where = part.nonzero().view(-1)
+            tensors += [where.to(torch.int32), part[where]]
+        else:
+            tensors.append(part)
+    return tuple(tensors), are_sparse
+
+
+def sparse_read(
+    tensors: Sequence[Tensor], are_sparse: Sequence[bool], layout: Layout, blank: Callable[[Layout], Flat]
+) -> Flat:
+    """Return the vector that `sparse_written` has made these tensors of."""
+    into, left = blank(layout), iter(tensors)
+    for part, is_sparse in zip(into.parts, are_sparse, strict=True):
+        if is_sparse:
+            where = next(left).long()
+            part.zero_()[where] = next(left)
+        else:
+            part.copy_(next(left))
+    return into

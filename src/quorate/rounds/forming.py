@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorate.core.fields import Fields
-from quorate.core.hosts import by_host
+from quorate.core.members import by_host
 from quorate.rounds.terms import Agreed
 
 HUB_BYTES = 1 << 18

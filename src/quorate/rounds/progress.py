@@ -19,7 +19,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
 from quorate.core.vectors import Flat, Layout, empty_vector
-from quorate.rounds.coding import Coding
+from quorate.rounds.coding import Coding, sparse_read, sparse_written
 from quorate.rounds.events import (
     Died,
     Event,
@@ -35,7 +35,6 @@ from quorate.rounds.events import (
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.hosts.exchange import layout_of_piece
-from quorate.rounds.hosts.sparse import read, written
 from quorate.rounds.log import at_once
 from quorate.rounds.member import Member
 from quorate.rounds.messages import Lease, Note
@@ -251,7 +250,7 @@ class RoundTask:
             layout = layout_of_piece(layout, lying.piece, lying.of)
         if lying.sparse is None:
             return event.happen(self.member, now, Flat(message.tensors, layout))
-        return event.happen(self.member, now, read(message.tensors, lying.sparse, layout, self.blank))
+        return event.happen(self.member, now, sparse_read(message.tensors, lying.sparse, layout, self.blank))
 
     def _host_of(self, rank: int) -> int:
         return self._wire.host_of(rank)
@@ -315,7 +314,7 @@ class RoundTask:
             and not header.get("coded")
             and self._host_of(to) != self._host_of(self._wire.rank)
         ):
-            tensors, are_sparse = written(vector)
+            tensors, are_sparse = sparse_written(vector)
             header = {**header, "sparse": are_sparse} if any(are_sparse) else header
         message = Message(tensors, header, shared=True, urgent=header["kind"] in URGENT)
         if self._coding is None and not self.member.agreed.is_large:

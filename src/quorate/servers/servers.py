@@ -19,8 +19,8 @@ from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
 from quorate.core.servers import Pulled, Servers, ServerTerms
 from quorate.core.vectors import Flat, bare_layout, digest_of, empty_vector, pack
+from quorate.means.admission import OpenAdmission
 from quorate.means.edge_coding import EdgeCoding
-from quorate.means.open_admission import OpenAdmission
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.optimizer_state import put_beside_parameters, states_from_plain
 from quorate.replica.options_in_force import put_options

@@ -24,11 +24,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import Module, Parameter
 
-from quorate.buckets.rows import Rows, RowsOfWorker, as_gradient, index_dtype, sum_of
+from quorate.buckets.rows import Rows, RowsOfWorker, as_gradient, index_dtype, sparse_weights, sum_of
 from quorate.core.axes import Axes, rows_of
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.sparse_tables import sparse_weights
 from quorate.sharding.experts import Exchange
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.script_access import take_whole_tensors

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, Mismatch
 from quorate.sharding.traffic import Traffic
 from quorate.wire.exchange import describe, sum_in_order
-from quorate.wire.swap import Swap
+from quorate.wire.swap import Envelope, Swap
 
 REMEDY = (
     "; workers of a replica use the blocks of a model in shards in one order. Decide alike on all of them which "
@@ -56,11 +55,11 @@ class Pieces:
         self.hosts = [wire.host_of(rank) for rank in range(wire.size)]
 
     def swap(
-        self, operation: str, outgoing: Sequence[Tensor], header: Mapping[str, Any] = MappingProxyType({})
+        self, operation: str, outgoing: Sequence[Tensor], header: Mapping[str, Any] | None = None
     ) -> Work[list[Message]]:
         """Send each worker its tensor, which must not change any more; the result is the messages received, by rank."""
-        wire, tag = self.wire, f"pieces/{next(self._calls)}"
-        messages = [Message((x,), {"operation": operation, **header}, shared=True) for x in outgoing]
+        wire, tag, header = self.wire, f"pieces/{next(self._calls)}", Envelope(operation).header(header)
+        messages = [Message((x,), header, shared=True) for x in outgoing]
         others = [peer for peer in range(wire.size) if peer != wire.rank]
         sends = [wire.send(messages[peer], peer, tag) for peer in others]
         receives = [wire.receive(peer, tag, others) for peer in others]
@@ -134,7 +133,7 @@ class WireReduceScatter:
         pieces, wire = self._pieces, self._pieces.wire
         self._has_input = False
         outgoing = list(input_tensor.detach().chunk(wire.size))
-        header = {"unused": sorted(self.unused)} if self.unused else {}
+        header = {"unused": sorted(self.unused)} if self.unused else None
         work = pieces.swap(f"reduce_scatter{self._of} {describe(output_tensor)}", outgoing, header)
 
         def finish() -> None:

@@ -15,7 +15,7 @@ from quorate.core.axes import rows_of
 from quorate.core.contracts import Message, Wire
 from quorate.core.local_tensor import as_piece_of, is_sharded, local
 from quorate.sharding.traffic import Traffic
-from quorate.wire.swap import Swap
+from quorate.wire.swap import Envelope, Swap
 
 
 class OnPieces:
@@ -176,8 +176,8 @@ class WholeTensors:
         here = next((local(p).device for p in self._owner), torch.device("cpu"))
         if self._wire.carries(torch.empty(1, device=here)):
             return self._exchanged(operation, outgoing, here)
-        wire, self._calls = self._wire, self._calls + 1
-        messages = [Message(tuple(tensors), {"operation": operation}) for tensors in outgoing]
+        wire, self._calls, header = self._wire, self._calls + 1, Envelope(operation).header()
+        messages = [Message(tuple(tensors), header) for tensors in outgoing]
         others = [peer for peer in self._peers if peer != wire.rank]
         sends = [wire.send(messages[peer], peer, f"whole/{self._calls}") for peer in others]
         receives = [wire.receive(peer, f"whole/{self._calls}", others) for peer in others]

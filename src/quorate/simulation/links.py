@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import bytes_per_second_from, seconds_from
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.virtual.network import Network, demand_of
 
 USUAL = "50us:10Gbit"

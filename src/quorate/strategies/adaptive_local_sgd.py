@@ -30,10 +30,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorate.core.device_copies import values_of
+from quorate.core.device_copies import values_of, widest
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.precision import widest
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat

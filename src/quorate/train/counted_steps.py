@@ -73,7 +73,7 @@ def end_counted(counts: LossCounts, worker: StrategyWorker) -> None:
 
 def settle_counted(counts: LossCounts, worker: StrategyWorker) -> None:
     """Let `.grad` and the weight of the worker be those of a whole step, which begins."""
-    if worker.closure is not None:
+    if worker.arguments.closure is not None:
         return  # the gradient comes inside
     if not agrees_on_means(worker):  # else `.grad` is the mean
         counts.check_given()

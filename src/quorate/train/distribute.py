@@ -22,6 +22,7 @@ from quorate.core.arguments import one_sentence
 from quorate.core.device_copies import event_on
 from quorate.core.errors import ConfigurationError
 from quorate.core.redundancy import Redundancy
+from quorate.core.servers import OwnServers
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import Versioned, data_context
@@ -37,7 +38,6 @@ from quorate.replica.by_tensors import ShardBy, shard_by_of
 from quorate.replica.optimizer_state import inner_optimizers
 from quorate.replica.plain_step import NO_ARGUMENTS, OWN_STEP, StepArguments, own_step_of, scales_in_step, takes_closure
 from quorate.replica.replica import sparse_tables_in, trained_in_order
-from quorate.servers.own import OwnServers
 from quorate.sharding.boundary import HostMemory
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.mesh import Coordinates

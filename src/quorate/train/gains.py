@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from quorate.core.device_copies import values_of
-from quorate.core.precision import widest
+from quorate.core.device_copies import values_of, widest
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.optim.ada_scale import AdaScale, spread_of

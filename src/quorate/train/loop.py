@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -49,12 +49,11 @@ from quorate.train.counted_steps import (
     settle_counted,
 )
 from quorate.train.in_common import common_of
-from quorate.train.joining import admit, begin, connect, enter
-from quorate.train.kept_in_rounds import KeptInRounds
+from quorate.train.joining import OpenTraining, admit, admit_openly, begin, close_admission, connect, enter
+from quorate.train.kept_batch import KeptInRounds
 from quorate.train.leaving import leaving_of
 from quorate.train.loss_counts import LossCounts
 from quorate.train.methods_beside import check_arguments, check_switched
-from quorate.train.open_joining import OpenTraining, admit_openly, close_admission
 from quorate.train.part_tuning import begin_part_tuning
 from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
@@ -88,8 +87,7 @@ class Loop(StepObserver):
         wire = place.wire if watched.coordinates is None else watched.coordinates.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
-        self.strategy = strategy
-        exchanged = sparse_gradients_of(strategy)
+        self.strategy, exchanged = strategy, sparse_gradients_of(strategy)
         has_own = getattr(strategy, "momentum", "") != "average" and can_exchange_changes(optimizer, plain)
         how: dict[str, Any] = {"exchanges_rows": exchanged in ("rows", "both"), "fusion": watched.reduction.fusion}
         how["exchanges_changes"] = exchanged == "both" or (exchanged == "changes" and has_own)
@@ -249,11 +247,12 @@ class Loop(StepObserver):
                 of_closure = closure()
         elif closure is not None:
             weight = None if self.counts is None else lambda: worker.weight
-            worker.closure = agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
+            agreed = agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
+            worker.arguments = replace(arguments, closure=agreed)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._admit()
             self._agree_without_backward()
-        if worker.changes.samples_step and worker.closure is None:  # else the gradient comes inside
+        if worker.changes.samples_step and worker.arguments.closure is None:  # else the gradient comes inside
             worker.changes.step_begins()
         worker.loss, headers = None, worker.means.headers
         bad, headers.bad, is_late, headers.is_bad_late = headers.bad, [], headers.is_bad_late, False
@@ -267,7 +266,7 @@ class Loop(StepObserver):
         number = worker.updates + (0 if is_late else 1)
         if not (bad and worker.finite.leaves_out(bad, number, is_scaled=self.replica.is_scaled)):
             with_hooks(worker)
-        self._has_agreed, worker.closure, worker.arguments = False, None, NO_ARGUMENTS
+        self._has_agreed, worker.arguments = False, NO_ARGUMENTS
         if self.counts is not None:
             self.counts.restart()
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
@@ -466,7 +465,8 @@ class Loop(StepObserver):
 
     @property
     def is_stepping(self) -> bool:
-        return self.worker.closure is not None or (self.worker.kept is not None and self.worker.kept.is_inside)
+        closure, kept = self.worker.arguments.closure, self.worker.kept
+        return closure is not None or (kept is not None and kept.is_inside)
 
     @property
     def is_finished(self) -> bool:

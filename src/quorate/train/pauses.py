@@ -11,8 +11,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import steps_apart
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
-from quorate.observe.distance import note_distance
 from quorate.observe.step_observer import observers
+from quorate.observe.step_times import note_distance
 from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
 from quorate.wire.current import Place

@@ -49,6 +49,13 @@ class Announcement(Fields):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LaidOut(Fields):
+    """The message of a survivor that has laid out its parameters."""
+
+    layout: str  # its digest
+
+
 class Relayout:
     """The layouts of one worker; `synchronize` pauses all, and makes every replica the mean."""
 
@@ -201,8 +208,9 @@ class Relayout:
         if group is None:
             compare_layouts(layout, wire)
             return
-        messages = group.gather(Message(header={"layout": digest_of(layout)}), "layout").wait()
-        others = [rank for rank, message in messages.items() if message.header["layout"] != digest_of(layout)]
+        own = LaidOut(digest_of(layout))
+        messages = group.gather(Message(header=own.header()), "layout").wait()
+        others = [rank for rank, message in messages.items() if LaidOut.read(message.header) != own]
         if others:
             raise ConfigurationError(
                 f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters "

@@ -9,14 +9,14 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.core.errors import Stopped
+from quorate.core.servers import OwnServers
 from quorate.core.strategy import Strategy
 from quorate.data.context import data_context
 from quorate.means.headers import header_length
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.replica.replica import Replica
-from quorate.servers.own import OwnServers
-from quorate.servers.own_server import OwnServer
+from quorate.servers.server_task import OwnServer
 from quorate.strategies.parts.servers import PlacedOnServers, ServerSettings
 from quorate.train.reduced import served_coding_of
 from quorate.train.same_call import call_of, compare_with_those_joined

@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from quorate.checkpoint.participants import trained
-from quorate.core.device_copies import HostCopy
+from quorate.core.device_copies import HostCopy, widest
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local, numbers_in
-from quorate.core.precision import widest
 from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from quorate.core.contracts import Message, Wire
+from quorate.core.fields import Fields
 from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
 from quorate.means.equal_replicas import agree_on, can_be_averaged, widened
@@ -32,6 +34,13 @@ from quorate.wire.survivors import DeathTolerance, Survivors, surviving_replicas
 
 _TAG = "gone"
 """Nobody reads its messages: this worker reads `Wire.dead`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updates(Fields):
+    """The message of a worker whose replica has made so many updates."""
+
+    updates: int
 
 
 def tolerate_deaths(place: Place, name: str, strategy: Strategy, coordinates: Coordinates | None = None) -> None:
@@ -88,8 +97,8 @@ def level(
     if group is None:
         return level_all(tensors, optimizer, wire, updates, always=always)
     while True:
-        answers = group.gather(Message(header={"updates": updates}), "updates").wait()
-        counts = {rank: int(answer.header["updates"]) for rank, answer in answers.items()}
+        answers = group.gather(Message(header=Updates(updates).header()), "updates").wait()
+        counts = {rank: Updates.read(answer.header).updates for rank, answer in answers.items()}
         most = max(counts.values())
         if not always and len(set(counts.values())) == 1:
             return most

@@ -14,7 +14,7 @@ from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
 from quorate.core.moments import AgreedMomentum
-from quorate.core.servers import ServerTerms
+from quorate.core.servers import OwnServers, ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.vectors import Flat, Layout, full_segments
 from quorate.data.consumption import consumed
@@ -25,21 +25,19 @@ from quorate.means.fault_tolerant_sum import FaultTolerantSum, SumsOfWorker
 from quorate.means.forward_buffers import BufferCopies, forward_buffers
 from quorate.means.headers import Announced
 from quorate.means.means import MeansOfAll
-from quorate.means.shadow import Shadow
 from quorate.means.table_changes import TableChanges
-from quorate.means.watches import Watches
+from quorate.means.watches import Shadow, Watches
 from quorate.observe.backward import observe_backward
 from quorate.observe.choices import ChoiceWatch
 from quorate.observe.digests import Digests
-from quorate.observe.distance import note_distance, note_outer_step
 from quorate.observe.exclusions import ExclusionWatch
 from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
-from quorate.observe.outer_losses import OuterLosses
+from quorate.observe.seen_losses import OuterLosses
 from quorate.observe.step_observer import observers
-from quorate.observe.step_times import StepTimer
+from quorate.observe.step_times import StepTimer, note_distance, note_outer_step
 from quorate.observe.stopping import stop_of
 from quorate.quorums.rounds import InRounds, WorkerRounds
 from quorate.quorums.worker_group import WorkerGroup
@@ -48,14 +46,12 @@ from quorate.replica.outer_optimizer import updater
 from quorate.replica.plain_step import NO_ARGUMENTS, second_order
 from quorate.replica.replica import Replica
 from quorate.replica.worker_momentum import MomentumChoice
-from quorate.servers.own import OwnServers
 from quorate.servers.servers import OnServers, ServedParameters
 from quorate.strategies.parts.gossip import PushSum
 from quorate.strategies.parts.outer_steps import forget_means
 from quorate.train.begin_rounds import Onlookers, begin_rounds
 from quorate.train.edits_at_pauses import EditsAtPauses
-from quorate.train.kept_batch import KeptBatch, MicroBatches
-from quorate.train.kept_in_rounds import KeptInRounds
+from quorate.train.kept_batch import KeptBatch, KeptInRounds, MicroBatches
 from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
@@ -89,7 +85,6 @@ class StrategyWorker:
         self.agrees_in_backward, self.differs = strategy.agrees_in_backward, strategy.replicas != "equal"
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
-        self.closure: Callable[[], Any] | None = None  # of the current step
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
         division = data_context(place).division
@@ -191,7 +186,7 @@ class StrategyWorker:
         if self.kept is not None:
             means.headers.admission.most = self.size
         if self.strategy.meets == "servers" or self.strategy.replicas == "shared":
-            means.headers.admission.is_open = False  # the board admits newcomers: see `train.open_joining`
+            means.headers.admission.is_open = False  # the board admits newcomers: see `train.joining`
         return means
 
     def begins(self) -> None:
@@ -425,10 +420,9 @@ class StrategyWorker:
         changes = nullcontext() if exchanged is None else exchanged.stepping()
         scaling = nullcontext(options) if self._shrunk is None else self._shrunk.scaled(options, self._workers_of_step)
         with self.timer.spending("update"), changes, scaling as in_force:
-            chosen: dict[str, Any] = {"options": in_force, "closure": self.closure, "is_seen": not self.is_served}
-            chosen["arguments"], chosen["momentum"] = self.arguments, momentum
+            chosen: dict[str, Any] = {"options": in_force, "arguments": self.arguments, "momentum": momentum}
             try:
-                self.loss = self.replica.update(gradient, at=at, **chosen)
+                self.loss = self.replica.update(gradient, at=at, is_seen=not self.is_served, **chosen)
             except RuntimeError as error:
                 explained = second_order(error, self.replica.plain)
                 if explained is None:

@@ -2,7 +2,7 @@
 
 Used for groups in both worlds, and in the real one for ragged collectives. There is one phase only, so a collective is
 under way once it is called, whoever waits first. Sums are formed in order of rank, host by host, so all workers get the
-same bits. A large broadcast goes along a tree (`wire.tree`), whose inner workers forward it in a task.
+same bits. A large broadcast goes along a tree (`children_of`), whose inner workers forward it in a task.
 Cost per worker: P - 1 messages out; `all_reduce` sends (P - 1) n elements, `reduce_scatter` (P - 1) n / P, `broadcast`
 2 n at most.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -22,9 +23,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
 from quorate.wire.cut import WHOLE_BYTES, piece
-from quorate.wire.swap import Swap
-from quorate.wire.tree import children_of
-from quorate.wire.turns import Turns
+from quorate.wire.swap import Envelope, Swap
 from quorate.wire.work import Together
 
 T = TypeVar("T")
@@ -122,11 +121,11 @@ class CollectivesByMessages(Wire):
 
         With `forwards_to` the message received is forwarded to these workers, from which messages are received, too.
         """
-        tag = f"collective/{next(self._calls)}"
+        tag, header = f"collective/{next(self._calls)}", Envelope(operation).header()
         everyone = [peer for peer in range(self.size) if peer != self.rank]
         sends = [
-            self.send(replace(message, header={"operation": operation, **message.header}), peer, tag)
-            for peer, message in outgoing.items()
+            self.send(Message(m.tensors, {**header, **m.header}, m.shared, m.urgent), peer, tag)
+            for peer, m in outgoing.items()
             if peer != self.rank
         ]
         peers = [peer for peer in (*outgoing, *forwards_to) if peer != self.rank]
@@ -134,7 +133,8 @@ class CollectivesByMessages(Wire):
         if forwards_to:
             first, receives[0] = receives[0], self.receive(self.rank, tag, everyone)
             self._turns.add(lambda channel: self._forward(first, forwards_to, tag))
-        return Swap(self, operation, peers, receives, sends, outgoing.get(self.rank, Message()), combine)
+        own = outgoing[self.rank] if self.rank in outgoing else Message()
+        return Swap(self, operation, peers, receives, sends, own, combine)
 
     def _forward(self, receive: Work[tuple[int, Message]], to: Sequence[int], tag: str) -> None:
         """Forward a message, in a task without a limit of time. The wait of the collective has one, and its errors."""
@@ -144,19 +144,12 @@ class CollectivesByMessages(Wire):
             for peer in (*to, self.rank):
                 self.send(message, peer, tag)
 
-    def _to_all(self, message: Message) -> list[Message]:
-        return [message] * self.size
-
-    def _from_root(self, message: Message, root: int) -> list[Message]:
-        """Return `message` for all workers at the root; elsewhere empty messages."""
-        return self._to_all(message if self.rank == root else Message())
-
     def all_reduce(self, x: Tensor) -> Work[Tensor]:
         def combine(messages: list[Message]) -> Tensor:
             x.detach().copy_(self._sum(messages))
             return x
 
-        return self._swap(f"all_reduce {describe(x)}", self._to_all(Message((x,))), combine)
+        return self._swap(f"all_reduce {describe(x)}", [Message((x,))] * self.size, combine)
 
     def reduce_scatter(self, x: Tensor) -> Work[Tensor]:
         pieces = x.flatten().tensor_split(self.size)
@@ -167,7 +160,7 @@ class CollectivesByMessages(Wire):
         return self._swap(f"reduce_scatter {describe(x)}", [Message((piece,)) for piece in pieces], combine)
 
     def all_gather(self, x: Tensor, *, shared: bool = False) -> Work[list[Tensor]]:
-        return self._swap(f"all_gather {x.dtype}", self._to_all(Message((x,), shared=shared)), self._received)
+        return self._swap(f"all_gather {x.dtype}", [Message((x,), shared=shared)] * self.size, self._received)
 
     def all_gather_into(self, x: Tensor, write: Write) -> Work[Tensor]:
         written = piece_written(self, x, write)
@@ -175,7 +168,7 @@ class CollectivesByMessages(Wire):
         def combine(messages: list[Message]) -> Tensor:
             return assembled(x, [message.tensors[0] for message in messages])
 
-        return self._swap(f"all_gather_into {describe(x)}", self._to_all(Message((written,), shared=True)), combine)
+        return self._swap(f"all_gather_into {describe(x)}", [Message((written,), shared=True)] * self.size, combine)
 
     def all_to_all(
         self, pieces: Sequence[Tensor], *, shared: bool = False, shapes: Sequence[Sequence[int]] | None = None
@@ -243,7 +236,7 @@ class CollectivesByMessages(Wire):
             _one_each(pieces, self.size)
             outgoing = [Message((piece,)) for piece in pieces]
         else:
-            outgoing = self._to_all(Message())
+            outgoing = [Message()] * self.size
 
         def combine(messages: list[Message]) -> Tensor:
             received = messages[root].tensors[0]
@@ -252,11 +245,11 @@ class CollectivesByMessages(Wire):
         return self._swap(f"scatter from {root}", outgoing, combine)
 
     def tell_all(self, operation: str, value: Any) -> Work[list[Any]]:
-        outgoing = self._to_all(Message(header={"value": value}))
+        outgoing = [Message(header={"value": value})] * self.size
         return self._swap(operation, outgoing, lambda messages: [message.header["value"] for message in messages])
 
     def barrier(self) -> Work[None]:
-        return self._swap("barrier", self._to_all(Message()), lambda messages: None)
+        return self._swap("barrier", [Message()] * self.size, lambda messages: None)
 
     def exchange(
         self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]], tag: str
@@ -282,3 +275,55 @@ def patiently(work: Work[T]) -> T:
             return work.wait(IDLE_SECONDS)
         except WireTimeout:
             continue
+
+
+CHILDREN = 2
+
+
+def children_of(hosts: Sequence[int], root: int, *, shares: bool) -> list[list[int]]:
+    """Return the workers to which each worker sends in a broadcast, those of other hosts first; pure.
+
+    The workers of a host that share memory read one copy, whose place they get from one of them, its head. A head sends
+    to two other heads at most, as does each worker without shared memory. So a worker sends at most twice, and a host
+    receives once. `hosts` has the host of each rank; `shares`: whether the workers of a host share memory.
+    """
+    order = sorted(range(len(hosts)), key=lambda rank: (rank != root, hosts[rank] != hosts[root], hosts[rank], rank))
+    head_of: dict[int, int] = {}
+    for rank in order:
+        head_of.setdefault(hosts[rank] if shares else rank, rank)
+    heads = list(head_of.values())
+    children = [list[int]() for _ in hosts]
+    for place, head in enumerate(heads):
+        children[head] += heads[CHILDREN * place + 1 : CHILDREN * (place + 1) + 1]
+    if shares:
+        for rank in order:
+            if (head := head_of[hosts[rank]]) != rank:
+                children[head].append(rank)
+    return children
+
+
+class Turns:
+    """A task that lives while there are jobs; the thread of the wire calls `add`. A job gets the task's own channel,
+    and raises nothing."""
+
+    def __init__(self, wire: Wire, channel: str) -> None:
+        self._wire, self._channel, self._lock = wire, channel, threading.Lock()
+        self._waiting = deque[Callable[[Wire], None]]()
+        self._is_working = False
+
+    def add(self, job: Callable[[Wire], None]) -> None:
+        """Run `job` after the earlier ones; never waits."""
+        with self._lock:
+            self._waiting.append(job)
+            is_working, self._is_working = self._is_working, True
+        if not is_working:
+            self._wire.spawn(self._run, self._channel)
+
+    def _run(self, wire: Wire) -> None:
+        while (job := self._next()) is not None:
+            job(wire)
+
+    def _next(self) -> Callable[[Wire], None] | None:
+        with self._lock:
+            self._is_working = bool(self._waiting)
+            return self._waiting.popleft() if self._waiting else None

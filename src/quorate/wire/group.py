@@ -20,7 +20,7 @@ from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.members import Members
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, assembled, describe, patiently, pieces_of
-from quorate.wire.swap import Swap
+from quorate.wire.swap import Envelope, Swap
 from quorate.wire.work import Together
 
 _groups: WeakKeyDictionary[Wire, dict[tuple[int, ...], itertools.count[int]]] = WeakKeyDictionary()
@@ -183,7 +183,7 @@ class SumInHalves:
             summed = patiently(self._first)
             if summed.device.type == "cpu":  # so that it is not copied for each receiver
                 summed = self._wire.empty(summed.numel(), summed.dtype).copy_(summed)
-            message = Message((summed,), {"operation": self._operation}, shared=True)
+            message = Message((summed,), Envelope(self._operation).header(), shared=True)
             for peer in (*self._others, self._wire.rank):
                 self._wire.send(message, peer, self._tag)
         except Exception as error:

@@ -13,12 +13,16 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.fields import Fields
 from quorate.wire.current import Place
+from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
 _SLICE = 0.05
@@ -45,8 +49,7 @@ class Survivors:
     def gather(self, message: Message, operation: str = "gather") -> GatherAmongSurvivors:
         """Return the messages of all workers that count, by rank, in order. Their tensors are read-only."""
         self._calls += 1
-        said = Message(tuple(x.detach() for x in message.tensors), message.header, shared=True)
-        return GatherAmongSurvivors(self, f"{self._era}/{self._calls}", self._old(), operation, said)
+        return GatherAmongSurvivors(self, f"{self._era}/{self._calls}", self._old(), operation, message)
 
     def _old(self) -> str | None:
         """Return the prefix of keys no longer needed: all workers are in this call or the one before."""
@@ -62,21 +65,30 @@ class Survivors:
         return self.gather(Message(), "barrier")
 
 
+@dataclass(frozen=True, slots=True)
+class Envelope(Fields):
+    """The header of every message of a gather."""
+
+    operation: str
+    caller: dict[str, Any]  # open: the header of the caller's message
+
+
 class GatherAmongSurvivors:
     """One call under way. It progresses in `wait` only."""
 
     def __init__(self, survivors: Survivors, key: str, old: str | None, operation: str, message: Message) -> None:
         wire = self._wire = survivors.wire
         self._members, self._key, self._operation = survivors.members, key, operation
-        if old is not None and wire.rank == min(self._members - wire.dead):
+        dead = wire.dead
+        if old is not None and wire.rank == min(self._members - dead):
             wire.board.delete(old)
-        header = {"operation": operation, "header": dict(message.header)}
-        said = Message(message.tensors, header, shared=True)
-        self._there = {wire.rank: said}
+        envelope = Envelope(operation, dict(message.header))
+        sent = Message(tuple(x.detach() for x in message.tensors), envelope.header(), shared=True)
+        self._there = {wire.rank: sent}
         self._receives: dict[int, Work[tuple[int, Message]]] = {}
         for peer in sorted(self._members):
-            if peer != wire.rank and peer not in wire.dead:
-                wire.send(said, peer, self._key)
+            if peer != wire.rank and peer not in dead:
+                wire.send(sent, peer, self._key)
                 self._receives[peer] = wire.receive(peer, self._key)
         self._has_said = False
         self._result: dict[int, Message] | None = None
@@ -140,7 +152,7 @@ class GatherAmongSurvivors:
             written = wire.board.get(counts)
         if written is not None:
             self._result = {
-                rank: Message(self._there[rank].tensors, self._there[rank].header["header"], shared=True)
+                rank: Message(self._there[rank].tensors, Envelope.read(self._there[rank].header).caller, shared=True)
                 for rank in json.loads(written)
             }
 
@@ -151,7 +163,7 @@ class GatherAmongSurvivors:
                 self._there[peer] = work.wait(0.0)[1]
 
     def _compare(self, peer: int, message: Message) -> None:
-        theirs = message.header["operation"]
+        theirs = Envelope.read(message.header).operation
         if theirs != self._operation:
             raise Mismatch.between(self._wire.rank, self._operation, peer, theirs)
 
@@ -200,3 +212,19 @@ def surviving_replicas(place: Place) -> Survivors | None:
     """Return the `survivors`; for replicas in pieces, those that hold the same piece as this worker."""
     tolerance = place.context(DeathTolerance)
     return tolerance.between or tolerance.survivors
+
+
+def mean_of_number(value: Tensor, wire: Wire, survivors: Survivors | None) -> Tensor:
+    """Return the mean of the `value` of every worker, or of the `survivors` of deaths."""
+    if survivors is None:
+        return wire.all_reduce(value / wire.size).wait()
+    values = survivors.all_gather(value).wait()
+    return sum_in_order(values) / len(values)
+
+
+def gather_numbers(numbers: Sequence[float], wire: Wire, survivors: Survivors | None) -> list[list[float]]:
+    """Return the `numbers` of each worker that takes part, in the order of their ranks."""
+    rows = torch.zeros(wire.max_size, len(numbers) + 1, dtype=torch.float64)
+    rows[wire.rank] = torch.tensor([1.0, *numbers])
+    means = mean_of_number(rows, wire, survivors)
+    return [(row[1:] / row[0]).tolist() for row in means if row[0] > 0]

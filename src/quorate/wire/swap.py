@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, WireTimeout
+from quorate.core.fields import Header
 from quorate.wire.naming import named, namer, ranks_of_world
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The field that every message of a collective has in its header, beside those of its caller."""
+
+    operation: str  # with shapes, where they must be equal
+
+    def header(self, of_caller: Header | None = None) -> dict[str, Any]:
+        return {"operation": self.operation, **(of_caller or {})}
+
+    @classmethod
+    def read(cls, header: Header) -> Envelope:
+        return cls(header["operation"])
 
 
 class Swap(Generic[T]):
@@ -63,7 +79,7 @@ class Swap(Generic[T]):
         """Return all messages by rank. Raises `Mismatch` where workers called different operations."""
         arrived = [self._own] * self._wire.size
         for peer, message in zip(self._others, messages, strict=True):
-            theirs = message.header["operation"]
+            theirs = Envelope.read(message.header).operation
             if theirs != self._operation:
                 rank, other = ranks_of_world(self._wire, [self._wire.rank, peer])
                 raise Mismatch.between(rank, self._operation, other, theirs, namer(self._wire.board))

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
 
-from quorate.core.cache_folder import cache_folder
 from quorate.core.errors import ConfigurationError
+from quorate.core.resources import cache_folder
 from quorate.core.telling import tell
 from quorate.core.workload import Imbalance
 from quorate.workloads.points import Points, PointWorkload

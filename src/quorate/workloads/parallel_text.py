@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from quorate.core.cache_folder import cache_folder
 from quorate.core.errors import ConfigurationError
+from quorate.core.resources import cache_folder
 
 FORMAT = 1
 """Counted up when the same files would give other pairs, or another cache file."""

@@ -28,8 +28,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from quorate.core.cache_folder import cache_folder
 from quorate.core.errors import unknown
+from quorate.core.resources import cache_folder
 
 OTHER = "other"
 """The class of all functions whose module has too few."""

@@ -9,7 +9,7 @@ import torch
 
 from quorate.codecs.tiled_top_k import TiledTopK
 from quorate.core.codec import Draw
-from quorate.means.clipped_codes import clip_to_median_
+from quorate.means.coded import clip_to_median_
 
 
 def test_a_matrix_takes_0_219_bits_a_number_and_a_table_of_four() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.core.cache_folder import cache_folder
+from quorate.core.resources import cache_folder
 
 
 def test_the_cache_folder_follows_the_standard(monkeypatch: pytest.MonkeyPatch) -> None:

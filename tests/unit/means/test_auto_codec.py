@@ -40,7 +40,7 @@ def sums(
 ) -> tuple[AutoCodec, list[Flat], list[tuple[dict[str, str], str]]]:
     """Return the reducer after `steps` sums, the sums, and what it has noted; inputs are those of `drawn`."""
     reducer, notes, totals = AutoCodec(LAYOUT, wire, AutoCodecSettings(**settings), seed=5), [], []
-    reducer.note_choices(lambda codecs, why: notes.append((dict(codecs), why)))
+    reducer.choice_notes.append(lambda codecs, why: notes.append((dict(codecs), why)))
     for step in range(steps):
         x = drawn(wire.rank, 0 if constant else step)
         wire.clock.sleep(0.001)

@@ -15,8 +15,8 @@ from quorate.core.errors import PeerFailed
 from quorate.core.vectors import Flat, header_in
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.wire.failure import allow_going_on
+from quorate.wire.metered import Wrapped
 from quorate.wire.virtual.world import VirtualWorld
-from quorate.wire.wrapped import Wrapped
 
 LAYOUT = layout_of([("x", torch.zeros(3))])
 PARTS = layout_of([(name, torch.zeros(3)) for name in "abc"], header=2, part_bytes=4, first_part_bytes=4)

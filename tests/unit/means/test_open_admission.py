@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorate.core.contracts import Wire
-from quorate.means.admission import wait_outside
-from quorate.means.open_admission import OpenAdmission
+from quorate.means.admission import OpenAdmission, wait_outside
 from quorate.wire.virtual.world import VirtualWorld
 
 

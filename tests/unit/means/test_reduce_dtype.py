@@ -15,6 +15,7 @@ from quorate.wire.current import here
 from quorate.wire.real.wire import RealWire
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.counted_world import CountedWorld
 from tests.support.joined import joined
 from tests.support.processes import run_real_world
 
@@ -43,9 +44,9 @@ def stepped(settings: dict[str, Any], steps: int, world: Any) -> tuple[Tensor, T
 
 
 def virtual(settings: dict[str, Any], steps: int = 3) -> tuple[list[tuple[Tensor, Tensor]], float]:
-    world = VirtualWorld(2, network=Network(hosts=range(2)))
+    world = CountedWorld(2, network=Network(hosts=range(2)))
     ends = world.run(joined(partial(stepped, settings, steps)))
-    return ends, sum(world.stage.traffic.out_of_hosts().values())
+    return ends, sum(world.traffic.out_of_hosts().values())
 
 
 def test_half_the_bytes_and_the_same_numbers_but_for_rounding() -> None:

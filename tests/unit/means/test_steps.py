@@ -13,12 +13,13 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, PeerFailed
 from quorate.means import OF_VECTORS, reducers
 from quorate.means.algorithms.by_messages import ByMessages
-from quorate.wire.delayed import Delayed
 from quorate.wire.failure import allow_going_on
 from quorate.wire.metered import Metered
 from quorate.wire.virtual.network import Link, Network
 from quorate.wire.virtual.world import VirtualWorld
 from tests.contract.reducer_checks import noise, of_one_part
+from tests.support.counted_world import CountedWorld
+from tests.support.delayed import Delayed
 
 NAMES = tuple(name for name in OF_VECTORS if name != "dense")
 SIZES = (*range(1, 10), 16)
@@ -60,7 +61,7 @@ def test_what_is_sent_is_received_in_the_same_step_and_every_number_is_added_onc
     assert all(piece == Counter(range(size)) for own in held for piece in own)
 
 
-def took(name: str, size: int, numel: int, network: Network) -> tuple[float, VirtualWorld]:
+def took(name: str, size: int, numel: int, network: Network) -> tuple[float, CountedWorld]:
     """Virtual seconds for one sum, of the last worker that has it."""
 
     def task(wire: Wire) -> float:
@@ -68,7 +69,7 @@ def took(name: str, size: int, numel: int, network: Network) -> tuple[float, Vir
         reducer.again(0, torch.ones(numel)).wait()
         return wire.clock.now()
 
-    world = VirtualWorld(size, network=network)
+    world = CountedWorld(size, network=network)
     return max(world.run(task)), world
 
 
@@ -87,11 +88,11 @@ def test_it_costs_what_its_formula_says(name: str, size: int) -> None:
         assert 0.5 * expected[2] < both <= expected[2] + 1e-9
         assert messages <= cost.messages
         assert moved <= cost.moved + 1e-9
-    sent = [world.stage.traffic.out[rank] for rank in range(size)]
+    sent = [world.traffic.out[rank] for rank in range(size)]
     assert max(sent) == pytest.approx(cost.sent * nbytes)
     assert sent == [algorithm(name).bytes_of(numel, torch.float32, size, rank) for rank in range(size)]
     steps = [step for rank in range(size) for step in algorithm(name).steps(size, rank)]
-    assert world.stage.traffic.messages == sum(step.send is not None for step in steps)
+    assert world.traffic.messages == sum(step.send is not None for step in steps)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int32], ids=str)

@@ -16,7 +16,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.means.headers import COUNTS
 from quorate.records.records import records_of, rows
 from quorate.wire import current
-from quorate.wire.cost import all_reduce_bytes
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld

@@ -10,11 +10,11 @@ import torch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import PeerFailed
-from quorate.quorums.held_rows import HeldRows
+from quorate.quorums.rows_in_rounds import HeldRows
 from quorate.wire.failure import allow_going_on
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.survivors import DeathTolerance, Survivors
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.faulty import Fault, Faulty
 
 DYING = 2
 

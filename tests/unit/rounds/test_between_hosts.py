@@ -15,8 +15,8 @@ from quorate.core.vectors import Flat, Layout, Part, Segment
 from quorate.rounds import forming
 from quorate.rounds.rounds import Rounds
 from quorate.rounds.terms import Agreed
-from quorate.wire.virtual.network import Link, Network, collective_seconds
-from quorate.wire.virtual.world import VirtualWorld
+from quorate.wire.virtual.network import Link, Network, demand_of
+from tests.support.counted_world import CountedWorld
 from tests.support.scene import zeros
 from tests.support.unwatched import Unwatched
 from tests.unit.rounds import test_deaths, test_joining, test_laws, test_silence
@@ -157,10 +157,10 @@ def of_ones(steps: int, width: int, times: list[float], **settings: Any) -> Call
 
 def played(network: Network, task: Callable[[Wire], tuple[float, int]]) -> tuple[float, float, int]:
     """The most bytes out of a host and into one, and the rounds; all workers end equal."""
-    world = VirtualWorld(len(network.hosts), network=network, timeout=600.0)
+    world = CountedWorld(len(network.hosts), network=network, timeout=600.0)
     found = world.run(task)
     assert len({total for total, _ in found}) == 1
-    traffic = world.stage.traffic
+    traffic = world.traffic
     return max(traffic.out_of_hosts().values()), max(traffic.into_hosts().values()), found[0][1]
 
 
@@ -185,7 +185,7 @@ def test_a_round_takes_what_an_all_reduce_takes(hosts: Sequence[int]) -> None:
     width, times = 1_000_000, list[float]()
     network = Network(hosts=hosts)
     played(network, of_ones(4, width, times, wait_for="all"))
-    assert max(times) <= 1.3 * collective_seconds(network, "all_reduce", [4 * width] * len(hosts))
+    assert max(times) <= 1.3 * demand_of(network, "all_reduce", [4 * width] * len(hosts)).seconds
 
 
 def test_links_that_become_slow_carry_each_round_once() -> None:
@@ -193,7 +193,7 @@ def test_links_that_become_slow_carry_each_round_once() -> None:
     they are there, and their answers do not wait behind vectors."""
     hosts, width, rounds, slow = [0, 0, 1, 1, 2, 2, 3, 3], 1 << 18, 6, Network(1e-3, 1e6)
     network, times = Network(1e-3, 1e8, hosts=hosts), list[float]()
-    world = VirtualWorld(len(hosts), network=network, timeout=600.0)
+    world = CountedWorld(len(hosts), network=network, timeout=600.0)
     train = of_ones(rounds, width, times, wait_for="all")
 
     def becomes_slow() -> None:
@@ -203,9 +203,9 @@ def test_links_that_become_slow_carry_each_round_once() -> None:
     ends = world.outcomes(train, on_start=lambda stage: stage.scheduler.at(0.05, becomes_slow))
     assert [one.result and one.result[1] for one in ends] == [rounds] * len(hosts)
     most = 2 * 3 / 4 * 4 * width * rounds
-    for nbytes in (world.stage.traffic.out_of_hosts(), world.stage.traffic.into_hosts()):
+    for nbytes in (world.traffic.out_of_hosts(), world.traffic.into_hosts()):
         assert most <= max(nbytes.values()) <= 1.01 * most
-    assert sorted(times)[len(hosts) * rounds // 2] <= 1.3 * collective_seconds(slow, "all_reduce", [4 * width] * 4)
+    assert sorted(times)[len(hosts) * rounds // 2] <= 1.3 * demand_of(slow, "all_reduce", [4 * width] * 4).seconds
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["by the leader", "in pieces"])

@@ -14,8 +14,7 @@ from quorate.codecs import codecs
 from quorate.core.codec import Codec
 from quorate.core.vectors import Flat, empty_vector, nbytes_of
 from quorate.rounds.buffer import Snapshot
-from quorate.rounds.coding import Coding
-from quorate.rounds.hosts.sparse import read, written
+from quorate.rounds.coding import Coding, sparse_read, sparse_written
 from quorate.rounds.pending import PendingGradients
 from quorate.rounds.terms import Agreed
 
@@ -184,9 +183,9 @@ def test_what_is_mostly_zeros_is_a_short_message_and_the_same_bits(zeros: int) -
     for part in x.parts:
         if part.numel() == 2000:
             part[torch.randperm(2000)[:zeros]] = 0.0
-    tensors, are_sparse = written(x)
+    tensors, are_sparse = sparse_written(x)
     assert any(are_sparse) == (zeros >= 1500)
     nbytes = sum(one.nbytes for one in tensors)
     assert nbytes == (8 * (2000 - zeros) if any(are_sparse) else 8000) + 12
-    again = read(tensors, are_sparse, layout, empty_vector)
+    again = sparse_read(tensors, are_sparse, layout, empty_vector)
     assert all(torch.equal(a, b) for a, b in zip(again.parts, x.parts, strict=True))

@@ -17,9 +17,9 @@ import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, Stopped
 from quorate.rounds.buffer import Ledger
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import Outcome, VirtualWorld
+from tests.support.faulty import Fault, Faulty
 from tests.support.joined import joined
 from tests.support.pending import pending_weight
 from tests.support.scene import Scene, ones

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from quorate.wire.faulty import Fault
+from tests.support.faulty import Fault
 from tests.support.gossip import RATE
 from tests.support.gossip_deaths import NAMES, check, planned, trained
 from tests.support.scene import Scene, Trainer

@@ -11,7 +11,7 @@ import torch
 
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.gossip.exchanges import MassLedger, weight_of_the_dead
-from quorate.wire.faulty import Fault
+from tests.support.faulty import Fault
 from tests.support.gossip import Told, assert_nothing_is_lost, run, speeds, train
 from tests.support.scene import Scene, Trainer, ones
 

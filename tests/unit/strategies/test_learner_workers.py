@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorate.core.groups import Said
-from quorate.strategies.parts.learner_workers import LearnerWorkers, equal_ones
+from quorate.strategies.parts.learner_workers import LearnerWorkers, StandFields, equal_ones
 from quorate.strategies.parts.local_steps import Period
 
 
@@ -72,7 +72,7 @@ class Learner:
 
 
 def said(leaves: Any = "pauses", **header: Any) -> Said:
-    return Said({"holds": 0, "times": 4, "step": 9, **header}, leaves=leaves)
+    return Said({"applied": 3, "newest": 3, "holds": 0, "times": 4, "step": 9, **header}, leaves=leaves)
 
 
 @dataclass
@@ -115,9 +115,11 @@ def test_after_a_death_a_round_is_waited_for_that_knows_of_it(knows_at: int, cal
 
 
 def test_who_does_not_doubt_is_equal_and_else_who_is_ahead() -> None:
-    def one(step: int, digest: str | None) -> Said:
-        return Said({"step": step}, digest=digest)
+    def equal(*workers: tuple[int, str | None]) -> list[int]:
+        """`workers` have the step and the digest of each."""
+        messages = {rank: Said({}, digest=digest) for rank, (_, digest) in enumerate(workers)}
+        return equal_ones(messages, {rank: StandFields(0, 0, 0, 0, step) for rank, (step, _) in enumerate(workers)})
 
-    assert equal_ones({0: one(9, "a"), 1: one(5, None), 2: one(5, None)}) == [1, 2]
-    assert equal_ones({0: one(5, "a"), 1: one(9, "b"), 2: one(9, "b")}) == [1, 2]
-    assert equal_ones({0: one(9, "a"), 1: one(9, "b")}) == [0]
+    assert equal((9, "a"), (5, None), (5, None)) == [1, 2]
+    assert equal((5, "a"), (9, "b"), (9, "b")) == [1, 2]
+    assert equal((9, "a"), (9, "b")) == [0]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from quorate.wire.faulty import Fault
 from tests.support.compressed_gossip import NAMES, assert_copies_are_equal, scene, told
+from tests.support.faulty import Fault
 from tests.support.gossip import speeds
 from tests.support.scene import Trainer, pause
 

@@ -12,8 +12,8 @@ from torch import Tensor
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed, Stopped
+from quorate.core.servers import OwnServers
 from quorate.launch.worker.world import World
-from quorate.servers.own import OwnServers
 from quorate.servers.setting_out import WaitingWorkers
 from quorate.wire import current
 from quorate.wire.virtual.world import Outcome, VirtualWorld

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, PeerFailed, Stopped
+from quorate.core.servers import OwnServers
 from quorate.launch.worker.world import World
-from quorate.servers.own import OwnServers
 from quorate.wire import current
 from quorate.wire.virtual.compute import Constant
 from quorate.wire.virtual.network import Link, Network

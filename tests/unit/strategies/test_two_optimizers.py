@@ -12,9 +12,9 @@ from torch import nn
 import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.launch.worker.world import World
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.faulty import Fault, Faulty
 from tests.support.joined import joined
 from tests.support.local_trainings import loss, net
 from tests.support.scene import flat

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from quorate.core.fields import Fields
-from quorate.train.joining import Admitted, Sender
-from quorate.train.open_joining import Invited
+from quorate.train.joining import Admitted, Invited, Sender
 
 MESSAGES: list[tuple[Fields, str]] = [
     (Sender(2), '{"source": 2}'),

@@ -18,9 +18,9 @@ from quorate.buckets.flat import layout_of
 from quorate.core.contracts import Wire
 from quorate.replica import replica
 from quorate.wire import current
-from quorate.wire.faulty import Fault, Faulty
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.by_messages import ByMessages
+from tests.support.faulty import Fault, Faulty
 from tests.support.joined import joined
 from tests.support.scene import Scene, Trainer, flat, ones
 
@@ -187,7 +187,7 @@ def planned(seed: int) -> Plan:
 def outlived(plan: Plan) -> int:
     """How many died in it. Those that are left have taken equal steps, each with the gradients of the same workers."""
     results, world = plan.run()
-    assert world.clock.now() < SECONDS
+    assert world.stage.scheduler.now < SECONDS
     assert set(results) == set(range(plan.size)) - {fault.rank for fault in plan.faults if fault.fired}
     first = next(iter(results.values()))
     for result in results.values():

@@ -14,11 +14,10 @@ import torch.distributed as dist
 
 from quorate.core.contracts import Board
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
-from quorate.wire.asker import Asker, NoAnswer, _Call
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.board_server import BoardServer
 from quorate.wire.failure import FAILED, read_failure, report_failure
-from quorate.wire.store import StoreBoard
+from quorate.wire.store import Asker, NoAnswer, StoreBoard, _Call
 from tests.support.kept_boards import kept_boards
 
 Opener = Callable[[], Board]

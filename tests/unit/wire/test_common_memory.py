@@ -11,7 +11,7 @@ import torch
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire.failure import allow_going_on
-from quorate.wire.real.common_memory import find_common, make_common
+from quorate.wire.real.loans import find_common, make_common
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.processes import outcomes_real, run_real
 

@@ -9,6 +9,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import Mismatch, WireTimeout
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.counted_world import CountedWorld
 
 NUMEL = 1 << 16
 
@@ -20,10 +21,10 @@ def group(wire: Wire) -> Wire:
 @pytest.mark.parametrize("size", [3, 4, 8])
 def test_each_sends_two_pieces_for_each_other_worker(size: int) -> None:
     """2 (P - 1) / P of the tensor, but for headers, where each worker has a host of its own."""
-    world = VirtualWorld(size, network=Network(hosts=range(size)))
+    world = CountedWorld(size, network=Network(hosts=range(size)))
     world.run(lambda wire: group(wire).all_reduce(torch.ones(NUMEL)).wait())
     wanted = 2 * (size - 1) / size * 4 * NUMEL
-    sent = world.stage.traffic.out_of_hosts()
+    sent = world.traffic.out_of_hosts()
     assert all(wanted - 512 <= sent[host] < wanted + 4096 for host in range(size)), (sent, wanted)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorate.wire.real.endpoint import Endpoint
-from quorate.wire.real.places import Places
+from quorate.wire.real.endpoint import Endpoint, Places
 from quorate.wire.real.trust import sign
 
 KEY = b"of this run"

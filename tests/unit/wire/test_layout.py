@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorate.wire.cut import WHOLE_BYTES
-from quorate.wire.real.layout import Layout, layout_of
+from quorate.wire.real.host_sums import Layout, layout_of
 
 HOSTS = {0: 0, 1: 1, 2: 0, 3: 3, 4: 1}
 """Of each rank, the lowest rank there."""

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import Mismatch
-from quorate.wire.tree import children_of
+from quorate.wire.exchange import children_of
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.counted_world import CountedWorld
 
 NUMEL = 1 << 16
 
@@ -53,9 +54,9 @@ def test_no_host_sends_more_than_twice(root: int) -> None:
             x.fill_(-1.0)  # the root may change it at once
         return True
 
-    world = VirtualWorld(len(hosts), network=Network(hosts=hosts))
+    world = CountedWorld(len(hosts), network=Network(hosts=hosts))
     assert world.run(task) == [True] * len(hosts)
-    sent = world.stage.traffic.out_of_hosts()
+    sent = world.traffic.out_of_hosts()
     assert max(sent.values()) < 3 * (2 * 4 * NUMEL + 4096), sent
     assert sum(sent.values()) < 3 * (5 * 4 * NUMEL + 16384), sent
 

@@ -9,7 +9,7 @@ import pytest
 
 from quorate.core.durations import Batches, traces
 from quorate.core.errors import ConfigurationError
-from quorate.wire.virtual import Constant, Formula, Sampled, Trace, parse_compute
+from quorate.wire.virtual import Constant, Sampled, Trace, parse_compute
 
 
 def test_draws_depend_on_nothing_but_seed_rank_and_step() -> None:
@@ -42,10 +42,6 @@ def test_traces_start_again_when_used_up() -> None:
     assert [own(1, step) for step in range(3)] == [2.0, 3.0, 2.0]
     with pytest.raises(ConfigurationError, match="rank 2"):
         own(2, 0)
-
-
-def test_formulas_are_asked() -> None:
-    assert Formula(lambda rank, step: rank + step / 10)(2, 3) == 2.3
 
 
 @pytest.mark.parametrize(

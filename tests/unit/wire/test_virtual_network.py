@@ -7,8 +7,9 @@ import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire.virtual.network import SHARED_MEMORY, Link, Network, collective_seconds
+from quorate.wire.virtual.network import SHARED_MEMORY, Link, Network, demand_of
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.counted_world import CountedWorld
 
 PLAIN = Network(latency=1.0, bandwidth=10.0)
 
@@ -28,8 +29,8 @@ COSTS = [
 
 @pytest.mark.parametrize(("operation", "nbytes", "root", "seconds"), COSTS)
 def test_cost(operation: str, nbytes: list[int], root: int, seconds: float) -> None:
-    assert collective_seconds(PLAIN, operation, nbytes, root) == pytest.approx(seconds)
-    assert collective_seconds(PLAIN, operation, nbytes[:1], 0) == 0.0
+    assert demand_of(PLAIN, operation, nbytes, root).seconds == pytest.approx(seconds)
+    assert demand_of(PLAIN, operation, nbytes[:1], 0).seconds == 0.0
 
 
 def test_the_slowest_link_of_the_ring_decides() -> None:
@@ -131,9 +132,9 @@ def test_only_what_goes_between_hosts_is_counted() -> None:
             wire.send(Message((torch.zeros(10),), {"a": 1}), 1, "x")
             wire.send(Message((torch.zeros(10),), {"a": 1}), 2, "x")
 
-    world = VirtualWorld(4, network=Network(hosts=(0, 0, 1, 1)))
+    world = CountedWorld(4, network=Network(hosts=(0, 0, 1, 1)))
     world.run(task)
-    traffic = world.stage.traffic
+    traffic = world.traffic
     assert traffic.out_of_hosts() == {0: 640, 2: 600}, "a ring of four carries 2 x 3 / 4 of it over each link"
     assert traffic.into_hosts() == {0: 600, 2: 640}
     assert (traffic.header_bytes, traffic.messages) == (len('{"a":1}'), 3)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from quorate.core.contracts import Message, Wire, Work
-from quorate.wire.virtual.network import Link, Network, collective_seconds, demand_of
-from quorate.wire.virtual.queues import Queues
+from quorate.wire.virtual.network import Link, Network, demand_of
+from quorate.wire.virtual.ports import Queues
 from quorate.wire.virtual.world import VirtualWorld
 
 PLAIN = Network(latency=1.0, bandwidth=10.0)
@@ -88,7 +88,7 @@ def test_alone_each_takes_what_it_takes_alone(operation: str, network: Network) 
     queues, nbytes, now = Queues(network), [40, 30, 20, 40], 0.0
     for _ in range(3):
         done = queues.collective(demand_of(network, operation, nbytes), now)
-        assert done == now + collective_seconds(network, operation, nbytes)
+        assert done == now + demand_of(network, operation, nbytes).seconds
         now = done
     assert Queues(network).collective(demand_of(network, operation, [40]), 7.0) == 7.0
 

@@ -338,7 +338,7 @@ def test_an_interruption_ends_every_wait_of_everyone() -> None:
         wire.spawn(lambda own: own.barrier().wait(), "beside")
         if wire.rank == 2:
             wire.clock.sleep(0.1)
-            world.stage.scheduler.interrupt(KeyboardInterrupt)
+            world.stage.scheduler.interrupt()
         for _ in range(2):
             wire.receive(wire.rank, "never").wait()
 

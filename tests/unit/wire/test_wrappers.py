@@ -7,12 +7,12 @@ import torch
 
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import PeerFailed, WireTimeout
-from quorate.wire.cost import all_reduce_bytes
-from quorate.wire.delayed import Delayed
-from quorate.wire.faulty import Fault, Faulty
+from quorate.wire.cut import all_reduce_bytes
 from quorate.wire.metered import Metered
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.world import VirtualWorld
+from tests.support.delayed import Delayed
+from tests.support.faulty import Fault, Faulty
 
 FREE = Network(latency=0.0, bandwidth=1e15)
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from quorate.cli.choices import WORKER_BYTES
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
-from quorate.core.cache_folder import cache_folder
 from quorate.core.installed import requirements, version_of
-from quorate.core.resources import available_memory, quota_of_cores, usable_cores
+from quorate.core.resources import available_memory, cache_folder, quota_of_cores, usable_cores
 from quorate.report.wording import bytes_in_words
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, Protocol
 
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate, default_convert, get_worker_info
 from torch.utils.data._utils import worker
 
+from quorate.core.contracts import Message, Wire, Work
+from quorate.core.errors import BadFile
+from quorate.data.files.dataset import unpacked
 from quorate.data.same_data import Item, NoItem, item_of
 from quorate.data.streams.dealing import Batch, Dealer, DealtPlace, batches_of
+from quorate.data.streams.position import place_as_list, place_from
 from quorate.data.streams.reading import PartsReading, Place
 
 Key = tuple[int, int]
@@ -92,17 +97,24 @@ class PartSource:
 class Fetching(Dataset[Any]):
     """The batches of the newest pass. `collate` makes a batch of items; None: as DataLoader does, and where items are
     batches themselves (`has_batches`), they are converted alone. A stream that `divides_itself` does so among the
-    processes of the DataLoader, too."""
+    processes of the DataLoader, too. `open_source(pass, process, processes)` is called in the process that reads."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any] | None, *, has_batches: bool, divides_itself: bool) -> None:
-        self._has_batches, self._divides_itself = has_batches, divides_itself
+    def __init__(
+        self,
+        open_source: Callable[[Any, int, int], Source],
+        collate: Callable[[list[Any]], Any] | None,
+        *,
+        has_batches: bool,
+        divides_itself: bool,
+    ) -> None:
+        self._open, self._has_batches, self._divides_itself = open_source, has_batches, divides_itself
         self._collate: Callable[[Any], Any] = collate or (default_convert if has_batches else default_collate)
-        self._open: Callable[[int, int], Source] | None = None
+        self._pass: Any = None
         self._source: Source | None = None
 
-    def begin(self, open_source: Callable[[int, int], Source]) -> None:
-        """Begin a pass; `open_source(process, processes)` is called in the process that reads."""
-        self._open, self._source = open_source, None
+    def begin(self, stream_pass: Any) -> None:
+        """Begin a pass, the first argument of `open_source`."""
+        self._pass, self._source = stream_pass, None
 
     def __getitems__(self, keys: list[Key]) -> tuple[Label, list[Any]]:
         if self._source is None:
@@ -114,9 +126,9 @@ class Fetching(Dataset[Any]):
 
     def open_now(self) -> None:
         """Begin to read in this process."""
-        assert self._open is not None, "a pass has begun"
+        assert self._pass is not None, "a pass has begun"
         info = get_worker_info()
-        self._source = self._open(*((0, 1) if info is None else (info.id, info.num_workers)))
+        self._source = self._open(self._pass, *((0, 1) if info is None else (info.id, info.num_workers)))
 
     def collate(self, labelled: tuple[Label, list[Any]]) -> tuple[Label, Any]:
         """Return the label and the batch."""
@@ -142,3 +154,80 @@ def examples_in(batch: Any) -> int:
         return len(batch) if batch.dim() else 1
     inside = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
     return next((examples_in(each) for each in inside), 1)
+
+
+_TAG = "examples"
+_PASSES = 3
+"""Passes that are kept, as workers may be in different ones."""
+
+
+class Served:
+    """The batches that the reading worker has for all. `open_dealer(epoch, is_fresh)` begins a pass.
+
+    Batches that another worker has not computed are kept, and returned again to whom takes them over after its death.
+    """
+
+    def __init__(self, open_dealer: Callable[[int, bool], Dealer]) -> None:
+        self._open_dealer = open_dealer
+        self._sources: dict[int, ItemSource] = {}
+        self._sent: dict[int, dict[tuple[int, Key], tuple[Label, list[Any]]]] = {}
+        self._lock = Lock()
+        """Guards the stream, which another thread may read for other workers."""
+
+    def batch(self, number: int, epoch: int, is_fresh: bool, key: Key) -> tuple[Label, list[Any]]:
+        """Return a batch of pass `number`, which is in this epoch."""
+        with self._lock:
+            for sent in self._sent.values():
+                if (number, key) in sent:
+                    return sent[number, key]
+            if number not in self._sources:
+                self._sources[number] = ItemSource(self._open_dealer(epoch, is_fresh))
+                for old in sorted(self._sources)[:-_PASSES]:
+                    del self._sources[old]
+            return self._sources[number].batch(key)
+
+    def answer(self, question: Sequence[Any]) -> Any:
+        """Return what another worker asks for, as values that a message can hold. Raises `BadFile`."""
+        asker, open_keys, (number, epoch, is_fresh, lane, batch) = question
+        key, still_open = (number, (lane, batch)), {tuple(each) for each in open_keys}
+        kept = {at: sent for at, sent in self._sent.get(asker, {}).items() if at[1] in still_open}
+        try:
+            label, items = self.batch(number, epoch, is_fresh, key[1])
+        except Exception as error:  # the stream's own
+            raise BadFile(f"the worker that reads the stream for all cannot read on: {error}") from error
+        self._sent[asker] = kept | ({} if label.has_ended else {key: (label, items)})
+        assert label.after is None or isinstance(label.after, DealtPlace), "items are shared"
+        return [label.has_ended, label.count, place_as_list(label.after), items]
+
+
+class RemoteSource:
+    """The batches of one pass, on a worker that receives them from worker `reader`."""
+
+    def __init__(
+        self, wire: Wire, reader: int, number: int, epoch: int, open_keys: Callable[[], list[Key]], *, is_fresh: bool
+    ) -> None:
+        """`open_keys()` are batches that this worker has received and not computed."""
+        self._open_keys = open_keys
+        self._wire, self._reader = wire, reader
+        self._pass = [number, epoch, is_fresh]
+        self._questions = wire.channel("questions")
+        self._asked: dict[Key, Work[tuple[int, Message]]] = {}
+
+    def ask(self, key: Key) -> None:
+        """Request a batch that is fetched soon."""
+        sequence = "/".join(map(str, [*self._pass, *key]))
+        open_keys = [*self._asked, *self._open_keys()]
+        header = {"sequence": sequence, "numbers": [[self._wire.rank, open_keys, [*self._pass, *key]]]}
+        self._questions.send(Message(header=header), self._reader, _TAG)
+        self._asked[key] = self._wire.receive(self._reader, f"{_TAG}/{sequence}")
+
+    def batch(self, key: Key) -> tuple[Label, list[Any]]:
+        """Return a batch and its label. Raises `BadFile` where the stream cannot be read."""
+        if key not in self._asked:
+            self.ask(key)
+        _, message = self._asked.pop(key).wait()
+        if "error" in message.header:
+            raise BadFile(message.header["error"], (self._reader,))
+        has_ended, count, after, items = unpacked(message.header["examples"][0], message.tensors)
+        label = Label(key=key, after=place_from(after), examples=len(items), has_ended=has_ended, count=count)
+        return label, items

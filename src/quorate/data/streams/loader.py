@@ -19,12 +19,11 @@ from quorate.data.loader import Loader, Pass
 from quorate.data.on_device import on_device
 from quorate.data.same_data import Item
 from quorate.data.streams.dealing import Dealer, Lanes
-from quorate.data.streams.fetching import Fetching, ItemSource, Key, Label, PartSource, Source
+from quorate.data.streams.fetching import Fetching, ItemSource, Key, Label, PartSource, RemoteSource, Served, Source
 from quorate.data.streams.parts import Parts
 from quorate.data.streams.passes import Deaths, StreamPass
 from quorate.data.streams.position import Begun, StreamPosition, deal_again
 from quorate.data.streams.reading import BEGIN, Mark, Mixing, PartReading, PartsReading, Place
-from quorate.data.streams.remote import RemoteSource, Served
 from quorate.wire.current import Place as WorkerPlace
 from quorate.wire.survivors import survivors
 
@@ -109,7 +108,9 @@ class StreamLoader(Loader):
         self._workers = loading.num_workers
         self._has_batches = batch_size is None
         divides = shared.read == OWN
-        self._fetching = Fetching(loading.collate_fn, has_batches=self._has_batches, divides_itself=divides)
+        self._fetching = Fetching(
+            self._source, loading.collate_fn, has_batches=self._has_batches, divides_itself=divides
+        )
         self._keys = _Keys()
         self.torch_loader = loading.over(self._fetching, self._keys, self._fetching)
         self._count = shared.parts.count if shared.read != OWN else share.size
@@ -170,7 +171,7 @@ class StreamLoader(Loader):
         by_item = self._reads_items(begun, parts)
         this = StreamPass(self.share, parts, epoch, number, begun, deaths, by_item=by_item)
         self._keys.remote, self._keys.latest = None, this
-        self._fetching.begin(partial(self._source, this))
+        self._fetching.begin(this)
         if by_item and self._shared.read == ONE:
             self._fetching.open_now()
         batches = on_device(iter(self.torch_loader), self._device)

@@ -66,6 +66,8 @@ class Deaths:
 class StreamPass(Pass):
     """The batches of one pass over a stream. Static shares read one lane each, or parts of their own."""
 
+    _began: Begun
+
     def __init__(
         self,
         share: Share,
@@ -91,10 +93,6 @@ class StreamPass(Pass):
         self._ended_processes: set[int] = set()
         self._has_ended, self.count, self.seen = False, 0, 0
         self._finished: set[int] = set()
-
-    @property
-    def began(self) -> Begun:
-        return self._began
 
     @property
     def begun(self) -> Begun:

@@ -17,6 +17,7 @@ from quorate.core.contracts import DEFAULT_TIMEOUT, Board
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout, unknown
 from quorate.core.script_errors import OneSentence
+from quorate.core.servers import OwnServers
 from quorate.data.common_draws import CommonDraws
 from quorate.data.context import data_context
 from quorate.data.limit import Limit
@@ -46,7 +47,6 @@ from quorate.launch.worker.world import World
 from quorate.observe.pacing import Pacing, injected
 from quorate.observe.stopping import stop_of
 from quorate.records.tape import Replaying, tape_of
-from quorate.servers.own import OwnServers
 from quorate.sharding.mesh import Meshes, deal_to
 from quorate.train.chosen import chosen_in
 from quorate.train.undistributed import Undistributed

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.means.algorithms.in_turn import SumInTurn, SumsInTurn, compare
-from quorate.means.algorithms.surplus import power_of_two
+from quorate.means.algorithms.steps import power_of_two
 
 Ends = Sequence[tuple[int, int]]
 """The begin and the end of each tensor of a vector."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from quorate.core.contracts import Wire, Work
 from quorate.means.algorithms.steps import Cost, Step
 from quorate.means.reducer import InParts
-from quorate.wire.cost import piece_bytes
+from quorate.wire.cut import piece_bytes
 
 if TYPE_CHECKING:
     import torch

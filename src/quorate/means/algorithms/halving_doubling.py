@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quorate.means.algorithms.by_messages import ByMessages
-from quorate.means.algorithms.steps import Cost, Step, Transfer
-from quorate.means.algorithms.surplus import cost_with_surplus, power_of_two, with_surplus
+from quorate.means.algorithms.steps import Cost, Step, Transfer, cost_with_surplus, power_of_two, with_surplus
 
 
 class HalvingDoubling(ByMessages):

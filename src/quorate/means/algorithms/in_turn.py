@@ -12,8 +12,7 @@ from torch import Tensor
 from quorate.core.contracts import Done, Message, Wire, Work
 from quorate.core.errors import Mismatch, WireTimeout
 from quorate.means.algorithms.steps import Step
-from quorate.wire.exchange import describe
-from quorate.wire.turns import Turns
+from quorate.wire.exchange import Turns, describe
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 
-from quorate.core.hosts import by_host
+from quorate.core.members import by_host
 from quorate.rounds.buffer import Contribution
 from quorate.rounds.calls import Calls
 from quorate.rounds.forming import Forming, decided, spans_hosts

@@ -20,8 +20,7 @@ from quorate.sharding.mesh import Coordinates
 from quorate.sharding.stages import cut
 from quorate.sharding.stages.choice import Cuts, StageChoice
 from quorate.sharding.stages.clock import clock
-from quorate.sharding.stages.cut import Cost, cut_evenly
-from quorate.sharding.stages.division import Stages
+from quorate.sharding.stages.cut import Cost, Stages, cut_evenly
 from quorate.sharding.stages.ending import Ending, norms_over_stages
 from quorate.sharding.stages.orders import SCHEDULES, Layout, refusal, schedule_named
 from quorate.sharding.stages.pipeline import Pipeline

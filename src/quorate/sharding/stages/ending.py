@@ -16,11 +16,11 @@ from torch.nn.utils import clip_grad
 
 from quorate.core.axes import Zero
 from quorate.core.contracts import Wire, Work
+from quorate.core.device_copies import widest
 from quorate.core.local_tensor import is_sharded, local
-from quorate.core.precision import widest
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.plain_piece import plain_piece
-from quorate.sharding.stages.division import Stages
+from quorate.sharding.stages.cut import Stages
 
 _lock = threading.Lock()
 _models: WeakKeyDictionary[Any, int] = WeakKeyDictionary()

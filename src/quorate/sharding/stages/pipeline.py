@@ -13,8 +13,8 @@ from torch.nn import Module, Parameter
 from torch.utils import _pytree as pytree
 
 from quorate.core.contracts import Wire
+from quorate.core.device_copies import widest
 from quorate.core.errors import ConfigurationError, Mismatch
-from quorate.core.precision import widest
 from quorate.sharding.collectives import Pieces
 from quorate.sharding.stages.batches import Merged, merged, micro_batches
 from quorate.sharding.stages.between import Between, Kept, Run

@@ -66,10 +66,6 @@ class Route:
         """Return the transfers from a stage."""
         return [number for number, transfer in enumerate(self.transfers) if transfer.source == stage]
 
-    def taken_by(self, stage: int) -> list[int]:
-        """Return the transfers to a stage."""
-        return [number for number, transfer in enumerate(self.transfers) if transfer.target == stage]
-
 
 def _of(x: Any) -> frozenset[int]:
     """Return the stages that have made `x` since its last unit; none where inputs alone have."""

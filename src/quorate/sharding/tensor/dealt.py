@@ -23,7 +23,7 @@ from torch.nn import Module, Parameter, RNNBase
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together
-from quorate.wire.swap import Swap
+from quorate.wire.swap import Envelope, Swap
 
 SHARED = "shared_"
 
@@ -87,7 +87,7 @@ class Dealt:
         """Return the tensors of every worker, sent as messages."""
         wire, tag = self.together.wire, f"branches/{next(self.calls)}"
         operation = f"outputs of {len(self.owners)} branches"
-        message = Message(tuple(tensors), {"operation": operation})
+        message = Message(tuple(tensors), Envelope(operation).header())
         others = [peer for peer in range(wire.size) if peer != wire.rank]
         sends = [wire.send(message, peer, tag) for peer in others]
         receives = [wire.receive(peer, tag, others) for peer in others]

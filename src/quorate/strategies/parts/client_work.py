@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from quorate.core.clients import ClientTerms, Turn
-from quorate.core.device_copies import values_of
+from quorate.core.device_copies import values_of, widest
 from quorate.core.errors import ConfigurationError
-from quorate.core.precision import widest
 from quorate.core.resize import kept
 from quorate.core.strategy import Strategy, Worker
 from quorate.core.vectors import Flat

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.core.groups import Group, Said
+from quorate.core.fields import Fields
+from quorate.core.groups import Group, Leaves, Said
 from quorate.core.means import Mean
 from quorate.core.strategy import Strategy, Worker
 from quorate.strategies.parts.local_steps import Period
@@ -101,6 +102,20 @@ class Met:
     """The newest round to apply in this step; None: all that have arrived, as no other worker steps."""
 
 
+@dataclass(frozen=True, slots=True)
+class StandFields(Fields):
+    """The header of a worker's message to the others of its learner."""
+
+    applied: int  # the newest round that it has applied
+    newest: int  # the newest round that it has
+    holds: int  # see `core.groups.Standing.holds`
+    times: int  # the number of contributions of the learner
+    step: int
+    needs: int = 0  # the round that has its contribution, if it waits for it
+    examples: float = 0  # those of its gradient, where a period is a number of examples
+    seconds: float = 0.0  # those since the learner contributed, where a period is a time
+
+
 @dataclass
 class LearnerWorkers:
     """The workers of one learner, as one of them sees them.
@@ -114,8 +129,8 @@ class LearnerWorkers:
     apply: Callable[[Mean], None]
     met: Met | None = None
     """The numbers of this step, once they have been exchanged."""
-    _there: list[int] = field(default_factory=list)
-    """The ranks that stepped in the newest exchange, in order."""
+    _stands: dict[int, StandFields] = field(default_factory=dict)
+    """By rank, in order: those of the workers that stepped in the newest exchange."""
     _holds: dict[int, int] = field(default_factory=dict)
     """The newest `core.groups.Standing.holds` of each worker, by rank."""
     _have_handed_in: set[int] = field(default_factory=set)
@@ -125,36 +140,35 @@ class LearnerWorkers:
 
     def meet(self, worker: Worker, learner: Whole, seconds: float) -> None:
         """Exchange gradients, and become equal to the others; `seconds` have passed since the learner contributed."""
-        header = {
-            "examples": worker.examples if self.period.unit == "examples" else 0,
-            "seconds": seconds if self.period.unit == "seconds" else 0.0,
-        }
-        messages = self._exchange(worker, learner, header, weight=worker.weight)
-        equal = equal_ones(messages)
+        examples = worker.examples if self.period.unit == "examples" else 0
+        seconds = seconds if self.period.unit == "seconds" else 0.0
+        messages = self._exchange(worker, learner, examples=examples, seconds=seconds, weight=worker.weight)
+        equal = equal_ones(messages, self._stands)
+        stands = [self._stands[rank] for rank in equal]
         up_to, now = self._agree(worker, learner, messages)
         self._repair(worker, learner, now, up_to)
         self.group.write_gradient([messages[rank] for rank in equal])
         self.met = Met(
             weight=sum(messages[rank].weight for rank in equal),
-            examples=sum(messages[rank].header["examples"] for rank in equal),
-            seconds=max(messages[rank].header["seconds"] for rank in equal),
+            examples=sum(stand.examples for stand in stands),
+            seconds=max(stand.seconds for stand in stands),
             up_to=up_to,
         )
 
     def wait(self, worker: Worker, learner: Whole, handed: Any) -> None:
         """Wait for the round of the contribution `handed` (None on workers without one), and apply it now."""
         needs = 0 if handed is None else handed.wait()
-        up_to, _ = self._agree(worker, learner, self._exchange(worker, learner, {"needs": needs}), needs)
+        up_to, _ = self._agree(worker, learner, self._exchange(worker, learner, needs=needs), needs)
         assert self.met is not None
         self.met = Met(self.met.weight, self.met.examples, self.met.seconds, up_to)
 
     def hands_in(self, worker: Worker) -> bool:
         """Return whether this worker contributes for the learner."""
-        first = self._there[0]
+        first = min(self._stands)
         self._have_handed_in.add(first)
         if first == worker.rank:
             return True
-        if len(self._there) > 1:
+        if len(self._stands) > 1:
             worker.rounds.standing.withdraw()
         return False
 
@@ -168,8 +182,8 @@ class LearnerWorkers:
         standing = worker.rounds.standing
         if self.group.others:
             standing.withdraw()
-        messages = self._exchange(worker, learner, {}, leaves="ended" if worker.has_ended else "pauses")
-        equal = equal_ones({rank: message for rank, message in messages.items() if message.leaves})
+        messages = self._exchange(worker, learner, leaves="ended" if worker.has_ended else "pauses")
+        equal = equal_ones({rank: x for rank, x in messages.items() if x.leaves}, self._stands)
         if any(not message.leaves for message in messages.values()) or min(equal) != worker.rank:
             return False
         while self._held_by_others(worker) > standing.version:
@@ -195,26 +209,27 @@ class LearnerWorkers:
 
     # -- inside
 
-    def _exchange(self, worker: Worker, learner: Whole, header: Mapping[str, Any], **about: Any) -> dict[int, Said]:
-        """Exchange headers as `Group.exchange`; workers that leave send no more."""
-        standing = worker.rounds.standing
-        state = {
-            "applied": standing.version,
-            "newest": standing.newest,
-            "holds": standing.holds,
-            "times": learner.times,
-            "step": worker.step,
-            "needs": 0,
-            "examples": 0,
-            "seconds": 0.0,
-            **header,
-        }
-        messages = self.group.exchange(state, **about)
-        self._holds |= {rank: int(message.header["holds"]) for rank, message in messages.items()}
-        learner.times = max(int(message.header["times"]) for message in messages.values())
-        if not about.get("leaves"):
+    def _exchange(
+        self,
+        worker: Worker,
+        learner: Whole,
+        *,
+        needs: int = 0,
+        examples: float = 0,
+        seconds: float = 0.0,
+        weight: float | None = None,
+        leaves: Leaves = "",
+    ) -> dict[int, Said]:
+        """Exchange messages as `Group.exchange`; workers that leave send no more."""
+        place, times = worker.rounds.standing, learner.times
+        own = StandFields(place.version, place.newest, place.holds, times, worker.step, needs, examples, seconds)
+        messages = self.group.exchange(own.header(), weight=weight, leaves=leaves)
+        stands = {rank: StandFields.read(message.header) for rank, message in messages.items()}
+        self._holds |= {rank: stand.holds for rank, stand in stands.items()}
+        learner.times = max(stand.times for stand in stands.values())
+        if not leaves:
             messages = {rank: message for rank, message in messages.items() if not message.leaves}
-        self._there = sorted(messages)
+        self._stands = {rank: stands[rank] for rank in sorted(messages)}
         return messages
 
     def _agree(
@@ -227,22 +242,22 @@ class LearnerWorkers:
         """
         standing = worker.rounds.standing
         while len(messages) > 1:
-            headers = [message.header for message in messages.values()]
-            lowest = min(header["newest"] for header in headers)
-            needed = [header["needs"] if header["needs"] <= header["newest"] else 0 for header in headers]
-            most = max(*needed, *(header["applied"] for header in headers))
+            stands = self._stands.values()
+            lowest = min(stand.newest for stand in stands)
+            needed = [stand.needs if stand.needs <= stand.newest else 0 for stand in stands]
+            most = max(*needed, *(stand.applied for stand in stands))
             if lowest >= most:
-                return int(lowest), messages
+                return lowest, messages
             if standing.newest < most:
                 standing.until(most)
                 for _ in worker.rounds.completed(up_to=0):
                     raise AssertionError("rounds are counted from 1")  # a copy of a replica is taken
-            messages = self._exchange(worker, learner, {"needs": needs})
+            messages = self._exchange(worker, learner, needs=needs)
         return None, messages
 
     def _repair(self, worker: Worker, learner: Whole, messages: dict[int, Said], up_to: int | None) -> None:
         """Copy a replica, as it is after round `up_to`, to the workers whose replicas differ."""
-        equal = equal_ones(messages)
+        equal = equal_ones(messages, self._stands)
         if len(equal) < len(messages):
             for result in worker.rounds.completed(up_to=up_to, keeps_at_once=True):
                 self.apply(result)
@@ -256,7 +271,7 @@ class LearnerWorkers:
                     learner.become(worker, *copy)
                 break
             messages = {rank: message for rank, message in messages.items() if rank != source}
-            equal = equal_ones(messages)
+            equal = equal_ones(messages, self._stands)
         self.group.trust()
 
     def _held_by_others(self, worker: Worker) -> int:
@@ -265,7 +280,7 @@ class LearnerWorkers:
         return max((number for rank, number in self._holds.items() if rank not in dead), default=0)
 
 
-def equal_ones(messages: Mapping[int, Said]) -> list[int]:
+def equal_ones(messages: Mapping[int, Said], stands: Mapping[int, StandFields]) -> list[int]:
     """Return the ranks whose replicas are equal, and further than those of the others, in order.
 
     Workers that do not doubt their replicas are equal.
@@ -273,5 +288,5 @@ def equal_ones(messages: Mapping[int, Said]) -> list[int]:
     sure = [rank for rank, message in messages.items() if message.digest is None]
     if sure:
         return sure
-    ahead = max(messages, key=lambda rank: (messages[rank].header["step"], -rank))
+    ahead = max(messages, key=lambda rank: (stands[rank].step, -rank))
     return [rank for rank, message in messages.items() if message.digest == messages[ahead].digest]

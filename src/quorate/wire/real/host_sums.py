@@ -1,6 +1,6 @@
 """Sums of CPU tensors among the processes of several hosts: on each host in shared memory, then between the hosts.
 
-Each slice of a tensor has a worker on every host (`wire.real.layout`). Once the numbers of all workers of its host are
+Each slice of a tensor has a worker on every host (`Layout`). Once the numbers of all workers of its host are
 there, it adds them up in order of rank. It exchanges the host's sum for those of the others
 (`wire.real.host_exchange`). Then it writes the sum of all, added in order of hosts, over the numbers of its host's
 workers. So an element is ((x0 + x1) + ...) + ((xk + ...) + ...) + ..., on every worker, the first time as later.
@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from quorate.core.members import by_host
+from quorate.wire.cut import WHOLE_BYTES, piece
 from quorate.wire.real.carried import Carried, Numbers
 from quorate.wire.real.host_exchange import Buffer, Buffers, Exchange, Post, is_cut, most_bytes
-from quorate.wire.real.layout import Layout
 from quorate.wire.real.shared_segment import DONE, READY, SLOTS, SharedSegment
 from quorate.wire.real.shelf import Shelf, Sum
 
@@ -226,3 +228,39 @@ class HostSums:
 
 def _is_through(indexed: tuple[int, slice, Exchange]) -> bool:
     return indexed[2].move()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`hosts` has the ranks on each host, in order; hosts are in order of their lowest ranks, in which they are added.
+
+    A tensor is cut into one slice for each worker of the largest host. Slice s is exchanged by worker s of each host,
+    modulo their number where a host has fewer; so a host's workers share the traffic of its cable.
+    """
+
+    hosts: tuple[tuple[int, ...], ...]
+
+    @property
+    def width(self) -> int:
+        """Number of slices of a tensor."""
+        return max(map(len, self.hosts))
+
+    def heads(self, index: int) -> list[int]:
+        """Return the ranks, one of each host, that exchange slice `index`."""
+        return [ranks[index % len(ranks)] for ranks in self.hosts]
+
+    def place_of(self, rank: int) -> int:
+        """Return the number of the host of `rank`."""
+        return next(place for place, ranks in enumerate(self.hosts) if rank in ranks)
+
+    def slices(self, number: int, numel: int, itemsize: int) -> list[tuple[int, slice]]:
+        """Return the slices of sum `number` that are not empty, each with its index."""
+        if numel * itemsize <= WHOLE_BYTES:
+            return [(number % self.width, slice(0, numel))]
+        cut = [(index, piece(numel, index, self.width)) for index in range(self.width)]
+        return [(index, here) for index, here in cut if here.stop > here.start]
+
+
+def layout_of(size: int, host_of: Callable[[int], int]) -> Layout:
+    """Return the layout of workers 0 to `size` - 1; `host_of` returns the lowest rank on the host of each."""
+    return Layout(tuple(map(tuple, by_host(host_of, range(size)))))

@@ -1,8 +1,11 @@
-"""Loans: memory of the processes of one host that a worker lets others read and write, whoever's memory it is.
+"""Memory that processes of one host read and write at once: loans, whoever's memory it is, and memory in common.
 
 A loan says which process holds the file open (see `wire.real.shared`), under which descriptor, and where in the file
 the memory lies. The system shows descriptors to processes of the same user. Each file is mapped once, up to its
 furthest loan. Linux only.
+
+Memory in common is an anonymous file in memory (`memfd`), as the arenas of messages are. It ends with the last process
+that has it, even if all are killed. Any of them may invite others, even after its maker's death.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quorate.core.contracts import Common, Message
 from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Fields, Header
+from quorate.wire.real.shared import is_possible
 
 _LEAST_WINDOW = 1 << 30
 """Bytes of a file that are mapped at least; only those that are used take memory."""
@@ -72,12 +77,7 @@ class Borrower:
 
 
 def _mapped(place: Loan, *, is_copy: bool = False) -> mmap.mmap:
-    try:
-        descriptor = os.open(f"/proc/{place.process}/fd/{place.descriptor}", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the memory of process {place.process} cannot be reached from here ({error.strerror})"
-        ) from None
+    descriptor = _opened(place.process, place.descriptor)
     try:
         if os.fstat(descriptor).st_ino != place.file:
             raise ConfigurationError(f"process {place.process} no longer lends this memory")
@@ -89,3 +89,37 @@ def _mapped(place: Loan, *, is_copy: bool = False) -> mmap.mmap:
         raise ConfigurationError(f"the memory of process {place.process} cannot be mapped: {error}") from None
     finally:
         os.close(descriptor)
+
+
+def _opened(process: int, descriptor: int, remedy: str = "") -> int:
+    """Return a descriptor of the file that `process` holds open as `descriptor`."""
+    try:
+        return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the memory of process {process} cannot be reached from here ({error.strerror}){remedy}"
+        ) from None
+
+
+def make_common(nbytes: int) -> Common:
+    """See `Wire.make_common`."""
+    if not is_possible():
+        raise ConfigurationError("this system has no memory that processes can share (Linux has)")
+    fd = os.memfd_create("quorate-common", os.MFD_CLOEXEC)
+    os.ftruncate(fd, max(1, nbytes))
+    return _in_common(fd, nbytes)
+
+
+def find_common(invitation: Message) -> Common:
+    """See `Wire.find_common`."""
+    process, descriptor = int(invitation.header["process"]), int(invitation.header["descriptor"])
+    remedy = "; workers that share memory run as one user, where they see each other's processes"
+    return _in_common(_opened(process, descriptor, remedy), int(invitation.header["bytes"]))
+
+
+def _in_common(fd: int, nbytes: int) -> Common:
+    """Map the memory; the descriptor is closed once this process no longer holds it."""
+    whole = np.frombuffer(mmap.mmap(fd, max(1, nbytes)), np.uint8)
+    weakref.finalize(whole, os.close, fd).atexit = False
+    header = {"process": os.getpid(), "descriptor": fd, "bytes": nbytes}
+    return Common(torch.from_numpy(whole)[:nbytes], Message(header=header))

@@ -32,13 +32,12 @@ from quorate.wire.exchange import CollectivesByMessages, describe
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
 from quorate.wire.real.carried import is_small_float
-from quorate.wire.real.common_memory import find_common, make_common
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.gpus import HOST, NCCL, why_not_nccl
 from quorate.wire.real.host_exchange import Post
-from quorate.wire.real.host_sums import HostSums
-from quorate.wire.real.layout import layout_of
+from quorate.wire.real.host_sums import HostSums, layout_of
 from quorate.wire.real.links import Lane
+from quorate.wire.real.loans import find_common, make_common
 from quorate.wire.real.order import Order
 from quorate.wire.real.process_groups import MAKERS, summable
 from quorate.wire.real.shared_segment import SharedSegment

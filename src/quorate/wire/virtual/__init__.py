@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quorate.wire.virtual.compute import ComputeModel, Constant, Formula, Sampled, Trace, parse_compute
+from quorate.wire.virtual.compute import ComputeModel, Constant, Sampled, Trace, parse_compute
 from quorate.wire.virtual.network import Link, Network
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ComputeModel",
     "Constant",
-    "Formula",
     "Link",
     "Network",
     "Outcome",

@@ -8,8 +8,7 @@ from quorate.core.contracts import Board
 from quorate.core.errors import WireTimeout
 from quorate.wire.failure import FAILED
 from quorate.wire.members import GONE
-from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.waits import VirtualWork
+from quorate.wire.virtual.waits import Scene, VirtualWork
 
 
 class Keys(VirtualWork[None]):

@@ -6,13 +6,11 @@ on the schedule: random draws are counter-based, so the same seed gives the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quorate.core.durations import Constant, Durations, Sampled, Trace, parse_sampled, parse_trace
 from quorate.core.errors import ConfigurationError
 from quorate.core.quantities import seconds_from
 
-__all__ = ["ComputeModel", "Constant", "Formula", "Sampled", "Trace", "parse_compute"]
+__all__ = ["ComputeModel", "Constant", "Sampled", "Trace", "parse_compute"]
 
 ComputeModel = Durations
 """Seconds that a step takes: (rank, step) -> seconds; steps count from 0."""
@@ -20,16 +18,6 @@ ComputeModel = Durations
 FORMS = (
     "constant:10ms, normal:10ms:2ms, lognormal:10ms:0.5, uniform:5ms:20ms, trace:FILE or trace:NAME, also with :x0.1"
 )
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A function written by the user."""
-
-    function: ComputeModel
-
-    def __call__(self, rank: int, step: int) -> float:
-        return self.function(rank, step)
 
 
 def parse_compute(text: str, *, seed: int = 0) -> ComputeModel:

@@ -137,15 +137,6 @@ class Demand:
         return self.latency + self.nbytes / self.bandwidth
 
 
-def collective_seconds(network: Network, operation: str, nbytes: Sequence[int], root: int = 0) -> float:
-    """Return the seconds from the call of the last of P = len(nbytes) workers until `operation` is done for all, where
-    nothing else is under way.
-
-    `nbytes[r]` are the bytes of the input of worker r. At P = 1 nothing is moved: 0.
-    """
-    return demand_of(network, operation, nbytes, root).seconds
-
-
 def demand_of(network: Network, operation: str, nbytes: Sequence[int], root: int = 0) -> Demand:
     """Return the load of `operation`, where the input of worker r has `nbytes[r]`. At P = len(nbytes) = 1: none.
 

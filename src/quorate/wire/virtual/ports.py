@@ -1,12 +1,11 @@
-"""The ports of virtual hosts: one in each direction, shared by the workers of a host; and their traffic."""
+"""The ports of virtual hosts: one in each direction, shared by the workers of a host; and the queues of all links."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
-from quorate.wire.virtual.network import Network, Way
+from quorate.wire.virtual.network import Demand, Network, Way
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -58,60 +57,45 @@ class Ports:
         return begins_behind(busy_until, host, begins, seconds) + seconds
 
 
-class Traffic:
-    """Bytes of tensors, and of headers, that workers have sent to other hosts and received from them.
+class Queues:
+    """The transmissions on every link: messages and collectives of all channels.
 
-    Without hosts each worker counts as one.
+    A transmission begins after the earlier ones on the same link. Latency overlaps with other transmissions: of n equal
+    collectives that begin together on idle links the last is done after latency + n * transmission. A slow link does
+    not block the others. A single collective takes `Demand.seconds`.
+
+    Cost: a step for each link of a collective: P on a ring.
     """
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self.out = Counter[int]()
-        """Bytes sent, by rank."""
-        self.into = Counter[int]()
-        self.header_bytes = 0
-        self.messages = 0
+        self._busy_until: dict[Way, float] = {}
+        self.ports = Ports(network)
 
-    def host(self, rank: int) -> int:
-        """Return the lowest rank on the host of `rank`."""
-        return self._network.host_of(rank) if self._network.hosts else rank
+    def message(self, way: Way, nbytes: int, now: float) -> float:
+        """Return when the last byte of a message that is sent now has left."""
+        seconds = self._network.link(*way).transmission(nbytes)
+        sent_at = begins_behind(self._busy_until, way, now, seconds) + seconds
+        if self.ports.are_between(*way):
+            sent_at = max(sent_at, self.ports.leaves(way[0], nbytes, now))
+            self._busy_until[way] = sent_at
+        return sent_at
 
-    def sent(self, source: int, target: int, nbytes: int, header_bytes: int) -> None:
-        """Count a message."""
-        if self.host(source) != self.host(target):
-            self.out[source] += nbytes
-            self.into[target] += nbytes
-            self.header_bytes += header_bytes
-            self.messages += 1
-
-    def collective(self, operation: str, nbytes: Sequence[int], root: int) -> None:
-        """Count a collective as in `demand_of`, a ring in order of rank or a star; `nbytes[r]` is the input of r."""
-        size, total = len(nbytes), sum(nbytes)
-        share = {"all_reduce": 2 * (size - 1) / size, "reduce_scatter": (size - 1) / size, "broadcast": 1, "reduce": 1}
-        for rank in range(size):
-            after = (rank + 1) % size
-            if operation in share:
-                self.sent(rank, after, round(share[operation] * nbytes[root]), 0)
-            elif operation == "all_gather":
-                self.sent(rank, after, total - nbytes[after], 0)
-            elif operation == "gather":
-                self.sent(rank, root, nbytes[rank], 0)
-            elif operation == "scatter":
-                self.sent(root, rank, nbytes[root] // size, 0)
-            elif operation == "all_to_all":
-                for other in range(size):
-                    self.sent(rank, other, nbytes[rank] // size, 0)
-
-    def out_of_hosts(self) -> Counter[int]:
-        """Return the bytes sent by each host, by its lowest rank."""
-        return self._by_host(self.out)
-
-    def into_hosts(self) -> Counter[int]:
-        """Return the bytes received by each host, by its lowest rank."""
-        return self._by_host(self.into)
-
-    def _by_host(self, by_rank: Counter[int]) -> Counter[int]:
-        host_bytes = Counter[int]()
-        for rank, nbytes in by_rank.items():
-            host_bytes[self.host(rank)] += nbytes
-        return host_bytes
+    def collective(self, demand: Demand, now: float) -> float:
+        """Return when a collective that the last worker calls now is done for all. One that transmits nothing waits for
+        no transmission."""
+        done = now + demand.seconds
+        if not demand.nbytes:
+            return done
+        between = list[Way]()
+        for way in demand.ways:
+            seconds = self._network.link(*way).transmission(demand.nbytes)
+            if seconds:
+                begins = begins_behind(self._busy_until, way, now, seconds)
+                done = max(done, begins + (demand.latency + seconds))
+            if self.ports.are_between(*way):
+                between.append(way)
+        seconds = self.ports.seconds(demand.nbytes)
+        for begins in self.ports.begin(between, seconds, now):
+            done = max(done, begins + (demand.latency + seconds))
+        return done

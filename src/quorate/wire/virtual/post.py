@@ -11,8 +11,7 @@ from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
 from quorate.wire.boxes import Boxes
 from quorate.wire.virtual.formation import copy, nbytes
-from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.waits import Departure, VirtualWork
+from quorate.wire.virtual.waits import Departure, Scene, VirtualWork
 
 Address = tuple[str, int, str]
 """Channel, receiver, tag."""
@@ -74,7 +73,6 @@ class Post:
             return Departure(scene, now, target)
         link = scene.network.link(source, target)
         way = (source, target)
-        scene.traffic.sent(source, target, nbytes(message.tensors), header_bytes)
         overtakes = message.urgent and self._ports.are_between(source, target)
         self._on_their_way.setdefault((*way, overtakes), deque()).append((address, copied))
         if overtakes:

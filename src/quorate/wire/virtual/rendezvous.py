@@ -12,8 +12,7 @@ import torch
 from quorate.core.errors import Mismatch
 from quorate.wire.virtual.formation import Inputs, form, nbytes
 from quorate.wire.virtual.network import demand_of
-from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.waits import VirtualWork, in_words
+from quorate.wire.virtual.waits import Scene, VirtualWork, in_words
 
 Key = tuple[str, int]
 """Channel, and number in the order of its collectives."""
@@ -115,7 +114,6 @@ class Rendezvous:
         hosts = [self._scene.network.host_of(rank) for rank in range(self._scene.size)]
         results = form(call.operation, meeting.inputs, root, hosts)
         demand = demand_of(self._scene.network, call.operation, sizes, root)
-        self._scene.traffic.collective(call.operation, sizes, root)
         done = self._scene.queues.collective(demand, meeting.latest)
         scheduler.at(done, partial(_finish, arrivals, results))
 

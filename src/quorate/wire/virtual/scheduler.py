@@ -87,7 +87,7 @@ class Scheduler:
         self._next_number = count().__next__
         self._events: list[tuple[float, float, int, Action | Strand]] = []
         self._deadlines: list[tuple[float, int, Strand]] = []
-        self._interruption: Callable[[], BaseException] | None = None
+        self._is_interrupted = False
 
     # -- events
 
@@ -115,9 +115,9 @@ class Scheduler:
         self.strands[strand] = None
         self._resume_at(self.now, strand)
 
-    def interrupt(self, error: Callable[[], BaseException]) -> None:
-        """Let every wait of every thread raise a new `error()`; any thread may call it."""
-        self._interruption = error
+    def interrupt(self) -> None:
+        """Let every wait of every thread raise `KeyboardInterrupt`; any thread may call it."""
+        self._is_interrupted = True
 
     # -- what the running thread calls
 
@@ -219,8 +219,10 @@ class Scheduler:
         """Process events until one of them wakes a thread; return it, or None when there is none left."""
         events = self._events
         while self.strands:
-            if self._interruption is not None:
-                self._interrupt_all(self._interruption)
+            if self._is_interrupted:
+                self._is_interrupted = False
+                for strand in list(self.strands):
+                    self.doom(strand, KeyboardInterrupt())
             if self._deadlines and (not events or self._deadlines[0][0] < events[0][0]):
                 self._look_at_deadline(nothing_else=not events)
             elif events:
@@ -262,8 +264,3 @@ class Scheduler:
     def _give_up(self, strand: Strand) -> None:
         assert strand.awaited is not None
         self.wake(strand, strand.awaited.timed_out(strand.patience))
-
-    def _interrupt_all(self, error: Callable[[], BaseException]) -> None:
-        self._interruption = None
-        for strand in list(self.strands):
-            self.doom(strand, error())

@@ -29,13 +29,11 @@ from quorate.wire.members import members_in
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.ports import Traffic
+from quorate.wire.virtual.ports import Queues
 from quorate.wire.virtual.post import Address, Post
-from quorate.wire.virtual.queues import Queues
 from quorate.wire.virtual.rendezvous import Rendezvous
-from quorate.wire.virtual.scene import Awaited
 from quorate.wire.virtual.scheduler import Resumed, Scheduler, Strand
-from quorate.wire.virtual.waits import VirtualWork
+from quorate.wire.virtual.waits import Awaited, VirtualWork
 
 HOST = "virtual"
 """The host name of all virtual workers."""
@@ -91,7 +89,6 @@ class Stage:
         self.is_traced = is_traced
         self.trace: list[str] = []
         self.scheduler = Scheduler(mixed(seed))
-        self.traffic = Traffic(network)
         self.queues = Queues(network)
         self.board = VirtualBoard(self)
         self.post = Post(self)

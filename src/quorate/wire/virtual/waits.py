@@ -1,13 +1,15 @@
-"""Works under way in the virtual world, and waits for them."""
+"""Works under way in the virtual world, waits for them, and the interface of a run for its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from quorate.core.errors import PeerFailed, WireTimeout, ranks_in_words
-from quorate.wire.virtual.scene import Scene
-from quorate.wire.virtual.scheduler import Strand
+from quorate.core.errors import Failure, PeerFailed, WireTimeout, ranks_in_words
+from quorate.core.members import Members
+from quorate.wire.virtual.network import Network
+from quorate.wire.virtual.ports import Queues
+from quorate.wire.virtual.scheduler import Scheduler, Strand
 
 T = TypeVar("T")
 
@@ -128,3 +130,41 @@ def in_words(ranks: Sequence[int]) -> str:
         return ranks_in_words(ranks)
     first = sorted(ranks)[:RANKS_NAMED]
     return f"ranks {', '.join(map(str, first))} and {len(ranks) - RANKS_NAMED} more"
+
+
+class Awaited(Protocol):
+    """A work that a worker waits for."""
+
+    def missing(self) -> Sequence[int]:
+        """Return the workers that this waits for, as far as known."""
+
+    def can_come_from(self, rank: int) -> bool:
+        """Whether the message of `rank`, which has ended, is still on its way."""
+
+    def ended(self, ranks: Sequence[int]) -> PeerFailed:
+        """Return the error for a wait for workers that have ended."""
+
+
+class Scene(Protocol):
+    """One run: its clock, its network, and its dead workers. `Stage` implements it."""
+
+    size: int
+    network: Network
+    timeout: float
+    is_traced: bool
+    scheduler: Scheduler
+    queues: Queues
+    members: Members
+    """The workers as the board has them."""
+
+    def note(self, rank: int | None, event: str) -> None:
+        """Write a line of the trace."""
+
+    def obstacle(self, pending: Awaited) -> Failure | None:
+        """Return the error that a wait for the unfinished `pending` would raise at once."""
+
+    def learn_of_failure(self, value: bytes | None) -> None:
+        """Let all workers notice a new value of the key `failed`."""
+
+    def learn_members(self, value: bytes) -> None:
+        """Let all workers notice a new value of the key `gone`."""

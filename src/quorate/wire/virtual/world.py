@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +14,10 @@ import torch
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Wire
 from quorate.core.errors import ConfigurationError
-from quorate.wire.virtual.clock import VirtualClock
 from quorate.wire.virtual.compute import ComputeModel, Constant
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.scheduler import Resumed
+from quorate.wire.virtual.scheduler import Resumed, Scheduler
 from quorate.wire.virtual.stage import MAIN, Stage
 from quorate.wire.virtual.wire import VirtualWire
 
@@ -87,11 +87,6 @@ class VirtualWorld:
         return self._stage.trace
 
     @property
-    def clock(self) -> VirtualClock:
-        """The virtual clock of the latest run; code outside may call `now` only."""
-        return VirtualClock(self._stage.scheduler, 0, self.compute)
-
-    @property
     def stage(self) -> Stage:
         """The shared state of the latest run."""
         return self._stage
@@ -121,7 +116,7 @@ class VirtualWorld:
                     wire = VirtualWire(stage, rank, VirtualClock(stage.scheduler, rank, self.compute))
                     stage.start(rank, MAIN, partial(stage.play, rank, partial(task, wire)))
             except ConfigurationError:
-                stage.scheduler.interrupt(KeyboardInterrupt)
+                stage.scheduler.interrupt()
                 stage.scheduler.begin()
                 raise
             self._play(stage)
@@ -133,7 +128,7 @@ class VirtualWorld:
             while not stage.scheduler.finished.wait(LOOK_SECONDS):
                 pass  # a signal just before an endless wait would be noticed only after it
         except KeyboardInterrupt:
-            stage.scheduler.interrupt(KeyboardInterrupt)
+            stage.scheduler.interrupt()
             stage.scheduler.finished.wait(WINDING_UP_SECONDS)
             raise
 
@@ -185,3 +180,43 @@ def _kept_generators(is_needed: bool) -> Iterator[None]:
     finally:
         if generators is not None:
             generators.load()
+
+
+WHOLE_STEP = 1 - 1e-6
+"""Sum of shares at which a step counts as computed."""
+
+
+class VirtualClock:
+    """See `contracts.Clock`. Time passes only while the worker sleeps, waits or calls `compute`."""
+
+    def __init__(self, scheduler: Scheduler, rank: int, compute: ComputeModel) -> None:
+        self._scheduler = scheduler
+        self._rank = rank
+        self._compute = compute
+        self._step = 0
+        self._share = 0.0
+        self._step_seconds = 0.0
+
+    def now(self) -> float:
+        """Return seconds since the start of the world."""
+        return self._scheduler.now
+
+    def sleep(self, seconds: float) -> None:
+        if not (seconds >= 0 and math.isfinite(seconds)):
+            raise ConfigurationError(f"a worker sleeps for a finite number of seconds from 0 on, not {seconds!r}")
+        self._scheduler.sleep(seconds)
+
+    def pause(self) -> None:
+        self._scheduler.pause()
+
+    def compute(self, share: float) -> None:
+        """Let `share` of this step's modelled time pass; a new step begins when the shares have reached 1."""
+        if not 0 <= share <= 1:
+            raise ConfigurationError(f"a share of a step's compute time is from 0 to 1, not {share!r}")
+        if self._share == 0.0:
+            self._step_seconds = self._compute(self._rank, self._step)
+        self._share += share
+        if self._share >= WHOLE_STEP:
+            self._share = 0.0
+            self._step += 1
+        self.sleep(share * self._step_seconds)

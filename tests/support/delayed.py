@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from quorate.core.contracts import Wire, Work
-from quorate.wire.wrapped import Wrapped
+from quorate.wire.metered import Wrapped
 
 T = TypeVar("T")
 Delay = Callable[[str, int], float]

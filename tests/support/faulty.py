@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from quorate.core.contracts import Done, Wire, Work
 from quorate.core.errors import WireTimeout, ranks_in_words
 from quorate.wire.failure import read_failure
-from quorate.wire.wrapped import Wrapped
+from quorate.wire.metered import Wrapped
 
 T = TypeVar("T")
 _SLICE = 0.05
