@@ -9,7 +9,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from quorate.cli.choices import WORKER_BYTES
+from quorate.cli.choices import WORKER_BYTES, files_needed
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
 from quorate.core.cache_folder import cache_folder
 from quorate.core.resources import available_memory, quota_of_cores, usable_cores
@@ -54,7 +54,7 @@ def open_files(workers: int) -> Finding:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return ok("no limit")
-    needed = 64 + 16 * workers
+    needed = files_needed(workers)
     return ok(f"at most {limit}") if limit >= needed else warn(f"at most {limit}", f"raise it: ulimit -n {needed}")
 
 
