@@ -24,7 +24,7 @@ from quorate.wire.current import here
 from quorate.wire.used import Part, note_used
 from tests.support.ordinary_loops import Cell, Loop, ended, ended_for_real, every_family
 from tests.support.programs import quorate as run_quorate
-from tests.support.scene import Trainer
+from tests.support.scene import Trainer, pause
 
 Drawn = tuple[float, float, float]
 
@@ -466,3 +466,27 @@ def test_a_module_with_operators_is_imported_once(tmp_path: Path, monkeypatch: p
 
     launched = [quorate.launch(function, virtual=2, progress=False).results for _ in range(2)]
     assert len({number for results in launched for number in results}) == 1
+
+
+@every_family()
+def test_an_evaluation_on_one_worker_alone_is_said_where_the_others_end(strategy: str) -> None:
+    def loop(cell: Cell) -> None:
+        def after(trainer: Trainer) -> None:
+            if trainer.step == 3 and cell.world.is_first:
+                with cell.world.evaluate():
+                    pass
+
+        cell.train(6, after=after)
+
+    endings = ended(loop, strategy)
+    endings.told_once(r"rank 0 waits in world\.evaluate\(\) for all workers, and rank 1 has ended its training")
+
+
+@every_family()
+def test_an_evaluation_on_all_workers_before_the_end_says_nothing(strategy: str) -> None:
+    def loop(cell: Cell) -> None:
+        cell.train(6, after=pause)
+
+    endings = ended(loop, strategy, 3)
+    endings.right()
+    assert "waits" not in endings.told

@@ -235,6 +235,29 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
+class CountedRestarts(lr_scheduler.CosineAnnealingWarmRestarts):
+    """Counts the calls of its `step`."""
+
+    calls = 0
+
+    def step(self, epoch: Any = None) -> None:
+        self.calls += 1
+        super().step(epoch)
+
+
+@pytest.mark.parametrize("name", ["eager-solo", "all-reduce"])
+def test_a_schedule_that_is_told_its_place_is_stepped_once(name: str) -> None:
+    """As `step(epoch + batch / batches)`, with ten batches in an epoch."""
+
+    def schedule(optimizer: Any) -> Any:
+        scheduler = CountedRestarts(optimizer, STEPS // 10)
+        scheduler.calls = 0
+        return scheduler
+
+    found = trained(name, (2, 1), schedule=schedule, after_step=lambda scheduler, _, step: scheduler.step(step / 10))
+    assert [scheduler.calls for *_, scheduler in found] == [steps for steps, *_ in found]
+
+
 @pytest.mark.parametrize("name", IN_ROUNDS)
 def test_rounds_that_are_applied_in_a_pause_count_for_the_next_rate(name: str, kind: str) -> None:
     """The pause applies rounds that the newest step of a worker has not; its rate is that of the training then."""

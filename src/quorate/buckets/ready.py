@@ -216,6 +216,10 @@ class ReadyGradients:
                 self._pack_and_hand_on(part)
         self.pass_over()
 
+    def forget_touched(self) -> None:
+        """Note that the script has cleared gradients, or that a step has used them as they lie in `.grad`."""
+        self.touched = [False] * len(self.touched)
+
     def put_off(self) -> None:
         """End a backward pass whose gradients a later `complete` sends."""
         self.fired = False

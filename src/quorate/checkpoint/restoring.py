@@ -47,7 +47,7 @@ from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
 from quorate.data.resuming import go_on
 from quorate.replica.forms import forms_in, give_forms
-from quorate.replica.optimizer_state import write_back
+from quorate.replica.optimizer_state import caches_in, write_back
 from quorate.rounds.terms import check_change
 from quorate.wire.current import Place
 
@@ -251,13 +251,14 @@ def _restore_own(place: Place, entry: Distributed, olds: list[dict[str, Any]], r
     check_options(entry.optimizer.param_groups, old["options"], "the options in the rank's file")
     for group, options in zip(entry.optimizer.param_groups, old["options"], strict=True):
         group.update(options)
-    buffers = dict(entry.model.named_buffers())
+    buffers, caches = dict(entry.model.named_buffers()), caches_in(entry.model)
     with torch.no_grad():
         for name, x in old["buffers"].items():
-            if name in buffers and buffers[name].shape != x.shape:
+            if name not in buffers or (name in caches and buffers[name].shape != x.shape):
+                continue
+            if buffers[name].shape != x.shape:
                 raise CheckpointError(f"the buffer {name} has the shape {tuple(x.shape)} in the checkpoint")
-            if name in buffers:
-                write_back([buffers[name]], x.reshape(-1))
+            write_back([buffers[name]], x.reshape(-1))
     step = old["step"] if same else round(sum(other["step"] for other in olds) / len(olds))
     set_steps(place, entry, step, old["updates"])
 

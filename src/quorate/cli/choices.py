@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
 
 from quorate.cli.listing import registry
@@ -21,6 +22,10 @@ WORKER_BYTES = 400 * 2**20
 """Resident memory of a worker with torch imported and a small model."""
 MOST_PROCESSES = 4096
 MOST_VIRTUAL = 100_000
+FILES, FILES_PER_WORKER = 64, 16
+"""Open files that are enough for the launcher, and for each worker that it starts or that another one knows."""
+LEAST_FILES, LEAST_PER_WORKER = 24, 4
+"""Those with which a run of small models comes to its end at best."""
 _COUNTS = ("wait_for", "learners", "servers")
 """Settings of strategies that, as whole numbers, count workers."""
 
@@ -43,6 +48,22 @@ def tell_lack_of_memory(workers: int) -> None:
         tell(
             f"quorate: {counted(workers, 'worker')} with small models need some {needed}, "
             f"and {bytes_in_words(free)} are available: enough for some {most}; --virtual needs much less\n"
+        )
+
+
+def files_needed(workers: int) -> int:
+    """Return the number of open files that is enough for each process of a run."""
+    return FILES + FILES_PER_WORKER * workers
+
+
+def check_open_files(workers: int) -> None:
+    """Raise `ConfigurationError` where processes may have so few open files that workers cannot meet."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and limit < LEAST_FILES + LEAST_PER_WORKER * workers:
+        needed = files_needed(workers)
+        raise ConfigurationError(
+            f"a process may have {limit} open files here, and {counted(workers, 'worker')} need up to {needed}; "
+            f"raise the limit: ulimit -n {needed}"
         )
 
 

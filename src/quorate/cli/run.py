@@ -16,7 +16,14 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_overrides, check_seed, check_virtual, check_workers, tell_lack_of_memory
+from quorate.cli.choices import (
+    check_open_files,
+    check_overrides,
+    check_seed,
+    check_virtual,
+    check_workers,
+    tell_lack_of_memory,
+)
 from quorate.cli.config import previewed, read_config
 from quorate.cli.hosts import ScriptOptions, hosts_of
 from quorate.cli.listing import registry
@@ -249,6 +256,8 @@ def _find_first(folder: Path) -> None:
 def start_run(plan: RunPlan, *, is_resumed: bool, runs_as: str | None) -> int:
     """Write the run's folder, carry the plan out, and return the exit status."""
     request = plan.request
+    if request.virtual is None and request.hosts is None:
+        check_open_files(request.size + request.servers)
     if runs_as is not None:
         _find_first(Path(__file__).parents[1] / "horovod" / "alias")
     if request.hosts is None:  # on other hosts other packages may be installed

@@ -361,7 +361,10 @@ def _pack_joined(tensors: Sequence[Tensor | None], into: Flat, part: int, scale:
         if x is None or x.dtype is not numbers.dtype:
             return False
         joined.append(x if type(x) is Tensor else local(x))
-    torch.mul(torch._C._nn.flatten_dense_tensors(joined), scale, out=numbers)
+    flat = torch._C._nn.flatten_dense_tensors(joined)
+    if flat.numel() != end:
+        return False
+    torch.mul(flat, scale, out=numbers)
     return True
 
 
@@ -372,7 +375,13 @@ def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: f
         x, place = tensors[index], segments[index]
         if x is None:
             place.zero_()
-        elif (x := local(x)).dtype != place.dtype:
+        elif (x := local(x)).shape != place.shape:
+            raise ConfigurationError(
+                f"{into.layout.segments[index].name} has the shape {tuple(x.shape)} now, and had {tuple(place.shape)} "
+                "when it was distributed. A parameter of another shape is to take its place, in the model and in "
+                "optimizer.param_groups, on all workers between two steps"
+            )
+        elif x.dtype != place.dtype:
             place.copy_(x)
             place.mul_(scale)
         elif scale == 1.0:

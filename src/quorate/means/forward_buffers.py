@@ -48,6 +48,8 @@ class _Slot:
     """The number of looks at which the buffer had changed."""
     is_silent: bool = False
     """Whether the buffer has changed while its version counter did not change."""
+    is_persistent: bool = True
+    """Whether it belongs to the model's state. Others are caches, whose module may know how long they are."""
 
     @property
     def tensor(self) -> Tensor | None:
@@ -69,6 +71,8 @@ class ForwardBuffers:
 
     def __post_init__(self) -> None:
         self.find()
+        self.are_there = bool(self.slots)
+        """Whether there were any at first: this is the same on all workers."""
 
     def find(self) -> None:
         """Search the model for buffers, also new ones. Cost: a pass over its modules."""
@@ -82,7 +86,9 @@ class ForwardBuffers:
                     name = f"{prefix}.{key}" if prefix else key
                     slot = before.get(name)
                     is_same = slot is not None and slot.buffers is module._buffers
-                    self.slots.append(slot if is_same and slot is not None else _new(name, module._buffers, key, x))
+                    slot = slot if is_same and slot is not None else _new(name, module._buffers, key, x)
+                    slot.is_persistent = key not in module._non_persistent_buffers_set
+                    self.slots.append(slot)
 
     def changed(self) -> list[_Slot]:
         """Return the buffers that have changed since the last call of `seen`."""
@@ -174,6 +180,8 @@ class BufferCopies:
         self._described: Sequence[tuple[str, torch.Size, torch.dtype]] = []
         """Name, shape and dtype of the buffers that were copied last."""
         self._is_source = self._carries = False
+        self._aside: dict[str, Tensor] = {}
+        """What rank 0 sends of caches that have another shape here, which stay as they are."""
         self.room = 0
         """The numbers of buffers for which headers have room."""
         self.usual_numbers = 0
@@ -186,6 +194,7 @@ class BufferCopies:
     def mark(self) -> float:
         """Return the mark for the next header of a gradient; call it only where the model has such buffers."""
         self._is_source, self._carries = self._wire.rank == min(self._living()), False
+        self._aside.clear()
         if not self._is_source or not self.buffers.changed():
             return 0.0
         described = [
@@ -267,6 +276,7 @@ class BufferCopies:
 
     def _make_room(self) -> None:
         """Allocate the buffers that have another shape or dtype here than at the source."""
+        self._aside.clear()
         if not {slot.name for slot in self.buffers.slots}.issuperset(name for name, *_ in self._described):
             self.buffers.find()
         slots: Mapping[str, _Slot] = {slot.name: slot for slot in self.buffers.slots}
@@ -278,11 +288,16 @@ class BufferCopies:
                     "buffers on all workers alike"
                 )
             if x.shape != shape or x.dtype != dtype:
-                slots[name].buffers[slots[name].key] = x.new_empty(shape, dtype=dtype)
+                room = x.new_empty(shape, dtype=dtype)
+                if slots[name].is_persistent:
+                    slots[name].buffers[slots[name].key] = room
+                else:
+                    self._aside[name] = room
 
     def _tensors(self) -> list[Tensor]:
         slots = {slot.name: slot for slot in self.buffers.slots}
-        return [x for name, *_ in self._described if (x := slots[name].tensor) is not None]
+        tensors = [self._aside.get(name, slots[name].tensor) for name, *_ in self._described]
+        return [x for x in tensors if x is not None]
 
 
 def _is_exact(dtype: torch.dtype, into: torch.dtype) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.buckets.ready import ReadyGradients, shares_up_to
+from quorate.core.autocast import without_autocast
 from quorate.core.contracts import Done, Wire, Work
 from quorate.core.device_copies import to_device
 from quorate.core.errors import ConfigurationError, WireTimeout
@@ -170,7 +171,7 @@ class MeansOfAll:
             self._watches.spending.backward_has_done(self._done_by[part])
         if part < len(self.layout.parts) - 1:
             self.headers.look(x)
-        self.reducer.part_ready(part, x)
+        without_autocast(self.reducer.part_ready, part, x)
 
     # -- core.means.Means
 

@@ -62,6 +62,8 @@ class Ends:
         self._knows_stop = self._knows_end = False
         self._lock = Lock()
         self.watches: list[EndWatch] = []
+        self._pauses = 0
+        """The number of pauses that this worker has come to."""
 
     def look(self, place: Place) -> None:
         """Read the keys of the board that are known here."""
@@ -99,6 +101,27 @@ class Ends:
         """Report that this worker has ended the training of optimizer `name`; `had_more` is about its loader."""
         if place.wire.size > 1 and not _is_asked(place):
             place.wire.board.swap(_FIRST, None, FirstEnd(place.wire.rank, name, steps, had_more).to_bytes())
+            if not place.wire.is_newcomer:  # its pauses began later
+                self._look_for_waiting(place)
+
+    def pause_begins(self, place: Place, where: str) -> None:
+        """Report that this worker waits for all others, at a pause of training."""
+        self._pauses += 1
+        if place.wire.size > 1:
+            place.wire.board.set(f"pause/{place.wire.rank}", f"{self._pauses} {where}".encode())
+
+    def _look_for_waiting(self, place: Place) -> None:
+        """Write a line, once, if another worker waits at a pause that this one has never come to, and this one ends."""
+        wire = place.wire
+        ranks = [rank for rank in wire.alive if rank != wire.rank]
+        texts = wire.board.get_all([f"pause/{rank}" for rank in ranks])
+        for rank, text in zip(ranks, texts, strict=True):
+            count, _, where = ("0" if text is None else text.decode()).partition(" ")
+            if int(count) > self._pauses and wire.board.add("end/waiting") == 1:
+                tell(
+                    f"quorate: rank {rank} waits {where} for all workers, and rank {wire.rank} has ended its training "
+                    "without it; call it on all workers, not behind a condition on the rank\n"
+                )
 
     @property
     def has_nothing_to_say(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
@@ -19,7 +20,7 @@ from zlib import crc32
 from torch import Tensor
 
 from quorate.core.contracts import Wire
-from quorate.core.errors import Diverged
+from quorate.core.errors import Diverged, WireTimeout
 from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.observe.digests import digest
@@ -44,6 +45,10 @@ _USUAL = frozenset(
 _NAMED_AT_MOST = 3
 _KEPT_VERSIONS = 4
 """Rounds whose checksums are kept for late workers."""
+_FIRST = (-1, -1)
+"""Stands for the round before the first contribution, with a term of no other round."""
+_SECONDS = 10.0
+"""The limit of a wait for the worker that compares values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,10 @@ class LocalChanges:
         self._sampled_at = 0
         """The number of updates at that time."""
         self._words = list[list[int]]()
+        self._signs_contributions = False
+        """Whether replicas are signed as they are when a contribution is made, and not after their round."""
+        self._awaits_contribution: tuple[int, int] | None = None
+        """Number and term of the round after which the next contribution is signed."""
         self._checksums: dict[tuple[int, int], dict[int, int]] = {}
         """Checksums of replicas after a round of this number and term, by rank."""
         self._gradients: tuple[Sample, Sample | None] | None = None
@@ -202,14 +211,30 @@ class LocalChanges:
 
     # -- rounds
 
+    def sign_contributions(self) -> None:
+        """Sign the replica with the first contribution, and with those after a round that is due.
+
+        Rounds wait for all workers, so that these contribute after the same round: edits since then are found before
+        the next update.
+        """
+        self._signs_contributions = True
+        self._awaits_contribution = None if self._enters or not self._samples else _FIRST
+
     def round_applied(self, number: int, term: int) -> None:
         """Sign the replica after round `number`, which was formed in `term`, if it is due."""
         self.round_due = next_due(number)
-        if self._samples and is_due(number):
+        if not self._samples or not is_due(number):
+            return
+        if self._signs_contributions:
+            self._awaits_contribution = number, term
+        else:
             self._words.append([number, term, self._sampled()])
 
-    def take_words(self) -> list[list[int]]:
-        """Return number, term and checksum of each compared round, for this worker's next contribution."""
+    def take_words(self, version: int) -> list[list[int]]:
+        """Return number, term and checksum of each compared round, for this worker's contribution after `version`."""
+        awaited, self._awaits_contribution = self._awaits_contribution, None
+        if awaited is not None and (awaited is _FIRST or awaited[0] == version):
+            self._words.append([version, awaited[1], self._sampled()])
         words, self._words = self._words, []
         return words
 
@@ -234,9 +259,13 @@ class LocalChanges:
         key = f"changes/{wire.name}/{when}"
         board.set(f"{key}/{wire.rank}", self._values(options).to_bytes())
         if board.add(f"{key}/written") != count:
+            if self._signs_contributions:  # no worker makes an update that another one refuses
+                with suppress(WireTimeout):
+                    board.wait([f"{key}/compared"], _SECONDS)
             return
         written = {rank: text for rank in range(wire.max_size) if (text := board.get(f"{key}/{rank}")) is not None}
         self._raise({rank: Values.from_bytes(text) for rank, text in written.items()})
+        board.set(f"{key}/compared", b"1")
 
     def _values(self, options: Sequence[Mapping[str, Any]]) -> Values:
         if not self._samples:
@@ -292,7 +321,7 @@ class LocalChanges:
             who = f"the replica{'s' * (len(ranks) > 1)} of {self._who(ranks)} parted from the others"
         return ranks, (
             f"{who}: {' and '.join(kinds)}; write into parameters and load states on all workers alike, or before "
-            "quorate.distribute"
+            "quorate.distribute. To move weights and move them back (as SAM does), copy them back from a clone"
         )
 
     def _options_in_words(self, options: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:

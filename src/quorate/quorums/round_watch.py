@@ -161,9 +161,9 @@ class RoundWatch:
         if changes is not None and number >= changes.round_due and current is not None and current[0] == number:
             changes.round_applied(*current)
 
-    def take_words(self) -> Sequence[Any]:
+    def take_words(self, version: int) -> Sequence[Any]:
         """Return the checksums for this worker's next contribution: see `LocalChanges.take_words`."""
-        return () if self._changes is None else self._changes.take_words()
+        return () if self._changes is None else self._changes.take_words(version)
 
 
 class RoundRows:

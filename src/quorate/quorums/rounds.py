@@ -192,7 +192,7 @@ class WorkerRounds:
                 about["is_lent"] = self._views.lent
             if contribution is not None:
                 number = None if self._rows is None else self._send_rows(self._rows, contribution, share, version)
-                if (words := self.watch.take_words()) or number is not None:
+                if (words := self.watch.take_words(self.version)) or number is not None:
                     about["measures"] = payload_of(about.get("measures"), words, number)
             work = self.rounds.contribute(contribution, version=version, **about)
         self._has_called = waits and work.is_called_for

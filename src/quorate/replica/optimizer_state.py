@@ -25,6 +25,12 @@ def beside(model: Module, every: list[Any]) -> list[Tensor]:
     return [*(p for p in model.parameters() if id(p) not in own), *model.buffers()]
 
 
+def caches_in(model: Module) -> set[str]:
+    """Return the names of buffers that are no part of the model's state: a module may make them longer as it needs."""
+    modules = model.named_modules()
+    return {f"{name}.{key}" if name else key for name, module in modules for key in module._non_persistent_buffers_set}
+
+
 def write_back(tensors: Sequence[Tensor], numbers: Tensor) -> None:
     """Write `numbers`, one after the other, into `tensors`; see `write_numbers`."""
     pieces = [local(x) for x in tensors]
@@ -252,6 +258,18 @@ def keeps_squares(plain: type[Optimizer], group: Mapping[str, Any]) -> bool:
         return False
     ratios = squares / gradient.square()
     return bool(ratios.max() <= 1.01 * ratios.min())
+
+
+def clears_gradients(plain: type[Optimizer], group: Mapping[str, Any]) -> bool:
+    """Return whether a step of class `plain` clears the gradients that it has used; False if the trial failed."""
+    tried = Parameter(torch.ones(2, 3))
+    tried.grad = torch.ones(2, 3)
+    try:
+        step_unseen(trial_of(plain, group, [tried]))
+    except Exception:  # the class is foreign code, and may raise anything
+        return False
+    left: Any = tried.grad
+    return left is None or not left.any()
 
 
 def _tried(

@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from quorate.core.autocast import with_autocast_of_script
 from quorate.core.device_copies import widest
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import as_piece_of, exchange_numbers, numbers_in
 from quorate.core.vectors import Flat, full_segments, mask_of
+from quorate.replica.cleared import ClearedGradients
 
 OWN_STEP = "_quorate_own_step"
 """The attribute of a distributed optimizer that holds this step."""
@@ -105,11 +107,11 @@ def _call(
         return _call_elsewhere(optimizer, plain, closure, is_seen, elsewhere)
     own: Any = optimizer.__dict__.get(OWN_STEP)
     if not is_seen and own is None:
-        return step_unseen(optimizer, plain)
+        return with_autocast_of_script(step_unseen, optimizer, plain)
     step: Any = partial(plain.step, optimizer) if own is None else own
     if closure is None and (not arguments.positional or not takes_closure(plain)):
-        return step(*arguments.positional, **arguments.named)
-    return step(closure, *arguments.positional, **arguments.named)
+        return with_autocast_of_script(step, *arguments.positional, **arguments.named)
+    return with_autocast_of_script(step, closure, *arguments.positional, **arguments.named)
 
 
 def _call_elsewhere(
@@ -279,8 +281,13 @@ def standing_at(parameters: Sequence[Parameter], at: Flat) -> Iterator[None]:
 
 
 @contextmanager
-def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool] | None) -> Iterator[None]:
-    """Set `.grad` from `gradient` where `used` (None: everywhere), to None elsewhere; restore it on exit."""
+def with_gradient(
+    parameters: Sequence[Parameter], gradient: Flat, used: Sequence[bool] | None, cleared: ClearedGradients
+) -> Iterator[None]:
+    """Set `.grad` from `gradient` where `used` (None: everywhere), to None elsewhere; restore it on exit.
+
+    `cleared` notes the parameters whose gradients were set to None inside.
+    """
     used = [True] * len(parameters) if used is None else used
     kept: list[Tensor | None] = [p.grad for p in parameters]
     try:
@@ -288,19 +295,23 @@ def with_gradient(parameters: Sequence[Parameter], gradient: Flat, used: Sequenc
             x = None if not is_used else numbers if numbers.dtype is p.dtype else numbers.to(p.dtype)
             p.grad = x if x is None or type(p) is Parameter else as_piece_of(p, x)
         yield
+        cleared.note(p for p, is_used in zip(parameters, used, strict=True) if is_used and p.grad is None)
     finally:
         for p, grad in zip(parameters, kept, strict=True):
             p.grad = grad
 
 
 @contextmanager
-def with_rows(tables: Sequence[Parameter], gradients: Sequence[Tensor | None]) -> Iterator[None]:
-    """Set the `.grad` of sparse tables inside; restore it on exit."""
+def with_rows(
+    tables: Sequence[Parameter], gradients: Sequence[Tensor | None], cleared: ClearedGradients
+) -> Iterator[None]:
+    """Set the `.grad` of sparse tables inside; restore it on exit. `cleared`: see `with_gradient`."""
     kept: list[Tensor | None] = [p.grad for p in tables]
     try:
         for p, x in zip(tables, gradients, strict=True):
             p.grad = x
         yield
+        cleared.note(p for p, x in zip(tables, gradients, strict=True) if x is not None and p.grad is None)
     finally:
         for p, grad in zip(tables, kept, strict=True):
             p.grad = grad

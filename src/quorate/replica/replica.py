@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
+from quorate.replica.cleared import ClearedGradients
 from quorate.replica.masks import masks_of
 from quorate.replica.moments import MomentsOfReplica
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
@@ -92,6 +94,7 @@ class Replica:
         """The switch of an optimizer that has other weights for evaluation."""
         self.is_stepping = False
         """Whether a step of the optimizer's own class is being made."""
+        self.cleared = ClearedGradients()
         self.momentum: WorkerMomentum | None = None
         """The momentum of this worker's own gradients, where the shared optimizer has none."""
         self.corrects_delay = False
@@ -139,7 +142,9 @@ class Replica:
     @property
     def is_laid_out(self) -> bool:
         """Whether the same parameters are trained as when they were laid out."""
-        return [p.requires_grad for group in self.optimizer.param_groups for p in group["params"]] == self.is_trained
+        now = self._parameters_now()
+        is_same = len(now) == len(self.every) and all(map(is_, now, self.every))
+        return is_same and [p.requires_grad for p in now] == self.is_trained
 
     @property
     def trains_any(self) -> bool:
@@ -232,17 +237,19 @@ class Replica:
         if self.corrects_delay and chosen["elsewhere"] is None:
             around = delay_corrected(self.optimizer)
         self.is_stepping = True
+        self.cleared.update_begins(is_of_mean=gradient is not None or momentum is not None)
         try:
             with in_force, nullcontext() if at is None else standing_at(self.trained, at):
                 if momentum is not None:
                     zeros, used = Flat.zeros(self.layout), self.moments.has_state()
-                    with with_gradient(self.trained, zeros, used), self.moments.agreed(momentum):
+                    with with_gradient(self.trained, zeros, used, self.cleared), self.moments.agreed(momentum):
                         return step(is_scaled=False)
                 if gradient is None:
                     return step(is_seen=is_seen)
                 has_rows = is_of_round and self.sparse_tables
-                rows = with_rows(self.sparse_tables, self.row_gradients) if has_rows else nullcontext()
-                with with_gradient(self.trained, gradient, self.used if is_of_round else None), rows, around:
+                rows = with_rows(self.sparse_tables, self.row_gradients, self.cleared) if has_rows else nullcontext()
+                is_used = self.used if is_of_round else None
+                with with_gradient(self.trained, gradient, is_used, self.cleared), rows, around:
                     return step(is_scaled=not is_of_round)
         finally:
             self.is_stepping = False

@@ -88,6 +88,8 @@ def begin_rounds(
     keeps_moments = not are_deltas and (momentum == "common" or replica.shares_momentum[0])
     is_as_given = agreed.late_weight == "full" and (clip_norm is None or replica.momentum is None)
     is_measured = looking.digests is not None and is_as_given
+    if agreed.quorum == agreed.callers:
+        looking.changes.sign_contributions()
     return WorkerRounds(
         replica,
         wire,

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from quorate.checkpoint.participants import Distributed, trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
+from quorate.core.autocast import without_autocast
 from quorate.core.device_copies import event_on
 from quorate.core.errors import ConfigurationError
 from quorate.core.redundancy import Redundancy
@@ -133,8 +134,15 @@ class Distributes:
         """Clear gradients, and their counts, as in torch."""
         super().zero_grad(*arguments, **named)  # type: ignore[misc]
         loop: Loop | None = self.__dict__.get(_LOOP)
-        if loop is not None and loop.counts is not None:
+        if loop is None:
+            return
+        if loop.counts is not None:
             loop.counts.restart()
+        if loop.replica.is_stepping:
+            to_none = named.get("set_to_none", arguments[0] if arguments else True)
+            loop.replica.cleared.note(loop.replica.every, to_none=to_none)
+        elif not loop.worker.agrees_in_backward:
+            loop.worker.means.ready.forget_touched()
 
     def finish(self) -> None:
         """Wait until all workers have ended and leave equal replicas; called at exit if it was not called before.
@@ -143,7 +151,7 @@ class Distributes:
         replicas differ then.
         """
         _kept(self, _STEPPED).check()
-        _kept(self, _LOOP).finish()
+        without_autocast(_kept(self, _LOOP).finish)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")

@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 
 from quorate.checkpoint.participants import by_name, trained
 from quorate.checkpoint.saving import saving
+from quorate.core.autocast import without_autocast
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
 from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
 from quorate.hogwild.common_parameters import CommonParameters
-from quorate.means.equal_replicas import agree_on
 from quorate.means.headers import header_length
 from quorate.means.means import MeansOfAll
 from quorate.means.table_changes import can_exchange_changes
@@ -59,7 +59,7 @@ from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.several_rounds import Beside, run_beside_each_other
 from quorate.train.step_watches import accumulating, leaves_out_own, meet_pieces, note_end, watches_of
-from quorate.train.survivors import agree_on_buffers, level, tolerate_deaths
+from quorate.train.survivors import agree_on_buffers_of, level, tolerate_deaths
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -185,7 +185,7 @@ class Loop(StepObserver):
         self._has_agreed = kept is None or kept.is_complete
 
     def _agree_on_gradient(self) -> None:
-        self.strategy.backward(self.worker)
+        without_autocast(self.strategy.backward, self.worker)
         if self.counts is not None and agrees_on_means(self.worker):
             self.counts.agreed()
         if self.worker.changes.samples_step:
@@ -409,10 +409,9 @@ class Loop(StepObserver):
     def agree_on_buffers(self) -> None:
         """Make the buffers of all workers equal as the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
-            buffers = list(self.replica.model.buffers())
-            agree_on_buffers(buffers, buffers_at_pauses(self.strategy), self.worker.wire, self._place)
-            if self.worker.coordinates is not None:
-                agree_on(buffers, buffers_at_pauses(self.strategy), self.worker.coordinates.abreast)
+            row = None if self.worker.coordinates is None else self.worker.coordinates.abreast
+            of_model = self.worker.buffers, self.worker.wire, self._place
+            agree_on_buffers_of(*of_model, kind=buffers_at_pauses(self.strategy), row=row)
             self.worker.buffers.seen(reads=True)
 
     # -- the end
@@ -480,13 +479,13 @@ class Loop(StepObserver):
 def with_hooks(worker: StrategyWorker) -> None:
     """Make a step of the strategy; where servers make the updates, hooks of the optimizer see it instead."""
     if isinstance(worker.kept, KeptInRounds):
-        worker.kept.agree(lambda: worker.strategy.step(worker))
+        worker.kept.agree(lambda: without_autocast(worker.strategy.step, worker))
         if not worker.kept.is_step:
             worker.step, worker.begun = worker.step - 1, worker.begun - 1
     elif worker.is_served:
-        seen_as_a_step(worker.replica.optimizer, lambda: worker.strategy.step(worker))
+        seen_as_a_step(worker.replica.optimizer, lambda: without_autocast(worker.strategy.step, worker))
     else:
-        worker.strategy.step(worker)
+        without_autocast(worker.strategy.step, worker)
 
 
 @dataclass

@@ -32,16 +32,19 @@ class NeverStepped(StepObserver):
     next batch, and are reported at such a call, as a script may have replaced parameters for a moment there.
 
     Where gradients are agreed on in the backward pass, updates by other code may be the same on all workers: they are
-    reported. Elsewhere they are each worker's own, and end the training after a few. Cost: with every backward pass
-    before the first step a pass over the parameters' version counters. If gradients are not agreed on in it, a sample
-    of their numbers is read too; after the first step there is no cost. Each comparison is a pass over the parameters,
-    and a message to the board.
+    reported. Elsewhere they are each worker's own, and end the training after a few, also where another optimizer took
+    the place of the distributed one after some steps. Cost: with every backward pass before the first step, and with
+    each further one between two steps, a pass over the parameters' version counters. Before the first step a sample of
+    their numbers is read too, if gradients are not agreed on in it. Each comparison is a pass over the parameters, and
+    a message to the board.
     """
 
     phase = Phase.CHECK
 
     def __init__(self, worker: StrategyWorker, place: Place) -> None:
         self._worker, self._place, self._updates = worker, place, 0
+        self._step = self._passes = self._most = 0
+        """The newest step, the backward passes behind it (without the first), and the most of these in a step."""
         self._versions: list[int] | None = None
         """Versions of the parameters after the newest backward pass with gradients, and perhaps a checksum."""
         self._counts = Counter[str]()
@@ -77,8 +80,9 @@ class NeverStepped(StepObserver):
             callbacks, look = self._looks.pop()
             callbacks.remove(look)
         if self._worker.step:
-            self.due = NEVER
+            self._look_behind_steps()
             return
+        self._passes += 1
         self._count()
         if self._updates >= _RAISED_AFTER and not self._worker.agrees_in_backward:
             raise ConfigurationError(self._sentence())
@@ -87,8 +91,29 @@ class NeverStepped(StepObserver):
         self._versions = None
 
     def backward_ended(self) -> None:
+        if self._worker.step and self._passes:
+            self._versions = [p._version for p in self._worker.replica.all_trained]
         if self._worker.step == 0 and has_gradient(self._worker.replica.all_trained):
             self._versions = self._now()
+
+    def _look_behind_steps(self) -> None:
+        """Count updates by other code since the newest step, as by an optimizer that took the place of this one.
+
+        Raises `ConfigurationError` if there are many more than backward passes from step to step until now.
+        """
+        worker, before, self._versions = self._worker, self._versions, None
+        if worker.agrees_in_backward or worker.finished or worker.strategy.replicas == "shared":
+            self.due = NEVER
+            return
+        if worker.step != self._step:
+            self._step, self._most, self._passes, self._updates = worker.step, max(self._most, self._passes), 0, 0
+            return
+        self._passes += 1
+        is_updated = before is not None and before != [p._version for p in worker.replica.all_trained]
+        if is_updated and not self._is_of_another_loop():
+            self._updates += 1
+        if self._updates > 2 * self._most + _RAISED_AFTER:
+            raise ConfigurationError(self._sentence())
 
     def check(self) -> None:
         """Raise `ConfigurationError` for updates by other code at the end of the training, `Diverged` for different
@@ -111,15 +136,20 @@ class NeverStepped(StepObserver):
         worker = self._worker
         if worker.step or self._versions is None or self._versions == self._now():
             return
-        own_ids = set(map(id, worker.replica.every))
-        others = (loop for loop in loops_of(self._place) if loop.worker is not worker and loop.step)
-        if not any(id(p) in own_ids for loop in others for p in loop.replica.every):
+        if not self._is_of_another_loop():
             self._updates += 1
 
+    def _is_of_another_loop(self) -> bool:
+        """Return whether another distributed optimizer steps some of the parameters."""
+        own_ids = set(map(id, self._worker.replica.every))
+        others = (loop for loop in loops_of(self._place) if loop.worker is not self._worker and loop.step)
+        return any(id(p) in own_ids for loop in others for p in loop.replica.every)
+
     def _sentence(self) -> str:
-        kind = self._worker.replica.plain.__name__
+        kind, step = self._worker.replica.plain.__name__, self._worker.step
+        since = f"not called after step {step}" if step else "never called"
         return (
             f"parameters of the distributed {kind} were updated after {self._updates} backward passes, and its step() "
-            "was never called, so workers train apart. Give quorate.distribute the optimizer that your loop steps, or "
+            f"was {since}, so workers train apart. Give quorate.distribute the optimizer that your loop steps, or "
             "let the one that wraps it call its step(), or call step() in place of an update by hand"
         )

@@ -7,10 +7,12 @@ from contextlib import ExitStack, contextmanager
 
 from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
+from quorate.core.autocast import without_autocast
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import steps_apart
 from quorate.core.vectors import Flat
 from quorate.data.context import data_context
+from quorate.observe.ends import ends_of
 from quorate.observe.step_observer import observers
 from quorate.observe.step_times import note_distance
 from quorate.train.in_common import apart
@@ -18,12 +20,14 @@ from quorate.train.loop import Loop, loops_of
 from quorate.wire.current import Place
 
 
-def pause(place: Place) -> None:
+def pause(place: Place, where: str = "in world.evaluate()") -> None:
     """Return when no worker steps any more, with equal replicas; early workers answer the others meanwhile.
 
-    Does nothing without a distributed optimizer. Raises as `Work.wait`.
+    Does nothing without a distributed optimizer. Raises as `Work.wait`. `where` it waits is for a line about others.
     """
     loops = loops_of(place)
+    if loops:
+        ends_of(place).pause_begins(place, where)
     if (division := data_context(place).division) is not None:
         division.check_meeting()
     saving(place).boundary()
@@ -36,7 +40,7 @@ def pause(place: Place) -> None:
     comes_again = True
     while comes_again:
         for loop in loops:
-            loop.pause()
+            without_autocast(loop.pause)
         saving(place).boundary()
         for loop in loops:
             loop.resume()
@@ -111,7 +115,7 @@ def pause_with_loaders(place: Place) -> None:
     """Let loaders that end for all workers together call `pause`."""
     callbacks = data_context(place).at_pause
     if not callbacks:
-        callbacks.append(lambda: pause(place))
+        callbacks.append(lambda: pause(place, "at the end of an epoch"))
 
 
 @contextmanager
@@ -128,7 +132,7 @@ def at_the_mean(place: Place) -> Iterator[None]:
 
 def _at_the_mean(place: Place) -> Iterator[None]:
     unequal = [loop for loop in loops_of(place) if loop.strategy.replicas == "differ" and not loop.worker.finished]
-    gossiping = [(loop, *go_to_the_mean(loop)) for loop in unequal]
+    gossiping = [(loop, *without_autocast(go_to_the_mean, loop)) for loop in unequal]
     local = [(loop.worker, loop.worker.parameters) for loop in _equal_now(place)]
     try:
         yield

@@ -367,7 +367,7 @@ class LayoutChanges:
 def _difference(before: Sequence[str], now: Sequence[str]) -> str:
     removed, new = [x for x in before if x not in set(now)], [x for x in now if x not in set(before)]
     parts = [f"{_some(removed)} no longer trained"] * bool(removed) + [f"{_some(new)} trained now"] * bool(new)
-    return ", and ".join(parts) or "the same ones on another device or of another dtype"
+    return ", and ".join(parts) or "the same names, with other tensors or another dtype or device"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from quorate.data.resuming import enter_at, whereabouts
 from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import (
     beside,
+    caches_in,
     optimizer_from_other,
     optimizer_from_plain,
     optimizer_to_plain,
@@ -161,9 +162,12 @@ class ReplicaCopy:
         """Restore everything but parameters and optimizer; return the tensors of these."""
         replica = self._worker.replica
         others, end = whole["beside"], whole["beside"] + whole["kept"]
+        named, caches = dict(replica.model.named_buffers()), caches_in(replica.model)
+        ids = {id(named[name]) for name in caches & named.keys()}
         with torch.no_grad():
             for x, numbers in zip(self._beside(), tensors[:others], strict=True):
-                write_back([x], numbers.reshape(-1))
+                if id(x) not in ids or x.numel() == numbers.numel():
+                    write_back([x], numbers.reshape(-1))
         state = _got(whole["state"], tensors[others:end])
         self._adopt_fields(state["fields"])
         for name, value in parts_as_flats(state["reducer"], replica.layout).items():

@@ -12,9 +12,10 @@ the rounds that this worker has applied there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
+from inspect import signature
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -92,7 +93,7 @@ class Schedules(StepObserver):
         if self._waits() and not _is_initial(scheduler):
             return
         place, steps, is_new = self._place, self._steps(), scheduler not in self._followed
-        if self._runs or place is None or args[1:] or kwargs.get("epoch") is not None or _is_initial(scheduler):
+        if self._runs or place is None or _says_epoch(step, args, kwargs) or _is_initial(scheduler):
             if is_new and not self._runs:  # it is being constructed, or follows its own numbers
                 self._followed[scheduler] = _Followed(self._begun, steps)
             if place is None and not self._runs and not is_new:
@@ -167,6 +168,20 @@ def _count(scheduler: Any, followed: _Followed | None) -> int:
     if isinstance(epoch, int):
         return epoch
     return 0 if followed is None else followed.done
+
+
+def _says_epoch(step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the script passes the place in the training, as in `scheduler.step(epoch + batch / batches)`."""
+    place = _place_of_epoch(step)
+    says = kwargs.get("epoch") is not None or bool(args[1:])
+    return says or (place is not None and any(x is not None for x in args[place:]))
+
+
+@lru_cache
+def _place_of_epoch(step: Callable[..., Any]) -> int | None:
+    """Return the place of `epoch` among the arguments of a scheduler's `step`; None where it takes none."""
+    names = list(signature(step).parameters)[1:]
+    return names.index("epoch") if "epoch" in names else None
 
 
 def _is_initial(scheduler: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from quorate.checkpoint.participants import trained
 from quorate.core.device_copies import HostCopy, widest
@@ -26,6 +27,8 @@ from quorate.observe.digests import digest_of
 from quorate.observe.ends import EndWatch, ends_of
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.stopping import stop_of
+from quorate.replica.optimizer_state import clears_gradients
+from quorate.replica.plain_step import has_gradient
 from quorate.train.step_weight import StepWeight
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -33,7 +36,7 @@ from quorate.wire.current import Place
 
 def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
     """Return the observers of the steps of one optimizer that have something to do under its strategy."""
-    watches: list[StepObserver] = [EndWatch(place, worker.name, lambda: worker.step)]
+    watches: list[StepObserver] = [EndWatch(place, worker.name, lambda: worker.step), OwnGradients(worker)]
     if worker.coordinates is not None:
         watches.append(PieceWatch(worker, place))
     if worker.digests.compares and not (worker.has_rounds or worker.differs):
@@ -42,6 +45,8 @@ def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
         watches.append(Edits(worker))
     if not copies_buffers(worker.strategy) and worker.coordinates is None:
         watches.append(BufferWatch(worker))
+    if not worker.differs and not worker.is_served and worker.coordinates is None:
+        watches.append(TakenGradients(worker))
     if worker.edits.looks:
         watches.append(worker.edits)
     if isinstance(worker.step_weight, StepWeight) and worker.step_weight.varies:
@@ -196,6 +201,13 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers of a size in bytes."""
 _BUFFERS_EVERY = 1024
 """Steps between two checks of buffers, once there have been so many."""
+_NEAR = 8
+"""The largest change of a number that is rounding, in units of the last place of the largest number."""
+_BACK = "To move weights and move them back before a step (as SAM does), copy them back from a clone"
+_ROUNDED = (
+    "the script has moved the parameters after a backward pass and moved them back before step(), with other rounding "
+    f"on each worker, so their replicas would diverge. {_BACK}"
+)
 
 
 class Edits(StepObserver):
@@ -212,8 +224,19 @@ class Edits(StepObserver):
         self.optimizer, self._worker = worker.name, worker
         self._sampled = SampledParameters(())
         self._seen: tuple[int, Tensor | bytes] | None = None
+        self._first: tuple[int, SampledParameters] | None = None
+        """The parameters of the first gradient of a step, with the round, where no step has noted them."""
         self._late: HostCopy | None = None
         """Whether parameters on a GPU had been edited before the newest step."""
+
+    def backward_ended(self) -> None:
+        """Note the parameters of the first gradient of a step, where the step before has not noted them."""
+        rounds, parameters = self._worker.rounds, self._worker.replica.all_trained
+        is_noted = self._seen is not None and self._seen[0] == rounds.version
+        if is_noted or self._first is not None or rounds.waits_for_all or not has_gradient(parameters):
+            return
+        self._first = rounds.version, SampledParameters(parameters)
+        self._first[1].note()
 
     def step_ended(self) -> None:
         rounds, parameters = self._worker.rounds, self._worker.replica.all_trained
@@ -224,9 +247,13 @@ class Edits(StepObserver):
         self._seen = rounds.version, self._sampled.numbers()
 
     def step_begins(self) -> None:
-        """Raise `ConfigurationError` if the parameters differ from those after the step before."""
+        """Raise `ConfigurationError` if the parameters differ from those after the step before; in the first step, or
+        the first one after a pause, if they are those of its first gradient but for rounding."""
         seen, self._seen = self._seen, None
+        first, self._first = self._first, None
         worker = self._worker
+        if first is not None and first[0] == worker.rounds.version and first[1].are_rounded():
+            raise ConfigurationError(_ROUNDED)
         if (
             seen is None
             or seen[0] != worker.rounds.version
@@ -247,7 +274,67 @@ class Edits(StepObserver):
                 "the script has written into the parameters between two steps, and under this strategy workers reach "
                 "their steps at different rounds, so their replicas would diverge. Write into them in a hook of "
                 "optimizer.register_step_post_hook(), which runs after every round on all workers, or on all workers "
-                "inside `with world.evaluate():`"
+                "inside `with world.evaluate():`. " + _BACK
+            )
+
+
+class OwnGradients(StepObserver):
+    """Clears this worker's gradients behind a step, where the step or its hooks have cleared those of the update.
+
+    Servers make that step elsewhere: a trial shows whether the optimizer's class clears gradients.
+    """
+
+    phase = Phase.CHECK
+
+    def __init__(self, worker: StrategyWorker) -> None:
+        self.optimizer, self._replica = worker.name, worker.replica
+        plain, groups = worker.replica.plain, worker.replica.optimizer.param_groups
+        is_foreign = worker.is_served and not plain.__module__.startswith("torch.optim.")
+        self._clears = is_foreign and any(clears_gradients(plain, group) for group in groups)
+
+    def step_ended(self) -> None:
+        self._replica.cleared.clear_own()
+        for p in self._replica.every if self._clears else ():
+            p.grad = None
+
+
+class TakenGradients(StepObserver):
+    """Refuses gradients that one hook takes out of `.grad` in the backward pass, and a hook of steps puts back.
+
+    Workers exchange gradients before hooks of steps run: others would step without it, and this worker on its own.
+    Cost: nothing but a list without such hooks.
+    """
+
+    phase = Phase.CHECK
+
+    def __init__(self, worker: StrategyWorker) -> None:
+        self.optimizer, self._worker = worker.name, worker
+
+    def backward_ended(self) -> None:
+        worker = self._worker
+        if worker.agrees_in_backward and not worker.means.ready.paused:
+            self._check()
+
+    def step_begins(self) -> None:
+        if not self._worker.agrees_in_backward:
+            self._check()
+
+    def step_ended(self) -> None:
+        if not self._worker.agrees_in_backward:
+            self._worker.means.ready.forget_touched()
+
+    def _check(self) -> None:
+        replica, touched = self._worker.replica, self._worker.means.ready.touched
+        if not (replica.optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks):
+            return
+        columns = zip(replica.names, replica.trained, touched, strict=True)
+        name = next((name for name, p, is_touched in columns if is_touched and p.grad is None), None)
+        if name is not None:
+            when = "as the backward pass ends" if self._worker.agrees_in_backward else "as step() is called"
+            raise ConfigurationError(
+                f"{name}.grad is None {when}, though the backward pass has computed it: {self._worker.label} exchanges "
+                "gradients then, and a hook of register_step_pre_hook() that puts it back comes too late. Leave "
+                "gradients in .grad until step() has returned, or use local-sgd, whose steps are on the own gradient"
             )
 
 
@@ -264,6 +351,21 @@ class SampledParameters:
         self._words: list[Any] | None = None
         """The numbers as integers of numpy, where all are plain tensors on the CPU."""
         self._pointers: list[int] = []
+        self._noted = torch.zeros(1)
+
+    def note(self) -> None:
+        """Note the numbers as they are now, for `are_rounded`."""
+        self._noted = self._values()
+
+    def are_rounded(self) -> bool:
+        """Return whether the numbers differ from those that were noted by no more than rounding."""
+        unit = max((torch.finfo(p.dtype).eps for p in self._chosen), default=0.0)
+        change = float((self._values() - self._noted).abs().max())
+        return 0.0 < change <= _NEAR * unit * float(self._noted.abs().max())
+
+    def _values(self) -> Tensor:
+        views = [_spread(p) for p in self._chosen if p.is_contiguous()]
+        return torch.cat([x.to(views[0].device, widest(views[0].device)) for x in views]) if views else torch.zeros(1)
 
     def numbers(self) -> Tensor | bytes:
         """Return a copy of the numbers as they are now; their bits where all are plain tensors on the CPU."""

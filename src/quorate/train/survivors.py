@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,9 +15,11 @@ from quorate.core.contracts import Message, Wire
 from quorate.core.fields import Fields
 from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
+from quorate.core.telling import tell
 from quorate.means.equal_replicas import agree_on, can_be_averaged, widened
 from quorate.means.equal_replicas import level as level_all
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
+from quorate.means.forward_buffers import ForwardBuffers
 from quorate.means.means import MeansOfAll
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
@@ -32,6 +35,8 @@ from quorate.wire.failure import (
 )
 from quorate.wire.survivors import DeathTolerance, Survivors, surviving_replicas, survivors
 
+Kind = Literal["none", "mean", "rank0"]
+"""How buffers become equal."""
 _TAG = "gone"
 """Nobody reads its messages: this worker reads `Wire.dead`."""
 
@@ -69,9 +74,7 @@ def tolerate_deaths(place: Place, name: str, strategy: Strategy, coordinates: Co
     own.tell_launcher()  # it judges a death by what it knows then
 
 
-def agree_on_buffers(
-    buffers: Sequence[Tensor], kind: Literal["none", "mean", "rank0"], wire: Wire, place: Place
-) -> None:
+def agree_on_buffers(buffers: Sequence[Tensor], kind: Kind, wire: Wire, place: Place) -> None:
     """Make buffers equal as `means.equal_replicas.agree_on`, among survivors; rank 0's are the first one's."""
     group = surviving_replicas(place)
     if group is None:
@@ -87,6 +90,42 @@ def agree_on_buffers(
             gathered = group.all_gather(whole).wait()
             is_mean = kind == "mean" and can_be_averaged(dtype)
             write_back(own, sum_in_order(list(map(widened, gathered))) / len(gathered) if is_mean else gathered[0])
+
+
+def agree_on_buffers_of(buffers: ForwardBuffers, wire: Wire, place: Place, *, kind: Kind, row: Wire | None) -> None:
+    """Make the buffers of a model equal as `agree_on_buffers`; `row` connects the workers of its pieces, if any."""
+    if row is not None:
+        every = list(buffers.model.buffers())
+        agree_on_buffers(every, kind, wire, place)
+        agree_on(every, kind, row)
+    elif kind != "none":
+        agree_on_buffers(_buffers_alike(buffers, wire, place), kind, wire, place)
+
+
+def _buffers_alike(buffers: ForwardBuffers, wire: Wire, place: Place) -> list[Tensor]:
+    """Return the buffers of a model that have the same shape and dtype on all workers.
+
+    Others stay each worker's own, such as caches as long as the longest sequence. One line on stderr names the first of
+    them that is a part of the model's state. Cost: an exchange of names and shapes, for models with buffers that
+    forward passes read.
+    """
+    if not buffers.are_there:
+        return list(buffers.model.buffers())
+    buffers.find()
+    own = {slot.name: f"{x.dtype} {tuple(x.shape)}" for slot in buffers.slots if (x := slot.tensor) is not None}
+    group = surviving_replicas(place)
+    carried = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
+    gathered = (wire if group is None else group).all_gather(carried).wait()
+    of_workers = [json.loads(bytes(x.tolist())) for x in gathered]
+    names = {name for shapes in of_workers for name in shapes}
+    differ = {name for name in names if len({shapes.get(name) for shapes in of_workers}) > 1}
+    kept = next((slot.name for slot in buffers.slots if slot.is_persistent and slot.name in differ), None)
+    if kept is not None and wire.board.add("buffers/shapes") == 1:
+        tell(
+            f"quorate: the buffer {kept} has another shape on other workers, so each keeps its own where buffers "
+            "become equal; register a cache with persistent=False\n"
+        )
+    return [x for name, x in buffers.model.named_buffers() if name not in differ]
 
 
 def level(

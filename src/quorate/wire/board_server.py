@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from quorate.core.errors import ConfigurationError
 from quorate.wire.board import SLICE, MemoryBoard, Writes
 from quorate.wire.board_frames import BadFrame, read_frame, write_frame
+from quorate.wire.failure import report_failure
 from quorate.wire.socket_folder import LONGEST_PATH
+
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+_SENTENCE = (
+    "the launcher has as many open files as a process may have, and no more workers can join; raise the limit: "
+    "ulimit -n"
+)
+_PAUSE = 0.1
+"""Seconds until the launcher accepts connections again."""
 
 
 class BoardServer:
@@ -70,11 +82,18 @@ class BoardServer:
                 os.unlink(path)
 
     def _accept(self) -> None:
+        coming = select.poll()
+        coming.register(self._listener, select.POLLIN)
         while True:
+            coming.poll()  # a call of accept would take a descriptor while it waits
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closed or error.errno not in _TOO_MANY_FILES:
+                    return
+                report_failure(self.board, 0, _SENTENCE, kind="mismatch")
+                time.sleep(_PAUSE)
+                continue
             with self._lock:
                 if self._closed:
                     connection.close()

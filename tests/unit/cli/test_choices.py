@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,18 @@ def test_counts_are_checked_without_torch(tmp_path: Path) -> None:
     for words, status in ((["--strategy", "quorum:wait_for=3"], 2), (["--set", "wait_for=1"], 0), ([], 0)):
         finished = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
         assert finished.stdout.endswith(f"{status} False\n"), finished.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "-n", "2", "train.py"], ["compare", "-n", "2", "--strategy", "eager-solo", "train.py"]]
+)
+def test_too_few_open_files_are_refused_before_workers_start(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (20, 20))
+    assert status_of(words) == 2
+    sentence = "a process may have 20 open files here, and 2 workers need up to 96; raise the limit: ulimit -n 96"
+    assert capsys.readouterr().err == f"quorate: {sentence}\n"
+    assert not Path("runs").exists()

@@ -83,3 +83,44 @@ def test_nothing_is_said_where_gradients_add_up_or_another_distributed_one_has_i
 
     Scene(size=2, model=(3, 1)).act(script)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["quorum", "local-sgd", "d-psgd"])
+def test_another_optimizer_that_takes_the_place_of_one_that_stepped_ends_the_training(name: str) -> None:
+    def script(trainer: Trainer) -> str | None:
+        optimizer: Any = trainer.optimizer
+        try:
+            for step in range(30):
+                if step == 4:
+                    optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
+                for _ in range(3):
+                    squares(trainer).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        except ConfigurationError as error:
+            current.here().leaving.clear()
+            return str(error)
+        return None
+
+    said = Scene(name, 2, model=(3, 1), world={"timeout": 5.0}).act(script)
+    assert all(sentence is not None and "its step() was not called after step 4, so" in sentence for sentence in said)
+
+
+def test_weights_that_the_script_changes_between_passes_of_a_step_are_no_updates() -> None:
+    def script(trainer: Trainer) -> Trainer:
+        for step in range(12):
+            for _ in range(8 if step else 4):
+                old = [p.detach().clone() for p in trainer.model.parameters()]
+                with torch.no_grad():
+                    for p in trainer.model.parameters():
+                        p.add_(0.01)
+                squares(trainer).backward()
+                with torch.no_grad():
+                    for p, before in zip(trainer.model.parameters(), old, strict=True):
+                        p.copy_(before)
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+        return trainer.finish()
+
+    first, second = Scene("quorum", 2, model=(3, 1)).act(script)
+    assert torch.equal(first.parameters, second.parameters)

@@ -18,7 +18,7 @@ from typing import TypeVar
 import pytest
 
 from quorate.core.contracts import Board
-from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
+from quorate.core.errors import ConfigurationError, Mismatch, PeerFailed, WireTimeout
 from quorate.wire.board import SocketBoard
 from quorate.wire.board_frames import LIMIT, BadFrame, read_frame, write_frame
 from quorate.wire.board_server import BoardServer
@@ -247,3 +247,22 @@ def test_frames_come_out_as_they_went_in() -> None:
             write_frame(ours, [b"x" * LIMIT])
         ours.close()
         assert read_frame(theirs) is None
+
+
+def test_a_launcher_without_free_descriptors_says_so_and_goes_on_accepting(
+    server: BoardServer, board: SocketBoard
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late:
+        late.settimeout(LIMIT_SECONDS)
+        with socket.socket() as free:
+            lowest = free.fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            late.connect(server.path)
+            with pytest.raises(Mismatch, match="as many open files .*ulimit -n"):
+                board.wait(["never"], LIMIT_SECONDS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        write_frame(late, [b"get", b"never"])
+        assert read_frame(late) == []

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from quorate.cli import options as shared
-from quorate.cli.choices import check_workers, tell_lack_of_memory
+from quorate.cli.choices import check_open_files, check_workers, tell_lack_of_memory
 from quorate.cli.compare.arms import numbers_of_workers, scaled, shrunk, simulate
 from quorate.cli.compare.comparison import (
     arms_from,
@@ -191,6 +191,8 @@ def compare(context: typer.Context, options: CompareOptions) -> int:
     folder = run_folder(options.name or usual_name(f"compare-{Path(options.subject).stem}"))
     if previewed(context, options, lambda: _shown(plan, folder, as_json=options.as_json)):
         return 0
+    if plan.world == "real" and plan.reached is None:
+        check_open_files(plan.workers)
     _check_hosts(plan, folder)
     command = ["quorate", *sys.argv[1:]]
     plan.write(folder, command)

@@ -11,7 +11,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from quorate.cli.choices import WORKER_BYTES
+from quorate.cli.choices import WORKER_BYTES, files_needed
 from quorate.cli.doctor.findings import Finding, fail, ok, warn
 from quorate.core.installed import requirements, version_of
 from quorate.core.resources import available_memory, cache_folder, quota_of_cores, usable_cores
@@ -56,7 +56,7 @@ def open_files(workers: int) -> Finding:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return ok("no limit")
-    needed = 64 + 16 * workers
+    needed = files_needed(workers)
     return ok(f"at most {limit}") if limit >= needed else warn(f"at most {limit}", f"raise it: ulimit -n {needed}")
 
 

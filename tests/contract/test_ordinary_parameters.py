@@ -1,0 +1,71 @@
+"""Parameters that a script replaces in an optimizer, as where a model grows, and parameters of odd shapes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.ordinary_loops import Cell, ended, every_family, loss_of, small_net
+from tests.support.scene import flat
+
+STEPS = 6
+
+
+def replacing(cell: Cell) -> list[float]:
+    """One tensor is replaced by another one, with the same numbers, in the model and in the optimizer."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            model[2].weight = nn.Parameter(model[2].weight.detach().clone())
+            optimizer.param_groups[0]["params"][2] = model[2].weight
+        optimizer.zero_grad()
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return flat(model).tolist()
+
+
+def by_hand() -> list[float]:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        torch.stack([loss_of(model, rank, step) for rank in range(2)]).mean().backward()
+        optimizer.step()
+    return flat(model).tolist()
+
+
+@every_family()
+def test_a_parameter_that_replaces_another_one_is_trained_by_all(strategy: str) -> None:
+    first, second = ended(replacing, strategy).right()
+    assert first == second
+
+
+def test_a_parameter_that_replaces_another_one_is_trained_on_the_mean() -> None:
+    first, _ = ended(replacing, "all-reduce").right()
+    assert first == pytest.approx(by_hand(), abs=1e-6)
+
+
+def growing(cell: Cell) -> list[float]:
+    """The numbers of a hidden layer are written anew, with two rows more."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step == STEPS // 2:
+            first, last = model[0], model[2]
+            first.weight.data = torch.cat([first.weight.data, torch.zeros(2, 4)])
+            first.bias.data = torch.cat([first.bias.data, torch.zeros(2)])
+            last.weight.data = torch.cat([last.weight.data, torch.ones(1, 2)], 1)
+        loss_of(model, cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return flat(model).tolist()
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd"])
+def test_a_parameter_whose_shape_changes_is_refused(strategy: str) -> None:
+    endings = ended(growing, strategy)
+    endings.named(r"has the shape \(.*\) now, and had .* when it was distributed", at=STEPS // 2, within=STEPS // 2)
