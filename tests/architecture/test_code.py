@@ -20,6 +20,7 @@ MAY_CATCH_ANYTHING: dict[str, str] = {
     "src/quorate/means/algorithms/in_turn.py SumsInTurn._run": "whoever waits for a sum gets what ended its task",
     "src/quorate/replica/by_tensors.py reach_of": "a stranger's class that fails a trial is taken for the general case",
     "src/quorate/replica/optimizer_state.py _tried": "as above: its momentum is kept by the shared optimizer",
+    "src/quorate/replica/optimizer_state.py clears_gradients": "as above: it is taken to leave gradients as they are",
     "src/quorate/replica/optimizer_state.py keys_like_parameters": "a class that fails a trial is told in a sentence",
     "src/quorate/sharding/host_step.py HostStep._make": "what ends a step in its thread is raised in the training",
     "src/quorate/sharding/tensor/finding.py _outermost": "a model's code that cannot be followed is looked at in parts",
