@@ -25,7 +25,7 @@ MOST_VIRTUAL = 100_000
 FILES, FILES_PER_WORKER = 64, 16
 """Open files that are enough for the launcher, and for each worker that it starts or that another one knows."""
 LEAST_FILES, LEAST_PER_WORKER = 24, 4
-"""Those with which a run of small models comes to its end at best."""
+"""The fewest with which a run of small models has ended: of the launcher, and for each worker."""
 _COUNTS = ("wait_for", "learners", "servers")
 """Settings of strategies that, as whole numbers, count workers."""
 

@@ -181,7 +181,7 @@ class BufferCopies:
         """Name, shape and dtype of the buffers that were copied last."""
         self._is_source = self._carries = False
         self._aside: dict[str, Tensor] = {}
-        """What rank 0 sends of caches that have another shape here, which stay as they are."""
+        """Caches of rank 0 that have another shape here, where they stay as they are."""
         self.room = 0
         """The numbers of buffers for which headers have room."""
         self.usual_numbers = 0

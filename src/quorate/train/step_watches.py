@@ -247,8 +247,11 @@ class Edits(StepObserver):
         self._seen = rounds.version, self._sampled.numbers()
 
     def step_begins(self) -> None:
-        """Raise `ConfigurationError` if the parameters differ from those after the step before; in the first step, or
-        the first one after a pause, if they are those of its first gradient but for rounding."""
+        """Raise `ConfigurationError` if the parameters differ from those after the step before.
+
+        In the first step, and in the first after a pause, raise it if they differ by rounding alone from those of the
+        step's first gradient.
+        """
         seen, self._seen = self._seen, None
         first, self._first = self._first, None
         worker = self._worker
