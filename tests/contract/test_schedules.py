@@ -234,7 +234,6 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SCHEDULERS)
 class CountedRestarts(lr_scheduler.CosineAnnealingWarmRestarts):
     """Counts the calls of its `step`."""
 
@@ -258,6 +257,7 @@ def test_a_schedule_that_is_told_its_place_is_stepped_once(name: str) -> None:
     assert [scheduler.calls for *_, scheduler in found] == [steps for steps, *_ in found]
 
 
+@pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("name", IN_ROUNDS)
 def test_rounds_that_are_applied_in_a_pause_count_for_the_next_rate(name: str, kind: str) -> None:
     """The pause applies rounds that the newest step of a worker has not; its rate is that of the training then."""

@@ -38,7 +38,7 @@ def outlived(strategy: str, seed: int) -> int:
         wraps=ByMessages,
     )
     check(plan)
-    assert plan.stage.clock.now() < SECONDS
+    assert plan.stage.stage.scheduler.now < SECONDS
     return sum(fault.fired for fault in plan.faults.values())
 
 

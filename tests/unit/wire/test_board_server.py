@@ -10,7 +10,7 @@ import stat
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -253,16 +253,18 @@ def test_a_launcher_without_free_descriptors_says_so_and_goes_on_accepting(
     server: BoardServer, board: SocketBoard
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late:
-        late.settimeout(LIMIT_SECONDS)
+    with ExitStack() as stack:  # several, as threads that end may free a descriptor
+        several = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) for _ in range(16)]
         with socket.socket() as free:
             lowest = free.fileno()
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
-            late.connect(server.path)
+            for late in several:
+                late.settimeout(LIMIT_SECONDS)
+                late.connect(server.path)
             with pytest.raises(Mismatch, match="as many open files .*ulimit -n"):
                 board.wait(["never"], LIMIT_SECONDS)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        write_frame(late, [b"get", b"never"])
-        assert read_frame(late) == []
+        write_frame(several[-1], [b"get", b"never"])
+        assert read_frame(several[-1]) == []
