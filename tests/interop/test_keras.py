@@ -71,7 +71,7 @@ def test_trainings_are_those_of_one_process_or_of_a_twin_in_torch(backend: str, 
 
 @pytest.mark.timeout(240)
 def test_its_loop_runs_on_virtual_workers(tmp_path: Path) -> None:
-    check(run_on("torch", tmp_path, "--virtual", "3", str(TRAININGS), "batches", "diloco", "adaptive"), at_least=3)
+    check(run_on("torch", tmp_path, "--virtual", "4", str(TRAININGS), "batches", "diloco", "adaptive"), at_least=3)
 
 
 CHANGED = (
