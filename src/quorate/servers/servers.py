@@ -336,8 +336,9 @@ class ServedParameters:
 
     @property
     def has_other_states(self) -> bool:
-        """Whether the script has loaded another state into the optimizer since the servers took theirs."""
-        return self._replica.optimizer.state is not self._states
+        """Whether the script has loaded another state since the servers took theirs; not for other frameworks."""
+        optimizer = self._replica.optimizer  # of other frameworks it makes a new state at each look
+        return not getattr(optimizer, "is_foreign", False) and optimizer.state is not self._states
 
     def _forget_states(self) -> None:
         """Delete the optimizer state, which servers keep from the first push on."""

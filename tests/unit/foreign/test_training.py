@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import quorate
 from quorate.checkpoint.participants import checkpoint_context
 from quorate.core.errors import ConfigurationError
+from quorate.foreign.optimizer import hand_back
 from quorate.foreign.rule import Rule, RuleState
 from quorate.foreign.training import ForeignTraining
 from quorate.wire import current
@@ -39,7 +40,8 @@ class HeavyBall:
         return RuleState([{"velocity": v} for v in self.velocities], {"count": torch.tensor(self.count)})
 
     def take_state(self, state: RuleState) -> None:
-        self.velocities = [own["velocity"] for own in state.by_parameter]
+        pairs = zip(state.by_parameter, self.velocities, strict=True)
+        self.velocities = [own.get("velocity", velocity) for own, velocity in pairs]
         self.count = int(state.common["count"])
 
     def like(self, parameters: Sequence[Tensor]) -> Rule:
@@ -102,6 +104,21 @@ def test_numbers_are_those_of_the_same_optimizer_in_torch(strategy: str, setting
     def both(world: quorate.World) -> tuple[Tensor, Tensor]:
         expected, training = twin(world, strategy, **settings), made(model_of(), strategy, **settings)
         train(training, model_of(), world.rank)
+        training.optimizer.finish()
+        return expected, flat(training.parameters)
+
+    for expected, own in virtual(3, both):
+        torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_servers_go_on_where_the_state_is_handed_back_between_steps() -> None:
+    """As Keras does before the framework looks at it; it is no state that a script has loaded."""
+
+    def both(world: quorate.World) -> tuple[Tensor, Tensor]:
+        expected, training = twin(world, "parameter-server"), made(model_of(), "parameter-server")
+        for step in range(STEPS):
+            train(training, model_of(), world.rank, begin=step, end=step + 1)
+            hand_back(training.own)
         training.optimizer.finish()
         return expected, flat(training.parameters)
 
