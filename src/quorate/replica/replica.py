@@ -26,13 +26,13 @@ from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
-from quorate.replica.cleared import ClearedGradients
 from quorate.replica.masks import masks_of
 from quorate.replica.moments import MomentsOfReplica
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import (
     NO_ARGUMENTS,
+    ClearedGradients,
     Elsewhere,
     StepArguments,
     plain_step,

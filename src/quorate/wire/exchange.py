@@ -31,6 +31,10 @@ IDLE_SECONDS = 60.0
 """Seconds of one wait of a task, which waits again."""
 
 
+_SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
+"""Dtypes that the backends add; others are widened."""
+
+
 def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor:
     """Return the sum, added in order; smaller floats are added in float32 and rounded once. Shares no memory.
 
@@ -52,6 +56,14 @@ def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor
     for x in rest:
         total.add_(x)
     return total.to(first.dtype)
+
+
+def summable(x: Tensor) -> Tensor:
+    """Return `x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
+    whole = x.detach().resolve_conj().resolve_neg().contiguous()
+    if x.dtype in _SUMMED:
+        return whole
+    return whole.float() if x.is_floating_point() else whole.int()
 
 
 def describe(x: Tensor) -> str:

@@ -19,11 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from quorate.core.contracts import Done, Wire, Work
-from quorate.wire.exchange import describe
+from quorate.wire.exchange import describe, summable
 from quorate.wire.group import GroupWire
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.order import Order
-from quorate.wire.real.process_groups import summable
 
 T = TypeVar("T")
 _dist: Any = dist

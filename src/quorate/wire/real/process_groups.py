@@ -10,21 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from quorate.core.errors import WireTimeout
 from quorate.wire.real.endpoint import Endpoint
-
-_SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
-"""Dtypes that the backends add; others are widened."""
-
-
-def summable(x: Tensor) -> Tensor:
-    """Return `x` in a contiguous form that a backend can add: small floats as float32, small integers as int32."""
-    whole = x.detach().resolve_conj().resolve_neg().contiguous()
-    if x.dtype in _SUMMED:
-        return whole
-    return whole.float() if x.is_floating_point() else whole.int()
 
 
 def gloo(store: dist.Store, endpoint: Endpoint, name: str) -> Any:

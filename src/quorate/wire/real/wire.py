@@ -28,7 +28,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Header
 from quorate.core.members import Members
 from quorate.core.telling import tell
-from quorate.wire.exchange import CollectivesByMessages, describe
+from quorate.wire.exchange import CollectivesByMessages, describe, summable
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
 from quorate.wire.real.carried import is_small_float
@@ -39,7 +39,7 @@ from quorate.wire.real.host_sums import HostSums, layout_of
 from quorate.wire.real.links import Lane
 from quorate.wire.real.loans import find_common, make_common
 from quorate.wire.real.order import Order
-from quorate.wire.real.process_groups import MAKERS, summable
+from quorate.wire.real.process_groups import MAKERS
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
