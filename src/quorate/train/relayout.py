@@ -208,9 +208,9 @@ class Relayout:
         if group is None:
             compare_layouts(layout, wire)
             return
-        own = LaidOut(digest_of(layout))
-        messages = group.gather(Message(header=own.header()), "layout").wait()
-        others = [rank for rank, message in messages.items() if LaidOut.read(message.header) != own]
+        laid_out = LaidOut(digest_of(layout))
+        messages = group.gather(Message(header=laid_out.header()), "layout").wait()
+        others = [rank for rank, message in messages.items() if LaidOut.read(message.header) != laid_out]
         if others:
             raise ConfigurationError(
                 f"other parameters are trained on rank {wire.rank} than on {ranks_in_words(others)}; parameters "

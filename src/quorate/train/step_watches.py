@@ -292,8 +292,8 @@ class OwnGradients(StepObserver):
     def __init__(self, worker: StrategyWorker) -> None:
         self.optimizer, self._replica = worker.name, worker.replica
         plain, groups = worker.replica.plain, worker.replica.optimizer.param_groups
-        is_foreign = worker.is_served and not plain.__module__.startswith("torch.optim.")
-        self._clears = is_foreign and any(clears_gradients(plain, group) for group in groups)
+        is_of_others = worker.is_served and not plain.__module__.startswith("torch.optim.")
+        self._clears = is_of_others and any(clears_gradients(plain, group) for group in groups)
 
     def step_ended(self) -> None:
         self._replica.cleared.clear_own()
