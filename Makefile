@@ -13,8 +13,8 @@
 #                     made of the CPU's memory and refuses what a GPU refuses (needs g++): four minutes
 #   make test-second-device  the part of `make test-gpu` that needs no GPU, on that second device: eight minutes
 #   make test-interop the tests inside Lightning, transformers.Trainer, Accelerate, timm and Keras (on torch, JAX and TensorFlow),
-#                     with optax, beside DeepSpeed and torchft, and with data of other libraries, which it installs in an environment of
-#                     their own: a quarter of an hour
+#                     with optax, beside DeepSpeed and torchft, with peft, optuna and others, and with data of other libraries, which
+#                     it installs in an environment of their own: 40 minutes on two slow cores
 #   make notebooks    run the notebooks of docs/notebooks in a Jupyter kernel, with nbmake in an environment of its own: a
 #                     minute each. `make notebooks STORE=--overwrite` stores the outputs in them
 #   make check        format, lint, types, layers, and half a minute of quick tests: those first that import what changed since
@@ -45,6 +45,10 @@ CASES ?= one
 STAMP := $(VENV)/.installed
 # Files go to two processes in the order of tests/support/budgets.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# Their own process imports libraries that only the environment of `make test-interop` has.
+INSIDE := tests/interop/test_sparse_attention.py tests/interop/test_peft.py tests/world/test_tensor_parallel.py \
+  tests/world/test_on_meta.py tests/world/test_foreign_models.py tests/unit/tuning/test_tuner.py \
+  tests/unit/train/test_privacy.py tests/unit/aggregation/test_rules.py
 
 .PHONY: venv demo coverage compatibility test test-hosts test-gpu test-second-device test-launchers test-interop notebooks check size docs soak searches wheel \
   newcomer release clean
@@ -120,8 +124,9 @@ test-interop: venv
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/interop/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
 	@for library in 'lightning>=2.6' 'transformers>=5' 'accelerate>=1.12' 'keras>=3.13' 'jax>=0.6' 'optax>=0.2.4' flax equinox \
-	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1' 'tokenizers>=0.22' 'sacrebleu>=2.5' torchft-nightly; do \
-	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q "$$library" 2>/dev/null || \
+	    'torchmetrics>=1.8' 'torchdata>=0.11' 'datasets>=4' 'webdataset>=1' 'tokenizers>=0.22' 'sacrebleu>=2.5' torchft-nightly \
+	    'peft>=0.18' 'optuna>=5' 'dp-accounting>=0.4.4' '--no-deps byzfl'; do \
+	  $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q $$library 2>/dev/null || \
 	    echo "make test-interop: $$library could not be installed" >&2; done
 	@[ -d $(VENV)/interop/timm ] || $(VENV)/interop/bin/python -m pip install --disable-pip-version-check -q --no-deps \
 	  --target $(VENV)/interop/timm 'timm>=1.0' torchvision 2>/dev/null || \
@@ -136,7 +141,8 @@ test-interop: venv
 	  --target $(VENV)/interop/tensorflow 'tensorflow-cpu>=2.18' absl-py astunparse flatbuffers gast google-pasta grpcio \
 	  libclang opt-einsum protobuf requests certifi charset-normalizer idna urllib3 six termcolor wrapt 2>/dev/null || \
 	  echo "make test-interop: TensorFlow could not be installed" >&2
-	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop
+	@$(BIN)/python -m pytest $(TWO) -m interop tests/interop $(addprefix --ignore=,$(INSIDE))
+	@$(VENV)/interop/bin/python -m pytest $(TWO) $(INSIDE)
 
 # Jupyter goes into an environment of its own beside this one, whose packages it finds too.
 notebooks: venv
@@ -144,9 +150,10 @@ notebooks: venv
 	  $(BIN)/python -m venv $(VENV)/notebooks && \
 	  $(BIN)/python -c "import site; print(*site.getsitepackages(), '$(CURDIR)/src', sep='\n')" \
 	    > "$$($(VENV)/notebooks/bin/python -c 'import site; print(site.getsitepackages()[0])')/quorate.pth"; }
-	@$(VENV)/notebooks/bin/python -m pip install --disable-pip-version-check -q 'nbmake>=1.5' 'ipykernel>=6.29'
+	@$(VENV)/notebooks/bin/python -m pip install --disable-pip-version-check -q 'nbmake>=1.5' 'nbclient>=0.10' 'ipykernel>=6.29'
 	@$(VENV)/notebooks/bin/python -m pytest -p nbmake.pytest_plugin --nbmake --nbmake-timeout=300 --timeout=900 $(STORE) \
-	  docs/notebooks; \
+	  docs/notebooks && \
+	$(VENV)/notebooks/bin/python -m pytest -q tests/world/test_launching.py -k kernel; \
 	  status=$$?; rm -rf docs/notebooks/runs; exit $$status
 
 check: venv

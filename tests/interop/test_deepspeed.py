@@ -18,7 +18,7 @@ CONFIG = {
 }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_the_loops_before_and_after_learn_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their samplers deal the examples in another order, so losses are alike and not equal."""
     monkeypatch.chdir(tmp_path)
@@ -27,7 +27,7 @@ def test_the_loops_before_and_after_learn_alike(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(DEEPSPEED / "bin"), prepend=":")
     monkeypatch.setenv("PYTHONPATH", str(DEEPSPEED), prepend=":")
     (tmp_path / "ds_config.json").write_text(json.dumps(CONFIG))
-    before = losses_before(script("deepspeed", "-"), tmp_path, str(PYTHON))
+    before = losses_before(script("deepspeed", "-"), tmp_path, str(PYTHON), limit=700.0)  # it compiles for minutes
     after = losses_after(script("deepspeed", "+"), tmp_path, monkeypatch)
     for lines in (before, after):
         first, *_, last = (float(line.rpartition(" ")[2]) for line in lines)

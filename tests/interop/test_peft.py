@@ -11,7 +11,7 @@ from torch import nn
 import quorate
 from tests.support.scene import Scene, Trainer, net
 
-peft: Any = pytest.importorskip("peft", reason="peft is not installed")
+peft: Any = pytest.importorskip("peft", reason="peft is not installed; make test-interop installs it")
 
 
 def model() -> nn.Module:

@@ -9,9 +9,8 @@ import torch
 
 import quorate
 from quorate.attention import Window, pattern_mask
-from tests.support.libraries import needs
 
-pytestmark = needs("transformers")
+pytest.importorskip("transformers", reason="transformers is not installed; make test-interop installs it")
 
 LENGTH, PATTERN = 37, Window(block=4, width=3)
 

@@ -26,7 +26,7 @@ BUDGETS = {
     "architecture": 48,
     "contract": 310,
     "gpu": 400,
-    "interop": 1500,
+    "interop": 1900,
     "launchers": 640,
     "newcomer": 4,
     "release": 6,

@@ -98,7 +98,7 @@ def test_models_that_others_wrote(few: Few) -> None:
 @pytest.mark.slow
 def test_models_of_transformers(few: Few) -> None:
     if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed; pip install transformers")
+        pytest.skip("transformers is not installed; make test-interop installs it")
     check(few(list(TRANSFORMERS)))
 
 

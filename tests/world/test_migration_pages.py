@@ -35,8 +35,8 @@ def script(name: str, side: str) -> str:
     return "\n".join(line[1:] for line in diff.splitlines() if line[:1] in ("", " ", side)) + "\n"
 
 
-def losses_before(text: str, folder: Path, python: str = sys.executable) -> list[str]:
-    """Return the printed losses of two processes on CPUs, with the environment of torchrun."""
+def losses_before(text: str, folder: Path, python: str = sys.executable, limit: float = LIMIT) -> list[str]:
+    """Return the printed losses of two processes on CPUs, with the environment of torchrun, within `limit` seconds."""
     (folder / "before.py").write_text(text)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     shared |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
@@ -48,7 +48,7 @@ def losses_before(text: str, folder: Path, python: str = sys.executable) -> list
         begin(cwd=folder, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
     ]
     try:
-        outputs = [worker.communicate(timeout=LIMIT) for worker in workers]
+        outputs = [worker.communicate(timeout=limit) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

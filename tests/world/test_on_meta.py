@@ -162,6 +162,6 @@ def of_transformers(world: Any) -> list[tuple[bool, float]]:
 
 def test_models_of_transformers() -> None:
     if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed; pip install transformers")
+        pytest.skip("transformers is not installed; make test-interop installs it")
     for told in run_real_world(2, of_transformers, 120.0):
         assert all(is_right and apart < 0.004 for is_right, apart in told), told

@@ -17,7 +17,8 @@ from tests.support.tensor_trainings import MODELS, Case, End, cut, kept, whole_r
 
 NAMES = [name for name in MODELS if name not in ("mlp", "tied", "sparse")]
 needs_transformers = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="transformers is not installed; pip install transformers"
+    importlib.util.find_spec("transformers") is None,
+    reason="transformers is not installed; make test-interop installs it",
 )
 
 
