@@ -169,3 +169,34 @@ def test_weights_that_are_moved_back_by_a_difference_are_refused(strategy: str) 
 def test_weights_that_are_copied_back_leave_equal_replicas(strategy: str) -> None:
     first, second = ended(sharpness_aware(copies=True), strategy).right()
     assert first == second
+
+
+def halve(p: Any) -> None:
+    p.grad.mul_(0.5)
+
+
+def scaling(*, is_late: bool) -> Callable[[Cell], list[float]]:
+    """A hook, registered before `distribute` or after it, scales each gradient; a mean has several parts."""
+
+    def loop(cell: Cell) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 600), nn.Tanh(), nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 1))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = cell.distribute(sgd, model) if is_late else sgd
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(halve)
+        optimizer = optimizer if is_late else cell.distribute(sgd, model)
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, cell.world.rank, step).backward()
+            cell.step(optimizer)
+        optimizer.finish()
+        return flat(model).tolist()
+
+    return loop
+
+
+@every_family()
+def test_a_hook_that_scales_gradients_counts_wherever_it_is_registered(strategy: str) -> None:
+    late, early = (ended(scaling(is_late=is_late), strategy).right() for is_late in (True, False))
+    assert late == early

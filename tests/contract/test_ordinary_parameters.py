@@ -65,7 +65,7 @@ def growing(cell: Cell) -> list[float]:
     return flat(model).tolist()
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd", "hogwild"])
 def test_a_parameter_whose_shape_changes_is_refused(strategy: str) -> None:
     endings = ended(growing, strategy)
     endings.named(r"has the shape \(.*\) now, and had .* when it was distributed", at=STEPS // 2, within=STEPS // 2)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,11 +71,13 @@ class ReadyGradients:
         self._others: dict[str, tuple[Flat, int, bool]] = {}
         """Vectors of other layouts, which are used again."""
         self._reset()
-        self._hooks: list[RemovableHandle] = [
-            p.register_post_accumulate_grad_hook(self._hook(index))
+        hooks: dict[int, RemovableHandle] = {
+            index: p.register_post_accumulate_grad_hook(self._hook(index))
             for index, p in enumerate(self._parameters)
             if p.requires_grad
-        ]
+        }
+        self._ids = {index: hook.id for index, hook in hooks.items()}
+        self._hooks = list(hooks.values())
         self._hooks += [p.register_post_accumulate_grad_hook(self._hook_of_table(i)) for i, p in enumerate(tables)]
 
     @property
@@ -168,7 +171,7 @@ class ReadyGradients:
                 return
             self._seen[index] = True
             self._missing[part] -= 1
-            if not self._missing[part]:
+            if not self._missing[part] and _is_final(parameter, self._ids[index]):
                 self._hand_on()
 
         return note
@@ -281,6 +284,13 @@ class ReadyGradients:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+
+def _is_final(parameter: Tensor, hook_id: int) -> bool:
+    """Return whether no hook of the script, which may change the gradient, runs after the hook of this id."""
+    hooks: dict[int, Any] = parameter._post_accumulate_grad_hooks or {}
+    later = takewhile(lambda number: number != hook_id, reversed(hooks))
+    return all(str(hooks[number].__module__).startswith("quorate.") for number in later)
 
 
 def shares_up_to(layout: Layout) -> list[float]:

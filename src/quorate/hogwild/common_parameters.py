@@ -172,10 +172,11 @@ class CommonParameters:
         return [*model.parameters(), *model.buffers()]
 
     def look(self) -> None:
-        """Raise the errors of other workers, as `Work.wait`, after a step that has waited for none of them.
+        """Take back parameters, and raise the errors of other workers, as `Work.wait`, after a step without a wait.
 
-        Cost: two accesses to the board, at most every 20 ms.
+        Cost: the address of each parameter; two accesses to the board, at most every 20 ms.
         """
+        self._take_back()
         now = self._wire.clock.now()
         if now - self._looked_at < _LOOK_EVERY:
             return
@@ -183,6 +184,14 @@ class CommonParameters:
         self._error_watch = self._error_watch or self._wire.receive(None, "nothing")
         with suppress(WireTimeout):
             self._error_watch.wait(0.0)
+
+    def _take_back(self) -> None:
+        """Move parameters back, with their numbers, whose memory the script has replaced (`p.data = x`).
+
+        Raises `ConfigurationError` where they have another shape or dtype.
+        """
+        for number, piece in enumerate(self._pieces):
+            piece.slots.take_back(piece.common.memory if self._copies is None else self._copies[number][0])
 
     def has_any(self, parameters: Iterable[Tensor]) -> bool:
         """Return whether one of `parameters` lies in the common memory."""
@@ -193,6 +202,7 @@ class CommonParameters:
 
     def detach(self) -> None:
         """Begin a pause: move the parameters to a copy, until `reattach`. Returns when all workers have one."""
+        self._take_back()
         self._pauses += 1
         self._copies = [(x, x.clone()) for x in (piece.common.memory.clone() for piece in self._pieces)]
         for piece, (memory, _) in zip(self._pieces, self._copies, strict=True):
@@ -207,6 +217,7 @@ class CommonParameters:
         the script has changed in the copies, the same on all workers."""
         if self._copies is None:
             return
+        self._take_back()
         copies, self._copies = self._copies, None
         key, name = self._key(self._pauses, "edited"), str(self._wire.rank).encode()
         for piece, (memory, before) in zip(self._pieces, copies, strict=True):
@@ -217,6 +228,7 @@ class CommonParameters:
 
     def ends(self) -> None:
         """Announce that this worker has ended: pauses of the others do not wait for it."""
+        self._take_back()
         self._wire.board.set(self._ended_key(self._wire.rank), b"ended")
 
     def leave(self) -> None:
@@ -285,6 +297,13 @@ class _Slot:
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def within(self, memory: Tensor) -> Tensor:
+        """Return its numbers in `memory`, a view."""
+        offset = (memory.storage_offset() + self.place) // self.dtype.itemsize + self.offset
+        view = torch.empty(0, dtype=self.dtype)
+        return view.set_(memory.untyped_storage(), offset, self.shape, self.stride)
 
 
 class Slots:
@@ -308,7 +327,7 @@ class Slots:
         for x in dict(zip(map(id, tensors), tensors, strict=True)).values():
             storage_place = self._storages.get(x.untyped_storage().data_ptr()) if x.layout == torch.strided else None
             if storage_place is not None:
-                self._slots.append(_Slot(x, storage_place[0], int(x.storage_offset()), x.shape, x.stride()))
+                self._slots.append(_Slot(x, storage_place[0], int(x.storage_offset()), x.shape, x.stride(), x.dtype))
 
     @property
     def signature(self) -> list[Any]:
@@ -323,11 +342,27 @@ class Slots:
 
     def move_to(self, memory: Tensor) -> None:
         """Move the tensors into `memory`."""
-        storage, begin = memory.untyped_storage(), memory.storage_offset()
+        for slot in self._slots:
+            slot.tensor.data = slot.within(memory)
+
+    def take_back(self, memory: Tensor) -> None:
+        """Move tensors that lie elsewhere into `memory`, with their numbers.
+
+        Raises `ConfigurationError` for a tensor that has another shape or dtype than before.
+        """
+        address = memory.untyped_storage().data_ptr()
         for slot in self._slots:
             x = slot.tensor
-            offset = (begin + slot.place) // x.element_size() + slot.offset
-            x.data = torch.empty(0, dtype=x.dtype).set_(storage, offset, slot.shape, slot.stride)
+            if x.untyped_storage().data_ptr() == address:
+                continue
+            if (x.shape, x.dtype) != (slot.shape, slot.dtype):
+                raise ConfigurationError(
+                    f"a parameter in memory that all workers share has the shape {tuple(x.shape)} ({x.dtype}) now, "
+                    f"and had {tuple(slot.shape)} ({slot.dtype}) when it was distributed. Convert the model before "
+                    "quorate.distribute; a parameter of another shape is to take its place in optimizer.param_groups"
+                )
+            place = slot.within(memory)
+            x.data = place.copy_(x.detach())
 
     def separate(self, memory: Tensor) -> None:
         """Move each storage from `memory` into memory of its own, where a model that was built now has it."""

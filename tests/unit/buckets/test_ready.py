@@ -31,6 +31,22 @@ def test_parts_are_handed_on_in_order_and_the_last_one_at_the_end():
         assert torch.equal(ready.flat.segment(index), p.grad)
 
 
+def test_hooks_of_the_script_have_run_when_a_part_is_sent():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    ready, handed_on, _ = rig(model)
+
+    def scale(p: torch.Tensor) -> None:
+        p.grad.mul_(3.0)
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(scale)
+    model(torch.ones(1, 2)).sum().backward()
+    ready.complete(ready.note)
+    assert handed_on == [0, 1, 2, 3]
+    for index, p in enumerate(model.parameters()):
+        assert torch.equal(ready.flat.segment(index), p.grad)
+
+
 def test_a_part_that_never_becomes_ready_holds_the_later_ones_back_until_the_end():
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     ready, handed_on, headers = rig(model)

@@ -148,15 +148,32 @@ def test_accumulation_clipping_and_schedules_are_of_each_worker() -> None:
         assert torch.allclose(weight, torch.full((1, 2), -2 * 1.75, dtype=torch.float64), atol=1e-4)
 
 
-def test_what_all_write_in_an_evaluation_is_written_once() -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_what_all_write_in_an_evaluation_is_written_once(in_place: bool) -> None:
     def after(trainer: Trainer) -> None:
         with trainer.world.evaluate(), torch.no_grad():
-            trainer.model.weight.mul_(3.0)
+            if in_place:
+                trainer.model.weight.mul_(3.0)
+            else:
+                trainer.model.weight.data = trainer.model.weight * 3.0
             trainer.seen.append(trainer.model.weight.item())
         trainer.world.barrier()
 
     training = scene(3, model=zeros(value=2.0), rate=0.0, steps=4, after=after)
     assert training.run(lambda trainer: trainer.seen) == [[6.0, 18.0, 54.0, 162.0]] * 3
+
+
+def test_a_parameter_that_gets_memory_of_the_script_returns_to_the_common_memory() -> None:
+    def between(trainer: Trainer) -> None:
+        nn.utils.vector_to_parameters(trainer.model.weight.detach().flatten().clone(), trainer.model.parameters())
+
+    assert scene(steps=6, between=between).run(lambda trainer: trainer.model.weight.item()) == [-12.0, -12.0]
+
+
+def test_a_parameter_that_gets_another_dtype_is_refused() -> None:
+    converts = lambda trainer: trainer.step == 3 and trainer.model.double()  # noqa: E731
+    with pytest.raises(ConfigurationError, match=r"\(torch.float64\) now, and had .* \(torch.float32\)"):
+        scene(steps=6, loss=lambda trainer: trainer.model.weight.sum(), before=converts).run()
 
 
 def test_an_evaluation_stands_still_while_others_go_on() -> None:
