@@ -190,8 +190,7 @@ class Ends:
                 continue
             sentences[rank] = (
                 f"rank {rank} {where}, and rank {place.wire.rank} waits for it in {call}; all workers make the calls "
-                "of their world, and finish(), in the same order: make them on all ranks, and print or log on rank 0 "
-                "alone"
+                "of their world, and finish(), in the same order"
             )
         return sentences
 
