@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -65,7 +67,58 @@ def growing(cell: Cell) -> list[float]:
     return flat(model).tolist()
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd", "hogwild"])
+@every_family("eager-majority")
 def test_a_parameter_whose_shape_changes_is_refused(strategy: str) -> None:
     endings = ended(growing, strategy)
     endings.named(r"has the shape \(.*\) now, and had .* when it was distributed", at=STEPS // 2, within=STEPS // 2)
+
+
+@pytest.mark.parametrize("strategy", ["diloco", "ad-psgd", "choco-sgd", "easgd"])
+def test_a_parameter_whose_shape_changes_is_refused_at_the_next_exchange(strategy: str) -> None:
+    endings = ended(growing, strategy)
+    endings.named(r"has the shape \(.*\) now, and had .* when it was distributed", at=STEPS // 2, within=STEPS // 2)
+
+
+def removing(place: int) -> Callable[[Cell], list[float]]:
+    """One of two parameter groups, with unequal rates, is removed from the optimizer; its layer stays as it is."""
+
+    def loop(cell: Cell) -> list[float]:
+        model = small_net()
+        optimizer = cell.distribute(two_groups(model), model)
+        for step in range(STEPS):
+            if step == STEPS // 2:
+                del optimizer.param_groups[place]
+            optimizer.zero_grad()
+            loss_of(model, cell.world.rank, step).backward()
+            cell.step(optimizer)
+        optimizer.finish()
+        return flat(model).tolist()
+
+    return loop
+
+
+def two_groups(model: nn.Sequential) -> torch.optim.Optimizer:
+    groups = [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[2].parameters(), "lr": 0.02}]
+    return torch.optim.SGD(groups, momentum=0.5)
+
+
+@every_family()
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_parameter_group_is_removed_on_all(place: int, strategy: str) -> None:
+    first, second = ended(removing(place), strategy).right()
+    assert first == second
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "parameter-server"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_layer_without_its_parameter_group_stays_as_it_is(place: int, strategy: str) -> None:
+    model = small_net()
+    optimizer = two_groups(model)
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            del optimizer.param_groups[place]
+        model.zero_grad()
+        torch.stack([loss_of(model, rank, step) for rank in range(2)]).mean().backward()
+        optimizer.step()
+    first, _ = ended(removing(place), strategy).right()
+    assert first == pytest.approx(flat(model).tolist(), abs=1e-6)

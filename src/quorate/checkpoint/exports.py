@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from quorate.checkpoint.frozen import BASE, base_digest, base_of, check_base, without_base
 from quorate.checkpoint.participants import Distributed, Trained, set_steps
 from quorate.checkpoint.restoring import give_forms_of
 from quorate.checkpoint.tensor_file import read_tensors
-from quorate.core.errors import CheckpointError, ConfigurationError
+from quorate.core.errors import CheckpointError, ConfigurationError, WireTimeout, ranks_in_words
 from quorate.data.context import data_context
 from quorate.wire.current import Place
 
@@ -92,7 +93,7 @@ def export(
             error = f"{path} cannot be written: {why.strerror or why}"
             with suppress(OSError):
                 new.unlink()
-    _agree(place, f"export/{path.name}", error)
+    _agree(place, path, error)
 
 
 def adopt(place: Place, everything: Trained, extras: Mapping[str, Any], path: Path) -> int | None:
@@ -146,7 +147,8 @@ def _write_folder(place: Place, entry: Distributed, path: Path, new: Path) -> No
     from quorate.sharding.torch_states import write_folder
 
     if entry.coordinates is not None or place.wire.rank == 0:
-        write_folder(entry.model, entry.optimizer, entry.step, new, is_alone=entry.coordinates is None)
+        is_alone = entry.coordinates is None
+        write_folder(entry.model, entry.optimizer, entry.step, new, _plain(entry), is_alone=is_alone)
     error = ""
     if place.wire.rank == 0:
         try:
@@ -155,14 +157,19 @@ def _write_folder(place: Place, entry: Distributed, path: Path, new: Path) -> No
             os.replace(new, path)
         except OSError as why:
             error = f"{path} cannot be written: {why.strerror or why}"
-    _agree(place, f"export/{path.name}", error)
+    _agree(place, path, error)
+
+
+def _plain(entry: Distributed) -> type[Optimizer] | None:
+    """Return the optimizer's own class where each worker has its full state; None elsewhere."""
+    return None if entry.worker is None or entry.coordinates is not None else entry.worker.replica.plain
 
 
 def _read_folder(entry: Distributed, path: Path) -> int:
     from quorate.sharding.torch_states import read_folder
 
     try:
-        return read_folder(entry.model, entry.optimizer, path, is_alone=entry.coordinates is None)
+        return read_folder(entry.model, entry.optimizer, path, _plain(entry), is_alone=entry.coordinates is None)
     except Exception as error:  # any kind that torch raises for unreadable files
         raise CheckpointError(f"{path} is not a checkpoint of this model: {_last_line(error)}") from None
 
@@ -220,10 +227,18 @@ def _by_name(entry: Distributed, state: dict[str, Any]) -> dict[str, Any]:
     return {"state": {name_of[n]: kept for n, kept in state["state"].items()}, "param_groups": groups}
 
 
-def _agree(place: Place, key: str, error: str) -> None:
+def _agree(place: Place, path: Path, error: str) -> None:
     """Share rank 0's error with all workers; raises it on all."""
-    wire = place.wire.channel(f"{key}/{_count(place)}")
-    received = wire.broadcast(torch.frombuffer(bytearray(error.encode().ljust(512)[:512]), dtype=torch.uint8), 0).wait()
+    wire = place.wire.channel(f"export/{path.name}/{_count(place)}")
+    own = torch.frombuffer(bytearray(error.encode().ljust(512)[:512]), dtype=torch.uint8)
+    try:
+        received = wire.broadcast(own, 0).wait()
+    except WireTimeout as late:
+        raise WireTimeout(
+            f"rank {wire.rank} waited {wire.timeout:g} s for {ranks_in_words(late.ranks)} in quorate.save() of "
+            f"{path.name}; all workers call it, with the same path and after the same step",
+            late.ranks,
+        ) from None
     said = bytes(received.tolist()).decode(errors="replace").strip()
     if said:
         raise CheckpointError(said)

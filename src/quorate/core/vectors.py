@@ -376,11 +376,7 @@ def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: f
         if x is None:
             place.zero_()
         elif (x := local(x)).shape != place.shape:
-            raise ConfigurationError(
-                f"{into.layout.segments[index].name} has the shape {tuple(x.shape)} now, and had {tuple(place.shape)} "
-                "when it was distributed. A parameter of another shape is to take its place, in the model and in "
-                "optimizer.param_groups, on all workers between two steps"
-            )
+            raise other_shape(into.layout.segments[index].name, x, place.shape)
         elif x.dtype != place.dtype:
             place.copy_(x)
             place.mul_(scale)
@@ -388,6 +384,15 @@ def _pack_each(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: f
             place.copy_(x)
         else:
             torch.mul(x, scale, out=place)
+
+
+def other_shape(name: str, x: Tensor, shape: Sequence[int]) -> ConfigurationError:
+    """Return the error for a parameter `x` that had another `shape` when it was laid out."""
+    return ConfigurationError(
+        f"{name} has the shape {tuple(x.shape)} now, and had {tuple(shape)} when it was distributed. A parameter of "
+        "another shape is to take its place, in the model and in optimizer.param_groups, on all workers between two "
+        "steps"
+    )
 
 
 def _pack_on_device(tensors: Sequence[Tensor | None], into: Flat, part: int, scale: float, move: Move) -> None:

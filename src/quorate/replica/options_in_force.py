@@ -46,6 +46,8 @@ class OptionsInForce:
         self._edits: Options = []
         """The values that the script has written over own options since the newest step."""
         self._writes: dict[tuple[int, str], int] = {}
+        self._groups: Options = []
+        """The parameter groups at the newest step."""
         self._newest: tuple[list[tuple[Any, ...]], Options] | None = None
         """The values of all groups at the newest call of `to_give`, and its result, if only these determine it."""
 
@@ -173,15 +175,51 @@ class OptionsInForce:
         ]
 
     def _extend(self) -> None:
-        """Make room for parameter groups that were added."""
-        count = len(self._optimizer.param_groups)
+        """Make room for parameter groups that were added, and forget those that were removed."""
+        groups, count = self._optimizer.param_groups, len(self._optimizer.param_groups)
+        if count < len(self._groups):
+            self._forget([place for place, group in enumerate(self._groups) if not _is_in(group, groups)])
+        self._groups = list(groups)
         if len(self._received) == len(self._left) == len(self._edits) == len(self._others) == count:
             return
-        for _ in range(len(self._optimizer.param_groups) - len(self._received)):
+        for _ in range(count - len(self._received)):
             self._received.append({})
         for groups in (self._left, self._edits):
             groups += [{} for _ in range(len(self._received) - len(groups))]
         self._others += [set() for _ in range(len(self._received) - len(self._others))]
+
+    def _forget(self, removed: Sequence[int]) -> None:
+        """Forget the options of the parameter groups at these places."""
+        for options in (self._received, self._left, self._edits, self._others):
+            for place in reversed(removed):
+                del options[place : place + 1]
+        kept = [place for place in range(len(self._groups)) if place not in removed]
+        place_of = {before: place for place, before in enumerate(kept)}
+        writes = self._writes.items()
+        self._writes = {(place_of[place], key): count for (place, key), count in writes if place in place_of}
+        self._newest = None
+
+    @contextmanager
+    def with_removed_groups(self) -> Iterator[None]:
+        """Put the parameter groups that the script has removed since the newest step back inside.
+
+        Steps that are made there are of gradients from before.
+        """
+        groups = self._optimizer.param_groups
+        removed = [group for group in self._groups if not _is_in(group, groups)]
+        now = list(groups)
+        if removed:
+            groups[:] = self._groups + [group for group in now if not _is_in(group, self._groups)]
+        try:
+            yield
+        finally:
+            if removed:
+                groups[:] = now
+
+
+def _is_in(group: dict[str, Any], groups: Iterable[dict[str, Any]]) -> bool:
+    """Return whether this parameter group is one of `groups`, which may have been loaded since."""
+    return any(group is other or group["params"] is other["params"] for other in groups)
 
 
 def own_options_in(kept: dict[str, Any]) -> list[set[str]]:

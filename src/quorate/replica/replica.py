@@ -5,8 +5,8 @@ Vectors have the parameters of an optimizer in an order that is the same on all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import is_
@@ -24,7 +24,17 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.moments import AgreedMomentum
 from quorate.core.own_replica import OwnReplica
-from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
+from quorate.core.vectors import (
+    Flat,
+    Layout,
+    digest_of,
+    full_segments,
+    mask_of,
+    other_shape,
+    pack,
+    unpack,
+    with_tables,
+)
 from quorate.optim.delay_correction import delay_corrected
 from quorate.replica.masks import masks_of
 from quorate.replica.moments import MomentsOfReplica
@@ -146,6 +156,14 @@ class Replica:
         is_same = len(now) == len(self.every) and all(map(is_, now, self.every))
         return is_same and [p.requires_grad for p in now] == self.is_trained
 
+    def check_shapes(self) -> None:
+        """Raise `ConfigurationError` if a parameter has another shape than when it was laid out."""
+        for segment, p in zip(self.layout.segments, self.trained, strict=False):
+            now, mask = local(p), mask_of(segment)
+            shape = segment.shape if mask is None else mask.shape
+            if now.shape != shape:
+                raise other_shape(segment.name, now, shape)
+
     @property
     def trains_any(self) -> bool:
         """Whether any parameter is trained now."""
@@ -254,9 +272,15 @@ class Replica:
         finally:
             self.is_stepping = False
 
-    def in_training(self) -> AbstractContextManager[None]:
-        """Show the trained weights inside, where the optimizer has others for evaluation."""
-        return nullcontext() if self.switch is None else self.switch.in_training()
+    @contextmanager
+    def in_training(self) -> Iterator[None]:
+        """Show the trained weights inside, where the optimizer has others for evaluation. Raises as `check_shapes`."""
+        with nullcontext() if self.switch is None else self.switch.in_training():
+            try:
+                yield
+            except RuntimeError:  # torch's, which names no parameter
+                self.check_shapes()
+                raise
 
     @property
     def steps_elsewhere(self) -> bool:

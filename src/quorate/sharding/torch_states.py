@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +36,54 @@ def spread(model: Module, optimizer: Optimizer, of_model: dict[str, Any], of_opt
         set_optimizer_state_dict(model, optimizer, of_optimizer, options=options)
 
 
-def write_folder(model: Module, optimizer: Optimizer, step: int, folder: Path, *, is_alone: bool) -> None:
-    """Write a checkpoint of torch, in pieces where the model is in pieces; every worker calls it."""
-    of_model, of_optimizer = get_state_dict(model, optimizer)
+def write_folder(
+    model: Module, optimizer: Optimizer, step: int, folder: Path, plain: type[Optimizer] | None, *, is_alone: bool
+) -> None:
+    """Write a checkpoint of torch, in pieces where the model is in pieces; every worker calls it.
+
+    `plain` is the optimizer's own class where this worker has the full state, and alone calls this; None elsewhere.
+    """
+    is_new = not optimizer.state
+    with _stepping_alone(optimizer, plain):
+        of_model, of_optimizer = get_state_dict(model, optimizer)
     with _alone():
         dcp.save({"model": of_model, "optimizer": of_optimizer, "step": step}, checkpoint_id=folder, no_dist=is_alone)
+    if is_new and plain is not None:  # torch has made a state
+        optimizer.state.clear()
 
 
-def read_folder(model: Module, optimizer: Optimizer, folder: Path, *, is_alone: bool) -> int:
-    """Read each worker's pieces; return the step of the checkpoint."""
-    of_model, of_optimizer = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer, "step": 0}
-    with _alone():
-        dcp.load(state, checkpoint_id=folder, no_dist=is_alone)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+def read_folder(
+    model: Module, optimizer: Optimizer, folder: Path, plain: type[Optimizer] | None, *, is_alone: bool
+) -> int:
+    """Read each worker's pieces; return the step of the checkpoint. `plain` is as of `write_folder`."""
+    with _stepping_alone(optimizer, plain):
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer, "step": 0}
+        with _alone():
+            dcp.load(state, checkpoint_id=folder, no_dist=is_alone)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    if state["step"] == 0 and plain is not None:
+        optimizer.state.clear()
     return int(state["step"])
+
+
+@contextmanager
+def _stepping_alone(optimizer: Optimizer, plain: type[Optimizer] | None) -> Iterator[None]:
+    """Inside, `optimizer.step` is that of `plain`, in which no other worker takes part.
+
+    torch makes a step with learning rate 0 of an optimizer that has neither a state nor gradients.
+    """
+    if plain is None:
+        yield
+        return
+    own: dict[str, Any] = optimizer.__dict__
+    before = {"step": own["step"]} if "step" in own else {}
+    own["step"] = partial(plain.step, optimizer)
+    try:
+        yield
+    finally:
+        del own["step"]
+        own.update(before)
 
 
 @contextmanager

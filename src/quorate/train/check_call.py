@@ -109,6 +109,27 @@ def check_channel(channel: str, place: Place) -> None:
         raise ConfigurationError(f'another distributed optimizer already has the name "{channel}"; each needs its own')
 
 
+def check_served_alone(strategy: Strategy, parameters: Iterable[Tensor], place: Place) -> None:
+    """Raise `ConfigurationError` if servers would step parameters that another optimizer trains, or the reverse."""
+    ids = set(map(id, parameters))
+    for other in trained(place).optimizers.values():
+        worker = other.worker
+        if worker is None or worker.finished or not _is_stepped_by_servers(strategy, worker.strategy):
+            continue
+        common = ids & {id(p) for p in worker.replica.every}
+        if common:
+            names = (name for name, p in other.model.named_parameters() if id(p) in common)
+            name = next(names, "a parameter")
+            raise ConfigurationError(
+                f'the distributed optimizer "{other.name}" trains {name} already, and where servers make the steps '
+                "parameters have one optimizer at a time; call its finish() on all workers before this distribute"
+            )
+
+
+def _is_stepped_by_servers(*strategies: Strategy) -> bool:
+    return any(strategy.meets == "servers" and strategy.replicas == "meet" for strategy in strategies)
+
+
 def _kind_of(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 

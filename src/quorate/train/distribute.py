@@ -54,7 +54,13 @@ from quorate.train.alone import (
     steps_on_host,
     wrapped_class,
 )
-from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
+from quorate.train.check_call import (
+    check_call,
+    check_channel,
+    check_forward_writes,
+    check_optimizer,
+    check_served_alone,
+)
 from quorate.train.chosen import Chosen, chosen_in
 from quorate.train.combination import COUNTED, UNCONCERNED, Combination
 from quorate.train.compatibility import check
@@ -319,6 +325,7 @@ def distribute(
             optimizer.__dict__[OWN_STEP] = own_step
         swapped.__class__ = class_of(Distributes, plain, beside)
         try:
+            check_served_alone(chosen, parameters, place)
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
                 check_forward_writes(model, parameters, label, place)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -53,12 +53,12 @@ from quorate.train.joining import OpenTraining, admit, admit_openly, begin, clos
 from quorate.train.kept_batch import KeptInRounds
 from quorate.train.leaving import leaving_of
 from quorate.train.loss_counts import LossCounts
-from quorate.train.methods_beside import check_arguments, check_switched
+from quorate.train.methods_beside import check_arguments, check_step_in_evaluation, check_switched
 from quorate.train.part_tuning import begin_part_tuning
 from quorate.train.pieces import check_in_shards
 from quorate.train.relayout import Relayout, without_new_gradients
 from quorate.train.several_rounds import Beside, run_beside_each_other
-from quorate.train.step_watches import accumulating, leaves_out_own, meet_pieces, note_end, watches_of
+from quorate.train.step_watches import accumulating, evaluating, leaves_out_own, meet_pieces, note_end, watches_of
 from quorate.train.survivors import agree_on_buffers_of, level, tolerate_deaths
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
@@ -202,22 +202,9 @@ class Loop(StepObserver):
             self.counts = counting(self.worker)
         self.counts.note(count, full)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Exclude backward passes inside from training: they are not exchanged, and add to this worker's `.grad`.
-
-        Raises `ConfigurationError` if they added to a gradient that all workers have agreed on, and not applied yet.
-        """
-        ready = self.worker.means.ready
-        touched = [*ready.touched, *ready.touched_tables]
-        with ready.apart():
-            yield
-        if self._has_agreed and [*ready.touched, *ready.touched_tables] != touched:
-            raise ConfigurationError(
-                "a backward pass inside world.evaluate() has added this worker's numbers to gradients that all workers "
-                "have agreed on and not stepped on. Call world.evaluate() after optimizer.step(), or use "
-                "torch.autograd.grad inside it"
-            )
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Exclude backward passes inside from training: see `step_watches.evaluating`."""
+        return evaluating(self.worker, lambda: self._has_agreed)
 
     # -- steps
 
@@ -228,6 +215,8 @@ class Loop(StepObserver):
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
         if worker.kept is not None and not worker.kept.steps(closure):
             return None
+        if worker.is_served and data_context(self._place).is_evaluating:
+            check_step_in_evaluation(worker)
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
         if arguments is not NO_ARGUMENTS:
@@ -478,6 +467,14 @@ class Loop(StepObserver):
 
 def with_hooks(worker: StrategyWorker) -> None:
     """Make a step of the strategy; where servers make the updates, hooks of the optimizer see it instead."""
+    try:
+        _make_step(worker)
+    except RuntimeError:
+        worker.replica.check_shapes()
+        raise
+
+
+def _make_step(worker: StrategyWorker) -> None:
     if isinstance(worker.kept, KeptInRounds):
         worker.kept.agree(lambda: without_autocast(worker.strategy.step, worker))
         if not worker.kept.is_step:

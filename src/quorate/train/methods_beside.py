@@ -71,6 +71,15 @@ def check_switched(worker: StrategyWorker) -> None:
         )
 
 
+def check_step_in_evaluation(worker: StrategyWorker) -> None:
+    """Raise `ConfigurationError` for a step inside `world.evaluate()` that servers would make."""
+    if keeps_on_servers(worker):
+        raise ConfigurationError(
+            f"optimizer.step() was called inside `with world.evaluate():`, and under {worker.label} servers make the "
+            "steps, which stand still until the end of the block; make the step before or after it"
+        )
+
+
 def check_arguments(worker: StrategyWorker) -> None:
     """Raise `ConfigurationError` if arguments of `step` besides a closure would not reach every replica."""
     kind = worker.replica.plain.__name__

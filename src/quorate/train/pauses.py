@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from quorate.checkpoint.participants import trained
 from quorate.checkpoint.saving import saving
@@ -17,17 +18,16 @@ from quorate.observe.step_observer import observers
 from quorate.observe.step_times import note_distance
 from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
+from quorate.train.step_watches import evaluates_with_all
 from quorate.wire.current import Place
 
 
-def pause(place: Place, where: str = "in world.evaluate()") -> None:
+def pause(place: Place) -> None:
     """Return when no worker steps any more, with equal replicas; early workers answer the others meanwhile.
 
-    Does nothing without a distributed optimizer. Raises as `Work.wait`. `where` it waits is for a line about others.
+    Does nothing without a distributed optimizer. Raises as `Work.wait`.
     """
     loops = loops_of(place)
-    if loops:
-        ends_of(place).pause_begins(place, where)
     if (division := data_context(place).division) is not None:
         division.check_meeting()
     saving(place).boundary()
@@ -48,6 +48,13 @@ def pause(place: Place, where: str = "in world.evaluate()") -> None:
         comes_again = saving(place).some_saved and any(steps_apart(loop.strategy) for loop in loops)
     for loop in loops[:1]:
         loop.leaving.between_steps()
+
+
+def enter_evaluation(place: Place) -> None:
+    """Pause for an evaluation, which all workers enter. Raises as `Ends.evaluation_begins`, and as `pause`."""
+    needs_all = any(evaluates_with_all(loop.worker) and not loop.worker.finished for loop in loops_of(place))
+    ends_of(place).evaluation_begins(place, needs_all=needs_all)
+    pause(place)
 
 
 def go_away(place: Place) -> None:
@@ -115,7 +122,7 @@ def pause_with_loaders(place: Place) -> None:
     """Let loaders that end for all workers together call `pause`."""
     callbacks = data_context(place).at_pause
     if not callbacks:
-        callbacks.append(lambda: pause(place, "at the end of an epoch"))
+        callbacks.append(partial(pause, place))
 
 
 @contextmanager

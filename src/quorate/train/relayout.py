@@ -107,7 +107,8 @@ class Relayout:
         if apart:
             words = _difference(replica.all_names, replica.names_now)
             self._announced = self._changes.announce(digest_of(replica.layout), words)
-            self._synchronize()
+            with replica.options.with_removed_groups():
+                self._synchronize()
         self._lay_out(apart=apart)
 
     def prune(self, choose: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ into parameters between two steps, if these would make replicas differ.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from quorate.checkpoint.participants import trained
 from quorate.core.device_copies import HostCopy, widest
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local, numbers_in
-from quorate.core.strategy import copies_buffers, steps_apart
+from quorate.core.strategy import copies_buffers, is_gossip, steps_apart
 from quorate.core.telling import tell
 from quorate.data.resuming import loaders
 from quorate.observe.digests import digest_of
@@ -128,6 +128,24 @@ def accumulating(worker: StrategyWorker) -> Iterator[None]:
                 sync(True)
 
 
+@contextmanager
+def evaluating(worker: StrategyWorker, has_agreed: Callable[[], bool]) -> Iterator[None]:
+    """Exclude backward passes inside from training: they are not exchanged, and add to this worker's `.grad`.
+
+    Raises `ConfigurationError` if they added to a gradient that all workers have agreed on, and not applied yet.
+    """
+    ready = worker.means.ready
+    touched = [*ready.touched, *ready.touched_tables]
+    with ready.apart():
+        yield
+    if has_agreed() and [*ready.touched, *ready.touched_tables] != touched:
+        raise ConfigurationError(
+            "a backward pass inside world.evaluate() has added this worker's numbers to gradients that all workers "
+            "have agreed on and not stepped on. Call world.evaluate() after optimizer.step(), or use "
+            "torch.autograd.grad inside it"
+        )
+
+
 def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
     """Bring the workers of a replica together before `call`, a pause or the end of training.
 
@@ -144,7 +162,13 @@ def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
 def note_end(worker: StrategyWorker, place: Place) -> None:
     """Report to the other workers that this one ends the training of an optimizer."""
     had_more = any(loader.is_under_way for loader in loaders(place).values())
-    ends_of(place).ended(place, worker.name, worker.step, had_more=had_more)
+    needs_all = evaluates_with_all(worker)
+    ends_of(place).ended(place, worker.name, worker.step, had_more=had_more, needs_all=needs_all)
+
+
+def evaluates_with_all(worker: StrategyWorker) -> bool:
+    """Return whether an evaluation needs the workers whose training has ended, which agree on what was lost."""
+    return is_gossip(worker.strategy) and worker.tolerates_death
 
 
 class BufferWatch(StepObserver):

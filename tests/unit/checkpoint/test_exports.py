@@ -61,7 +61,7 @@ def scene(size: int = 2, seed: int = 1, **settings: Any) -> Scene:
 
     make, loss = partial(torch.optim.AdamW, lr=0.05), (lambda t: loss_of(t.model, t.step))
     hooks: Any = {"begin": begin, "after": lambda trainer: trainer.rates.step()}
-    return Scene(size=size, seed=seed, model=net, make=make, **hooks, **{"loss": loss, **settings})
+    return Scene(size=size, seed=seed, model=net, **hooks, **{"make": make, "loss": loss, **settings})
 
 
 def goes_on(path: Path, until: int) -> list[tuple[int | None, list[Tensor]]]:
@@ -106,6 +106,25 @@ def test_others_read_it(tmp_path: Path, name: str) -> None:
         step(wanted, plain, 3)
     assert same(numbers(model), numbers(wanted))
     assert [path_left.name for path_left in path.parent.iterdir()] == [path.name], "nothing is left beside it"
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("make", [partial(torch.optim.SGD, lr=0.05), partial(torch.optim.AdamW, lr=0.05)])
+def test_a_folder_is_written_and_read_without_a_step(tmp_path: Path, make: Any, steps: int) -> None:
+    """torch makes a step of an optimizer that has neither a state nor gradients, on the one worker that writes."""
+
+    def script(trainer: Trainer) -> list[Tensor]:
+        trainer.train(steps)
+        trainer.optimizer.zero_grad()
+        quorate.save(tmp_path / "folder")
+        assert quorate.load(tmp_path / "folder") == steps
+        assert len(trainer.optimizer.state) == 0 or steps
+        return numbers(trainer.train(4).finish().model)
+
+    ends = scene(make=make).act(script)
+    plain_ends = scene(make=make).act(lambda trainer: numbers(trainer.train(4).finish().model))
+    assert all(same(end, plain_ends[0]) for end in ends)
 
 
 @pytest.mark.parametrize("form", ["with names", "bare", "of DDP", "safetensors", "our own", "folder"])

@@ -18,6 +18,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
 from quorate.data.context import data_context
 from quorate.means.equal_replicas import widened
+from quorate.observe.ends import ends_of
 from quorate.train.pauses import waiting
 from quorate.train.serving import serves_only
 from quorate.wire.current import Place
@@ -303,7 +304,8 @@ class Collectives:
 def result_of(work: Work[T], place: Place, call: str) -> T:
     """Return the result of `work`; in a long wait no round waits for this worker, and it serves others.
 
-    Otherwise the others could not come: a quorum may need a contribution of this worker. `call` is the script's.
+    Otherwise the others could not come: a quorum may need a contribution of this worker. `call` is the script's. Raises
+    `ConfigurationError` if a worker cannot come any more: see `Ends.that_cannot_come`.
     """
     for meeting in tuple(data_context(place).meetings):
         meeting()
@@ -311,6 +313,7 @@ def result_of(work: Work[T], place: Place, call: str) -> T:
     until = wire.clock.now() + wire.timeout
     with suppress(WireTimeout):
         return work.wait(min(_SOON, wire.timeout))
+    lost: dict[int, str] = {}
     with waiting(place) as serve:
         while True:
             serve()
@@ -323,6 +326,10 @@ def result_of(work: Work[T], place: Place, call: str) -> T:
                     raise WireTimeout(
                         f"rank {wire.rank} waited {wire.timeout:g} s for {late} in {call}", error.ranks
                     ) from None
+                for rank in error.ranks:
+                    if rank in lost:
+                        raise ConfigurationError(lost[rank]) from None
+                lost = ends_of(place).that_cannot_come(place, error.ranks, call)
 
 
 def packed(payload: Tensor, about: object) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import time
+from _sitebuiltins import Quitter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
@@ -28,6 +30,7 @@ from quorate.launch.run.requests import ask_to_stop, left
 from quorate.launch.worker.recording import flush_records, leave_records, say_closing_line
 from quorate.launch.worker.signals import LauncherNews, attend
 from quorate.launch.worker.stack_report import report_quietly
+from quorate.observe.ends import ends_of
 from quorate.observe.step_times import timing
 from quorate.observe.stopping import stop_of
 from quorate.sharding.torch_errors import in_words
@@ -72,6 +75,9 @@ class _Ending:
         self._shown = sys.excepthook
         self._exit = sys.exit
         self._asked: Any = None
+        for name in ("exit", "quit"):  # they raise SystemExit, of which no hook hears
+            if isinstance(getattr(builtins, name, None), Quitter):
+                setattr(builtins, name, self.exit)
 
     def exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report an error of the script to the others; no worker waits any more."""
@@ -167,17 +173,17 @@ class _Ending:
             self.fail(status, f"exited with status {status}", is_own=True)
         if self.status is None:
             try:
+                ends_of(self.place).exits(self.place)
                 self.place.leave()
                 self._part()
                 return
             except QuorateError as error:
-                self.status = 2 if isinstance(error, ConfigurationError) else 1
-                tell(f"quorate: {error}\n")
+                self.exception(type(error), error, error.__traceback__)
         leave_records(self.place, is_well=False)
         if isinstance(self.place.wire, RealWire):
             self.place.wire.endpoint.leave_board()
         flush()
-        os._exit(self.status)  # a backend that lost a peer may hang in its own clean-up
+        os._exit(self.status or 1)  # a backend that lost a peer may hang in its own clean-up
 
     def _stop(self, status: int, *, in_order: bool = True) -> NoReturn:
         """Leave on request: without a failure, and never with status 0."""

@@ -25,8 +25,8 @@ from quorate.train.pauses import (
     backward_is_local,
     come_back,
     differ,
+    enter_evaluation,
     go_away,
-    pause,
     waiting,
 )
 from quorate.train.wrappers import remember_wrappers
@@ -139,7 +139,8 @@ class World(Collectives):
                 block is this worker's own replica after its newest step; buffers are not synchronized.
 
         Raises:
-            ConfigurationError: `at` is unknown, or the strategy does not allow `this_worker_only`.
+            ConfigurationError: `at` is unknown, or the strategy does not allow `this_worker_only`. On all workers if
+                one has made further steps and ended its training without this evaluation.
 
         Example:
             >>> with world.evaluate(), torch.no_grad():
@@ -155,7 +156,7 @@ class World(Collectives):
             if this_worker_only:
                 go_away(place)
             else:
-                pause(place)
+                enter_evaluation(place)
             is_mean = at == "mean" and not this_worker_only
             if is_mean:
                 agree_on_buffers(place)
