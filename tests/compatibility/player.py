@@ -85,7 +85,8 @@ class Player:
         """
         keys = [key_of(function, case) for case in cases]
         pending = [place for place in reversed(range(len(cases))) if keys[place] not in self._journal]
-        self._progress.begin(stage, len(cases), len(cases) - len(pending))
+        failures = sum(is_final and _fails(self._journal[key]) for key in keys if key in self._journal)
+        self._progress.begin(stage, len(cases), len(cases) - len(pending), failures)
         played: dict[Connection, int] = {}
         for connection in self._processes:
             self._give(connection, function, cases, pending, played)
@@ -95,7 +96,7 @@ class Player:
                 place = played.pop(connection)
                 result = self._received(connection, keys[place])
                 self._journal.add(keys[place], result)
-                fails = is_final and isinstance(result, Verdict) and result.state == "fails"
+                fails = is_final and _fails(result)
                 self._progress.advance(f"{words_of(cases[place])}: {result.words}" if fails else "")
                 self._give(connection, function, cases, pending, played)
             self._progress.show()
@@ -124,6 +125,10 @@ class Player:
         if error is not None:
             raise error
         return result
+
+
+def _fails(result: Any) -> bool:
+    return isinstance(result, Verdict) and result.state == "fails"
 
 
 def _live(

@@ -29,9 +29,10 @@ class Progress:
         self._began = self._shown = 0.0
         self._bar: Any = None
 
-    def begin(self, stage: str, total: int, known: int) -> None:
-        """Begin a stage of `total` cases, of which `known` results are kept from a run before."""
+    def begin(self, stage: str, total: int, known: int, failures: int = 0) -> None:
+        """Begin a stage of `total` cases; a run before has `known` results of them, of which some are `failures`."""
         self.end()
+        self.failures += failures
         self._stage, self._total, self._done, self._known = stage, total, known, known
         self._began = self._now()
         if sys.stdout.isatty():

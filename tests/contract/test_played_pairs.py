@@ -99,13 +99,13 @@ def test_code_has_one_name() -> None:
 def test_lines_have_cases_failures_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     progress = Progress("processes", lambda: now)
-    progress.begin("pairs", 10, 4)
+    progress.begin("pairs", 10, 4, failures=2)
     for seconds, failure in ((LINE_SECONDS / 2, ""), (LINE_SECONDS, "a + b: it diverged"), (1.0, "")):
         now += seconds
         progress.advance(failure)
     progress.end()
     assert capsys.readouterr().out.splitlines() == [
-        "processes, pairs: 4 of 10, 0 failed",
+        "processes, pairs: 4 of 10, 2 failed",
         "fails: a + b: it diverged",
-        "processes, pairs: 6 of 10, 1 failed, 30 s left",
+        "processes, pairs: 6 of 10, 3 failed, 30 s left",
     ]
