@@ -22,8 +22,9 @@
 #   make coverage     which lines of each file `make test` runs, in all its processes: a table, and pages in build/coverage
 #   make compatibility  play all pairs of choices (strategies, codecs, rules, optimizers, loops, meshes) in short trainings, and
 #                     write what goes with what: compatibility.json and the page. `make compatibility PART=virtual` plays those
-#                     that need no processes (seven minutes on two slow cores), PART=triples, PART=processes (more than 25 minutes
-#                     there; hosts as root), PART=changed those that failed or are new
+#                     that need no processes (seven minutes on two slow cores), PART=triples, PART=processes (a quarter of an
+#                     hour there; hosts as root), PART=changed those that failed or are new. An interrupted run goes on where
+#                     it stopped while the code is the same; `make compatibility PART="processes --fresh"` begins again
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
 #   make wheel        the wheel of this version in dist
 #   make newcomer     what a newcomer does, in an empty home: installs in each documented way, types the commands of README and

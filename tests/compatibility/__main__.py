@@ -3,6 +3,9 @@
 `make compatibility PART=virtual` plays the pairs of the virtual world, `PART=processes` those that need processes,
 hosts or a mesh, `PART=triples` half of the triples, `PART=changed` the pairs that failed, or that the file does not
 have. Results of other parts are kept. The exit status is 1 if a cell fails.
+
+Each result is kept in `build/compatibility` as it comes. A run that was interrupted goes on from there if the code is
+the same; `make compatibility PART="processes --fresh"` begins again.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from tests.compatibility.journal import FOLDER, ROOT, Journal, fingerprint
 from tests.compatibility.pairs import Pair, Verdicts, half_of, names_of, pairs, play_pairs, play_triples, triples
+from tests.compatibility.player import Player
+from tests.compatibility.progress import Progress
 from tests.compatibility.table import kept_triples, kept_verdicts, table_of, write
 
-ROOT = Path(__file__).parents[2]
 PARTS = ("virtual", "triples", "processes", "changed")
 
 
@@ -29,20 +33,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play the parts that were asked for, and return the exit status."""
     parser = argparse.ArgumentParser(prog="make compatibility", description="Play all pairs of choices.")
     parser.add_argument("parts", nargs="*", choices=PARTS, default=["virtual", "triples", "processes"])
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trainings at a time")
+    parser.add_argument("--workers", type=int, help="trainings at a time")
+    parser.add_argument("--fresh", action="store_true", help="forget the results of an interrupted run of this code")
     given = parser.parse_args(arguments)
+    journal = Journal(FOLDER / f"{fingerprint()}.jsonl")
+    if given.fresh:
+        journal.clear()
+    if journal:
+        print(f"{len(journal)} results of an interrupted run are kept; --fresh begins again", flush=True)
     verdicts, of_triples = kept_verdicts(), kept_triples()
     for part in given.parts:
         begin, spent = time.monotonic(), _cpu_seconds()
-        if part == "triples":
-            of_triples = play_triples(half_of(triples(verdicts)), given.workers, _tell)
-        else:
-            verdicts |= play_pairs(_pairs_of(part, verdicts), verdicts, given.workers, _tell)
+        cases = _pairs_of(part, verdicts)
+        in_processes = any(choice.in_processes for pair in cases for choice in pair)
+        workers = given.workers or (os.cpu_count() or 1) + in_processes
+        with Player(workers, journal, Progress(part), in_processes=in_processes) as player:
+            if part == "triples":
+                of_triples = play_triples(half_of(triples(verdicts)), player)
+            else:
+                verdicts |= play_pairs(cases, verdicts, player)
         seconds, cpu = time.monotonic() - begin, _cpu_seconds() - spent
         print(f"{part}: {seconds:.0f} s, {cpu:.0f} s of CPU", flush=True)
         write(table_of(verdicts, of_triples))
     for script in ("compatibility_page.py", "support_table.py"):
         subprocess.run([sys.executable, ROOT / "docs" / script], check=True, stdout=subprocess.DEVNULL)
+    journal.clear()
     return report(verdicts, of_triples)
 
 
@@ -71,15 +86,14 @@ def report(verdicts: Verdicts, of_triples: Mapping[str, Any]) -> int:
     return int(bool(counts["fails"] or failed))
 
 
-def _tell(count: int, total: int) -> None:
-    if count % 200 == 0 or count == total:
-        print(f"  {count} of {total}", flush=True)
-
-
 def _cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print(f"interrupted; the results are kept in {FOLDER}, and the same command goes on from them")
+        sys.exit(130)

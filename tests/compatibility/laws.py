@@ -10,7 +10,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from quorate.wire.virtual.world import VirtualWorld
 from tests.compatibility.choices import BASE, Choice, choices
 from tests.compatibility.training import PACE, STEPS, BegunError, End, Training
 from tests.support.every_strategy import OF_THE_SAME_BATCHES
-from tests.support.hosts import hosts
+from tests.support.hosts import Host, hosts
 from tests.support.joined import joined
 from tests.support.processes import outcomes_real_world
 
@@ -135,18 +135,23 @@ def played(training: Training, root: Path | None, *, loads: bool) -> Ended:
 
 def played_in_processes(training: Training, size: int, root: Path | None, *, loads: bool) -> Ended:
     """Return how the processes of a training end."""
-    with contextlib.ExitStack() as stack:
-        on = None
-        if training.world == "hosts":
-            both = stack.enter_context(hosts(2))
-            on = [both[rank * 2 // size] for rank in range(size)]
-        task = partial(_run_in_process, training, root, loads)
-        outcomes = outcomes_real_world(size, task, LIMIT, on=on)
+    on = [two_hosts()[rank * 2 // size] for rank in range(size)] if training.world == "hosts" else None
+    task = partial(_run_in_process, training, root, loads)
+    outcomes = outcomes_real_world(size, task, LIMIT, on=on)
     alive = [o for o in outcomes if o.exit_code != -signal.SIGKILL]
     if training.mesh and training.ends == "dies":  # the others of its replica end with it
         alive = [o for o in alive if not (o.rank >= size - OF_REPLICA and isinstance(o.error, PeerFailed))]
     hung = [AssertionError(f"rank {o.rank} hung or ended with status {o.exit_code}") for o in alive if o.exit_code]
     return ended([o.result for o in alive if o.result], [o.error for o in alive if o.error] or hung)
+
+
+@cache
+def two_hosts() -> list[Host]:
+    """Return two hosts, which live as long as this process: making them takes as long as a training."""
+    return _OF_PROCESS.enter_context(hosts(2))
+
+
+_OF_PROCESS = contextlib.ExitStack()
 
 
 def _run_in_process(training: Training, root: Path | None, loads: bool, world: quorate.World) -> End:

@@ -5,23 +5,16 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any, TypeVar
-
-import torch
+from typing import Any
 
 from tests.compatibility.choices import HOSTS, MESHES, Choice, choices
 from tests.compatibility.laws import Verdict, refusal, training_of, verdict
+from tests.compatibility.player import Player
 
 Pair = tuple[Choice, Choice]
 Triple = tuple[Choice, Choice, Choice]
-Tell = Callable[[int, int], None]
-"""Is called with the number of cases that have been played, and that of all."""
 Verdicts = dict[frozenset[str], Verdict]
 """By the names of two choices, or of one, which is under its strategies alone."""
-T = TypeVar("T")
-R = TypeVar("R")
 MOST_IN_ROW = 6
 """The most choices without a strategy that are played at a time."""
 MOST_HOSTS = 3
@@ -134,55 +127,50 @@ def rows_of(pending: Sequence[Pair], known: Verdicts | None = None) -> list[list
     return rows
 
 
-def _verdict_of_row(case: tuple[str, Sequence[Choice]]) -> Verdict:
+def verdict_of_row(case: tuple[str, Sequence[Choice]]) -> Verdict:
+    """Return the verdict on a strategy and a row of choices."""
     host, row = case
     return verdict(training_of(row, host))
 
 
-def mapped(function: Callable[[T], R], cases: Sequence[T], workers: int, tell: Tell) -> list[R]:
-    """Return what a function makes of each case, in processes that are forked from this one."""
-    with ProcessPoolExecutor(workers, get_context("fork"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        results = list[R]()
-        for result in pool.map(function, cases, chunksize=8):
-            results.append(result)
-            tell(len(results), len(cases))
-    return results
-
-
-def play_pairs(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tell) -> Verdicts:
+def play_pairs(cases: Sequence[Pair], known: Verdicts, player: Player) -> Verdicts:
     """Return the verdicts on these pairs; `known` are those on other pairs. Pairs with a strategy are played first."""
     of_strategies = [pair for pair in cases if pair[0].axis == "strategy"]
-    answers = mapped(verdict_of, of_strategies, workers, tell)
+    answers = player.mapped("pairs with a strategy (1 of 4)", verdict_of, of_strategies)
     found = dict(zip(map(names_of, of_strategies), answers, strict=True))
     others = [pair for pair in cases if pair[0].axis != "strategy"]
-    return found | _play_others(others, known | found, workers, tell)
+    return found | _play_others(others, known | found, player)
 
 
-def _play_others(cases: Sequence[Pair], known: Verdicts, workers: int, tell: Tell) -> Verdicts:
+def _play_others(cases: Sequence[Pair], known: Verdicts, player: Player) -> Verdicts:
     """Return the verdicts on pairs without a strategy, several of which are played at a time, alone if that fails."""
-    begun = mapped(begins_under, [(hosts_of(pair, known), pair) for pair in cases], workers, tell)
+    begun = player.mapped(
+        "beginnings of other pairs (2 of 4)", begins_under, [(hosts_of(pair, known), pair) for pair in cases]
+    )
     answers = {names_of(pair): answer for pair, answer in zip(cases, begun, strict=True) if isinstance(answer, Verdict)}
     rows: list[tuple[str, Sequence[Choice]]] = []
     for host in dict.fromkeys(answer for answer in begun if isinstance(answer, str)):
         pending = [pair for pair, answer in zip(cases, begun, strict=True) if answer == host]
         rows += [(host, row) for row in rows_of(pending, known)]
-    for (host, row), answer in zip(rows, mapped(_verdict_of_row, rows, workers, tell), strict=True):
+    of_rows = player.mapped("rows of pairs that begin (3 of 4)", verdict_of_row, rows, is_final=False)
+    for (host, row), answer in zip(rows, of_rows, strict=True):
         if answer.state == "works":
             answers |= {names_of(pair): Verdict("works", under=host) for pair in itertools.combinations(row, 2)}
     alone = [((host,), pair) for pair, host in zip(cases, begun, strict=True) if names_of(pair) not in answers]
-    played = mapped(_verdict_of_hosts, alone, workers, tell)
+    played = player.mapped("pairs of rows that failed (4 of 4)", verdict_of_hosts, alone)
     wanted = set(map(names_of, cases))
     answers |= {names_of(pair): answer for (_, pair), answer in zip(alone, played, strict=True)}
     return {names: answer for names, answer in answers.items() if names in wanted}
 
 
-def _verdict_of_hosts(case: tuple[Sequence[str], Pair]) -> Verdict:
+def verdict_of_hosts(case: tuple[Sequence[str], Pair]) -> Verdict:
+    """Return the verdict on a pair without a strategy, under the first of these that takes it."""
     return verdict_under(*case)
 
 
-def play_triples(cases: Sequence[Triple], workers: int, tell: Tell) -> dict[str, Any]:
+def play_triples(cases: Sequence[Triple], player: Player) -> dict[str, Any]:
     """Return how many of these triples work, and the sentences of the others."""
-    answers = mapped(verdict_of, cases, workers, tell)
+    answers = player.mapped("a strategy, a codec and a loop", verdict_of, cases)
     others = {
         " + ".join(choice.name for choice in triple): f"{answer.state}: {answer.words}"
         for triple, answer in zip(cases, answers, strict=True)

@@ -8,7 +8,7 @@ import socket
 from functools import cache
 
 from quorate.launch.local.orphans import death_with_parent
-from quorate.launch.warm.forks import CAN_FORK, Forks
+from quorate.launch.warm.forks import CAN_FORK, Forks, kept
 from quorate.launch.warm.zygote import serve
 
 PRELOADED = "tests.support.preloaded"
@@ -16,7 +16,7 @@ PRELOADED = "tests.support.preloaded"
 
 def forks() -> Forks:
     """Return what starts all that tests do not start as users do, once its zygote is ready, where there can be one."""
-    common = start()
+    common = kept() or start()
     assert common.wait() or not CAN_FORK, f"the zygote {common.last_words}"
     return common
 

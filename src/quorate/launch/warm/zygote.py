@@ -39,14 +39,19 @@ def main() -> None:
     for name in sys.argv[1:]:
         with suppress(ImportError):  # a script that needs it will say so
             importlib.import_module(name)
+    freeze_objects()
+    life = serve(client)
+    if life is not None:
+        life()
+
+
+def freeze_objects() -> None:
+    """Let processes that are forked from this one write to few pages that they share with it."""
     # At the end of each process torch would take its operators out of its tables: 35 ms, and copies of 8,000 pages.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     gc.collect()
-    gc.freeze()  # a collection in a forked process writes to no page that it shares with this one
-    life = serve(client)
-    if life is not None:
-        life()
+    gc.freeze()  # a collection in a forked process leaves out these objects
 
 
 def serve(client: socket.socket) -> Callable[[], None] | None:

@@ -1,0 +1,111 @@
+"""Cases of `make compatibility` are played in processes; an interrupted run goes on from the results that it has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.choices import choices
+from tests.compatibility.journal import Journal, fingerprint, key_of, words_of
+from tests.compatibility.laws import Verdict
+from tests.compatibility.pairs import verdict_of
+from tests.compatibility.player import Player
+from tests.compatibility.progress import LINE_SECONDS, Progress
+
+CASES = ("first", "second", "third", "fourth", "fifth")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kept" / "code.jsonl"
+
+
+def noted(case: tuple[str, str]) -> str:
+    """Return the name of a case, and write a line that it was played."""
+    folder, name = case
+    with open(f"{folder}/played", "a", encoding="utf-8") as file:
+        file.write(f"{name}\n")
+    return name.upper()
+
+
+def played_in(folder: Path) -> list[str]:
+    return (folder / "played").read_text(encoding="utf-8").split()
+
+
+def ends_its_process(name: str) -> str:
+    os._exit(3)
+
+
+def raises(name: str) -> str:
+    raise ValueError(name)
+
+
+class Interrupted(Progress):
+    """It is interrupted after the third result."""
+
+    def advance(self, failure: str = "") -> None:
+        super().advance(failure)
+        if self._done == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_from_its_results(path: Path, tmp_path: Path) -> None:
+    cases = [(str(tmp_path), name) for name in CASES]
+    with pytest.raises(KeyboardInterrupt), Player(1, Journal(path), Interrupted("part")) as player:
+        player.mapped("stage", noted, cases)
+    assert played_in(tmp_path) == [*CASES[:3]] and len(Journal(path)) == 3
+    with Player(2, Journal(path), Progress("part")) as player:
+        assert player.mapped("stage", noted, cases) == [name.upper() for name in CASES]
+    assert sorted(played_in(tmp_path)[3:]) == sorted(CASES[3:])
+    journal = Journal(path)
+    assert len(journal) == 5
+    journal.clear()
+    assert not Journal(path)
+
+
+def test_a_line_that_was_cut_is_left_out(path: Path) -> None:
+    journal, verdict = Journal(path), Verdict("refused", "no “such” pair\nat all", "quorum", "first step")
+    journal.add("cut", "x")
+    path.write_text(path.read_text(encoding="utf-8")[:-2], encoding="utf-8")
+    Journal(path).add("whole", verdict)
+    again = Journal(path)
+    assert "cut" not in again and again["whole"] == verdict
+
+
+def test_a_verdict_of_a_pair_is_kept(path: Path) -> None:
+    by_name = {choice.name: choice for choice in choices()}
+    pairs = [(by_name["all-reduce"], by_name["half"]), (by_name["quorum"], by_name["dgc"])]
+    with Player(2, Journal(path), Progress("virtual")) as player:
+        verdicts = player.mapped("pairs", verdict_of, pairs)
+    assert [verdict.state for verdict in verdicts] == ["works", "refused"]
+    assert [Journal(path)[key_of(verdict_of, pair)] for pair in pairs] == verdicts
+    assert words_of(pairs[1]) == "quorum + dgc"
+
+
+def test_errors_and_ends_of_processes_are_raised(path: Path) -> None:
+    with pytest.raises(ValueError, match="second"), Player(1, Journal(path), Progress("part")) as player:
+        player.mapped("stage", raises, ["second"])
+    words = r'ends_its_process", "first"\] ended with status 3'
+    with pytest.raises(RuntimeError, match=words), Player(1, Journal(path), Progress("part")) as player:
+        player.mapped("stage", ends_its_process, ["first"])
+
+
+def test_code_has_one_name() -> None:
+    assert fingerprint() == fingerprint()
+
+
+def test_lines_have_cases_failures_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    progress = Progress("processes", lambda: now)
+    progress.begin("pairs", 10, 4, failures=2)
+    for seconds, failure in ((LINE_SECONDS / 2, ""), (LINE_SECONDS, "a + b: it diverged"), (1.0, "")):
+        now += seconds
+        progress.advance(failure)
+    progress.end()
+    assert capsys.readouterr().out.splitlines() == [
+        "processes, pairs: 4 of 10, 2 failed",
+        "fails: a + b: it diverged",
+        "processes, pairs: 6 of 10, 3 failed, 30 s left",
+    ]
