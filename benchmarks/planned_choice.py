@@ -191,7 +191,8 @@ def timed_model() -> Any:
 
 def planned(model: Any, cell: Cell, passes: Passes, strategies: Sequence[str]) -> list[Any]:
     """Return the planner's choices, the first one first."""
-    from quorate.cli.planner.strategies import StrategyOptions, choices_of, conditions_from, order
+    from quorate.cli.planner.strategies import StrategyOptions, choices_of, conditions_from
+    from quorate.planning.choice import ranked
     from quorate.planning.cluster import Cluster
     from quorate.planning.layouts import Layout
     from quorate.planning.prediction import predict
@@ -203,7 +204,7 @@ def planned(model: Any, cell: Cell, passes: Passes, strategies: Sequence[str]) -
     cluster = Cluster(workers=2, memory=1e12, bandwidth=cell.bandwidth, latency=LATENCY)
     prediction = predict(Layout(replicas=2, strategy="all-reduce"), model, cluster)
     choices, _ = choices_of([prediction], model, cluster, conditions, None)
-    return order(choices, conditions, 0.0)
+    return ranked(choices, conditions.objective)
 
 
 def real(strategy: str, cell: Cell, steps: int, turn: int, on: Sequence[Any]) -> list[tuple[int, float, float]]:

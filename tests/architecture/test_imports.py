@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -66,3 +67,20 @@ def test_strategies_know_no_thread_and_no_wall_clock() -> None:
     world = ("threading", "multiprocessing", "concurrent", "asyncio", "subprocess", "socket", "time", "datetime")
     own = [module for module in modules() if module.room == "strategies"]
     assert not [use for module in own for use in uses(module, *world)], "else they cannot run in the virtual world"
+
+
+def test_names_that_benchmarks_and_examples_import_exist() -> None:
+    """Their functions import when they are called, and types are checked in `src` alone."""
+    missing = []
+    for path in sorted(path for folder in ("benchmarks", "docs", "examples") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "quorate":
+                try:
+                    module = importlib.import_module(node.module)
+                except ModuleNotFoundError as error:
+                    if str(error.name).startswith("quorate"):
+                        missing.append(f"{path.relative_to(ROOT)}:{node.lineno} imports {node.module}")
+                    continue  # of an extra
+                names = [name.name for name in node.names if not hasattr(module, name.name)]
+                missing += [f"{path.relative_to(ROOT)}:{node.lineno} imports {node.module}.{name}" for name in names]
+    assert not missing

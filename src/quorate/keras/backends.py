@@ -99,7 +99,7 @@ def _jax_function(model: Any, capture: Capture, training: Any) -> Callable[..., 
 
     def compute(state: Any, data: Any) -> Any:
         (logs, newest), gradients = capture(lambda: model.train_step(state, data))
-        return logs, newest, gradients
+        return logs, newest[1], newest[3], gradients  # the rest is as it came, and would be copied
 
     compiled = compute if model.run_eagerly or not model.jit_compile else jax.jit(compute)
 
@@ -113,9 +113,9 @@ def _jax_function(model: Any, capture: Capture, training: Any) -> Callable[..., 
                     raise
                 break
             is_first = False
-            logs, newest, gradients = compiled(state, data)
-            trained, values = training.step_on_arrays(state, newest, gradients, logs)
-            state = (trained, newest[1], values, newest[3])
+            logs, statistics, metrics, gradients = compiled(state, data)
+            trained, values = training.step_on_arrays(state, metrics, gradients, logs)
+            state = (trained, statistics, values, metrics)
         return logs, state
 
     return function

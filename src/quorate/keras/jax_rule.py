@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from torch import Tensor
 
-from quorate.foreign.jax_arrays import to_jax, to_torch
+from quorate.foreign.jax_arrays import copied, to_jax, to_torch
 from quorate.keras.rule import KerasRule
 
 
@@ -24,6 +25,17 @@ class JaxRule(KerasRule):
         """The arrays of the parameters, as the newest update has returned them."""
         self.take_variables()
         self._update = jax.jit(self._applied)
+        self._update_in_place = jax.jit(self._applied, donate_argnums=(0, 1))
+        self._is_overwriting = False
+
+    @contextmanager
+    def overwriting(self) -> Iterator[None]:
+        """Let updates inside write into the arrays of parameters and of the optimizer, which nobody else uses."""
+        self._is_overwriting = True
+        try:
+            yield
+        finally:
+            self._is_overwriting = False
 
     def _applied(self, parameters: list[Any], values: list[Any], gradients: list[Any]) -> Any:
         with self.around():
@@ -46,14 +58,15 @@ class JaxRule(KerasRule):
     def put(self, place: int, x: Tensor) -> None:
         """Set the value at this place."""
         before = self.values[place]
-        self.values[place] = to_jax(x, before).astype(before.dtype)
+        self.values[place] = copied(x, before).astype(before.dtype)
 
     def apply(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], *, is_held: bool) -> None:
         """Call the optimizer's `stateless_apply`."""
         likes = self.newest
         arrays = likes if is_held else [to_jax(p, like) for p, like in zip(parameters, likes, strict=True)]
         grads = [jnp.zeros_like(p) if x is None else to_jax(x, p) for x, p in zip(gradients, arrays, strict=True)]
-        updated, values = self._update(list(arrays), self.values, grads)
+        update = self._update_in_place if self._is_overwriting and is_held else self._update
+        updated, values = update(list(arrays), self.values, grads)
         self.newest, self.values = jax.block_until_ready(list(updated)), list(values)
         for p, x in zip(parameters, self.newest, strict=True):
             p.copy_(to_torch(x))

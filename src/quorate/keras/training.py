@@ -316,12 +316,16 @@ class KerasTraining:
             for p, variable in zip(foreign.parameters, self.variables, strict=True):
                 self.backend.assign(variable, p)
 
-    def step_on_arrays(self, state: Any, newest: Any, gradients: Sequence[Any], logs: Any) -> tuple[Any, Any]:
-        """Make a step in `fit` on the JAX backend; return the arrays of the parameters and of the optimizer."""
+    def step_on_arrays(self, state: Any, metrics: Any, gradients: Sequence[Any], logs: Any) -> tuple[Any, Any]:
+        """Make a step in `fit` on the JAX backend; return the arrays of the parameters and of the optimizer.
+
+        As in Keras' own step, `state` cannot be used any more: its arrays may have been overwritten.
+        """
         foreign, rule = self.begin(), self.rule
         rule.values, rule.newest = list(state[2]), list(state[0])  # type: ignore[attr-defined]
-        loss = self._losses.newest(logs, newest[3])
-        self._step([None if x is None else self.backend.to_torch(x) for x in gradients], loss)
+        loss = self._losses.newest(logs, metrics)
+        with rule.overwriting():  # type: ignore[attr-defined]
+            self._step([None if x is None else self.backend.to_torch(x) for x in gradients], loss)
         hand_back(foreign.own)
         assert self.backend.arrays is not None
         return self.backend.arrays(rule, foreign), rule.values  # type: ignore[attr-defined]
