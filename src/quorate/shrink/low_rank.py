@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from quorate.checkpoint.participants import Distributed
 from quorate.core.callable_module import let_call
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.means.equal_replicas import copy_tensors
 from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
@@ -50,6 +52,13 @@ SETTLED = 0.02
 """The relative change of the stable rank of a weight, between two measurements, below which it has settled."""
 _LEAST_SHARE = 1 / 5
 """The least rank by the stable rank, as a share of the full one: that of Cuttlefish."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactorNames(Fields):
+    """The message of a worker with the factors that it has computed, two tensors for each weight."""
+
+    names: Sequence[str]
 
 
 class LowRank(StepObserver):
@@ -301,9 +310,9 @@ def _factors(
                     pairs[name] = own.get(name) or empty_factors(weights[name], ranks[name])
                 copy_tensors([x for name in sent for x in pairs[name]], wire, root)
             continue
-        message = Message(tuple(x for pair in own.values() for x in pair), {"names": list(own)})
+        message = Message(tuple(x for pair in own.values() for x in pair), FactorNames(list(own)).header())
         for answer in group.gather(message, "factors").wait().values():  # of a dead worker there is none
-            for place_of, name in enumerate(answer.header["names"]):
+            for place_of, name in enumerate(FactorNames.read(answer.header).names):
                 a, b = answer.tensors[2 * place_of : 2 * place_of + 2]
                 pairs[name] = a.to(weights[name].device, copy=True), b.to(weights[name].device, copy=True)
     return pairs
