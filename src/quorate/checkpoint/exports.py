@@ -28,7 +28,7 @@ from quorate.checkpoint.participants import Distributed, Trained, set_steps
 from quorate.checkpoint.restoring import give_forms_of
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.wire.current import Place
 
 Form = Literal["torch", "safetensors", "folder"]
@@ -60,7 +60,7 @@ def export(
     form, entry = form_of(path), _only(everything)
     if trained_only and form == "folder":
         raise ConfigurationError("trained_only needs a file (.safetensors or .pt), or no path at all")
-    if entry.is_apart and not data_context(place).is_evaluating:
+    if entry.is_apart and not place.context(DataContext).is_evaluating:
         raise ConfigurationError(
             f"under {entry.strategy} replicas differ between steps, so there is no single model to write; call "
             "it inside `with world.evaluate():`, where the model is their mean"

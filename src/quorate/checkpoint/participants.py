@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import WorkerRounds
 from quorate.core.strategy import Strategy, Worker
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.replica.replica import Replica
 from quorate.rounds.terms import Agreed
 from quorate.sharding.mesh import Coordinates
@@ -258,17 +258,12 @@ class Trained:
         self.extras.update(extras)
 
 
-def trained(place: Place) -> Trained:
-    """Return what is distributed on the worker of `place`."""
-    return place.context(Trained)
-
-
 def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
     """Continue counting from here, also in the records."""
     entry.steps = step
     if entry.worker is not None:
         entry.worker.step = step
-    for timer in timing(place).timers:
+    for timer in place.context(Timing).timers:
         if timer.name == entry.name:
             timer.steps, timer.rounds = step, rounds
             timer.set_out_again()
@@ -276,7 +271,7 @@ def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
 
 @dataclass
 class CheckpointContext:
-    """The place of one worker's checkpoints, and its messages; `checkpoint_context(place)` returns it."""
+    """The place of one worker's checkpoints, and its messages."""
 
     root: Path | None = None
     """The folder of this run's checkpoints."""
@@ -288,8 +283,3 @@ class CheckpointContext:
         """Show a sentence to the user."""
         for listener in self.listeners:
             listener(sentence)
-
-
-def checkpoint_context(place: Place) -> CheckpointContext:
-    """Return the checkpoint context of the worker."""
-    return place.context(CheckpointContext)

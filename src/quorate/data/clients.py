@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from quorate.core.clients import ClientRound, ClientTerms, Turn
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.arguments import check_count
 from quorate.data.assignment import CLIENTS, StaticShare
-from quorate.data.context import DataContext, data_context
+from quorate.data.context import DataContext
 from quorate.data.partitions import Indices, labels_of, split
-from quorate.wire.current import Place
 
 _DRAWN, _ORDER = 0xC11E, 0x0DE4
 """Tags that keep the draws of one seed apart."""
@@ -181,10 +181,11 @@ class ClientSplit:
         """The checksum of the labels; None where the partition needs no labels."""
         return None if self.labels is None else f"(checksum {zlib.crc32(self.labels.tobytes()):08x})"
 
-    def share(self, place: Place, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> ClientShare:
-        """Return the share of the worker of `place`."""
-        context = data_context(place)
-        size, own = place.wire.size, place.wire.rank if context.replaced_rank is None else context.replaced_rank
+    def share(
+        self, wire: Wire, context: DataContext, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool
+    ) -> ClientShare:
+        """Return the share of the worker of `wire`."""
+        size, own = wire.size, wire.rank if context.replaced_rank is None else context.replaced_rank
         return ClientShare(
             rank=own % size,
             size=size,
@@ -202,7 +203,8 @@ def clients_from(
     clients: int | None,
     dataset: Any,
     labels: Any,
-    place: Place,
+    workers: int,
+    context: DataContext,
     *,
     share: str | None,
     files: bool,
@@ -218,16 +220,16 @@ def clients_from(
             raise ConfigurationError(
                 f"clients have examples of their own, so {name} cannot be combined with partition="
             )
-    if data_context(place).deals is not None:
+    if context.deals is not None:
         raise ConfigurationError(
             "clients need whole replicas, but this model is divided along a mesh; use one worker per replica"
         )
-    if data_context(place).redundancy.is_there:
+    if context.redundancy.is_there:
         raise ConfigurationError(
             "clients have examples of their own, and under draco, detox and gradient-coding several workers compute "
             "the same batches; leave out partition= and clients="
         )
-    if data_context(place).division is not None:
+    if context.division is not None:
         raise ConfigurationError(
             'clients have examples of their own, and batch="kept" divides the batches of the dead among the others; '
             "leave out partition= and clients="
@@ -238,7 +240,7 @@ def clients_from(
     label_array = None if text.startswith("iid") else labels_of(dataset, labels)
     count = clients
     if count is None:
-        count = len(set(label_array.tolist())) if text == "group" and label_array is not None else place.wire.size
+        count = len(set(label_array.tolist())) if text == "group" and label_array is not None else workers
     return ClientSplit(text, count, label_array, len(dataset))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.wire import current
 
 
@@ -117,11 +117,6 @@ class Consumed:
         return counts
 
 
-def consumed(place: current.Place) -> Consumed:
-    """Return the consumption of the worker of `place`."""
-    return place.context(Consumed)
-
-
 def is_training(place: current.Place) -> bool:
     """Return whether batches are trained on now: gradients are recorded, and it is not inside `world.evaluate()`."""
-    return torch.is_grad_enabled() and not data_context(place).is_evaluating
+    return torch.is_grad_enabled() and not place.context(DataContext).is_evaluating

@@ -14,8 +14,8 @@ from quorate.core.clients import ClientRound, Turn
 from quorate.core.telling import tell
 from quorate.data.arguments import check_count
 from quorate.data.assignment import DYNAMIC, Share
-from quorate.data.consumption import consumed, is_training
-from quorate.data.context import data_context
+from quorate.data.consumption import Consumed, is_training
+from quorate.data.context import DataContext
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
 
@@ -176,10 +176,10 @@ class Loader(ABC):
     def _given(self, batches: Iterator[Any], this: Pass) -> Iterator[Any]:
         """Yield the batches, counted, until there are no more or time is up."""
         place = self._place
-        clock, taken = place.wire.clock, consumed(place)
+        clock, taken = place.wire.clock, place.context(Consumed)
         pauses, is_first = self._pauses or this.is_round, True
         taken.full_batch = max(taken.full_batch, self.batch_size)
-        context = data_context(place)
+        context = place.context(DataContext)
         limit, early_end = context.limit, context.early_end
         is_over = False
         while True:
@@ -277,7 +277,7 @@ class Starts:
 
         A line says once if one of these had the same epoch of the same data, and no optimizer was distributed since.
         """
-        optimizers, order = consumed(place).optimizers, (epoch, share.shuffle, share.seed)
+        optimizers, order = place.context(Consumed).optimizers, (epoch, share.shuffle, share.seed)
         earlier = (first for first in self.begun[:made_after] if first.order == order)
         is_again = any(first.dataset() is dataset and first.optimizers == optimizers for first in earlier)
         if is_again and share.shuffle and place.wire.rank == 0 and not self._is_said:

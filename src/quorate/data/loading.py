@@ -41,21 +41,21 @@ from quorate.data.assignment import (
     StaticShare,
 )
 from quorate.data.clients import clients_from
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.data.epoch_members import EpochMembers
 from quorate.data.files.dataset import OwnFiles
-from quorate.data.growth import growing
+from quorate.data.growth import Growth, growing
 from quorate.data.indexed import IndexedLoader
-from quorate.data.loader import Loader
+from quorate.data.loader import Loader, Starts
 from quorate.data.on_device import device_from
 from quorate.data.orders import BucketedBatches, SampledOrder, SeededOrder, lengths_of, ranks_of
-from quorate.data.resuming import add
+from quorate.data.resuming import Loaders
 from quorate.data.same_data import check_same_data
 from quorate.data.streams.making import check_stream, kind_of_share, stream_loader
 from quorate.data.streams.parts import is_stream
 from quorate.records.tape import Replaying
 from quorate.wire.current import Place, here
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import DeathTolerance
 
 SHARES = (DYNAMIC, STATIC)
 """The divisions of an epoch among workers."""
@@ -164,7 +164,7 @@ def loader(
     check_choices(seed=seed, shuffle=True if shuffle is None else shuffle, drop_last=drop_last)
     there = device_from(device)
     place = here()
-    context = data_context(place)
+    context = place.context(DataContext)
     loading = Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,
@@ -193,7 +193,14 @@ def loader(
             labels=labels,
         )
         reads = read or "each"
-        kind = kind_of_share(place, context, share, reads, num_workers)
+        kind = kind_of_share(
+            place.wire,
+            context,
+            share,
+            reads,
+            num_workers,
+            outlives=place.context(DeathTolerance).survivors is not None,
+        )
         number = context.made = context.made + 1
         order_seed = context.seed if seed is None else seed
         mixes = shuffle_buffer is not None
@@ -210,7 +217,7 @@ def loader(
             shuffle_buffer=shuffle_buffer,
             device=there,
         )
-        add(place, number, stream)
+        place.context(Loaders).add(number, stream, place.context(Starts))
         return stream
     for name, value in (("shuffle_buffer", shuffle_buffer), ("read", read)):
         if value is not None:
@@ -219,7 +226,9 @@ def loader(
     deals_out = context.nobody_waits and context.needs_equal_shares is None and context.division is None
     usual = DYNAMIC if shuffle and deals_out else STATIC
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
-    split = clients_from(partition, clients, dataset, labels, place, share=share, files=ends is not None)
+    split = clients_from(
+        partition, clients, dataset, labels, place.wire.size, context, share=share, files=ends is not None
+    )
     if ends is not None and share is not None:
         raise ConfigurationError(f'share is "{share}", but every worker has its own files here: leave it out')
     chosen = OWN if ends is not None else (context.share if shuffle else None) or share or usual
@@ -237,7 +246,7 @@ def loader(
     own_share = (
         _share(place, chosen, number, ends or (), **choices)
         if split is None
-        else split.share(place, batch_size, **choices)
+        else split.share(place.wire, context, batch_size, **choices)
     )
     order = SeededOrder(examples, own_share) if sampled is None else sampled
     check_batch_size(batch_size, own_share, order.entries)
@@ -250,10 +259,14 @@ def loader(
         raise ConfigurationError('batch="kept" needs each worker\'s batches in their order; leave in_order=True')
     labelled = None if split is None else split.checksum
     choices |= {} if sampled is None or own_share.kind == SAMPLED else {"first epoch of its sampler": sampled.checksum}
-    meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
+    meets = check_same_data(
+        place.wire, number, dataset, partition=partition, clients=clients, labels=labelled, **choices
+    )
     if order.has_batches and batch == "auto":
         raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
-    grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
+    grows = growing(
+        place.wire, context, place.context(Growth), number, batch, max_batch_size, own_share, batch_size, order.entries
+    )
     pauses = own_share.kind in (DYNAMIC, BY_ROUND) or (own_share.kind == KEPT and context.nobody_waits)
     batches = IndexedLoader(
         cast("Dataset[Any]", dataset),
@@ -268,7 +281,7 @@ def loader(
         growing=grows,
         meets=meets,
     )
-    add(place, number, batches)
+    place.context(Loaders).add(number, batches, place.context(Starts))
     return batches
 
 
@@ -336,7 +349,7 @@ def _share(
     place: Place, kind: str, number: int, ends: tuple[int, ...], *, seed: int, shuffle: bool, drop_last: bool
 ) -> Share:
     """Return this worker's share; loaders are numbered in the order of their making, the same on all workers."""
-    wire, context = place.wire, data_context(place)
+    wire, context = place.wire, place.context(DataContext)
     size, own = (wire.size, wire.rank) if context.deals is None else context.deals
     redundancy = context.redundancy if shuffle else Redundancy()  # unshuffled data serves evaluation
     if redundancy.is_there and kind != STATIC:
@@ -387,7 +400,7 @@ def _share(
     replaying = place.context(Replaying)
     context.deals_out = True
     claims: Claims | ReplayedClaims = (
-        Claims(wire, number, lambda: survivors(place) is not None, context.record)
+        Claims(wire, number, lambda: place.context(DeathTolerance).survivors is not None, context.record)
         if replaying.tape is None
         else ReplayedClaims(replaying, wire.rank, number)
     )

@@ -13,8 +13,8 @@ from threading import Lock
 from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.observe.step_observer import Phase, StepObserver
-from quorate.observe.step_times import timing
-from quorate.observe.stopping import stop_of
+from quorate.observe.step_times import Timing
+from quorate.observe.stopping import Stop
 from quorate.records.rows import Log
 from quorate.wire.current import Place
 
@@ -75,7 +75,7 @@ class Ends:
                     watch.due = 0
             if stop is not None and not self._knows_stop:
                 request, self._knows_stop = StopRequest.from_bytes(stop), True
-                stop_of(place).end(request.reason)
+                place.context(Stop).end(request.reason)
                 reason = f": {request.reason}" if request.reason else ""
                 _speak(place, f"rank {request.rank} ends the training{reason}")
             if said is not None and not self._knows_end:
@@ -89,12 +89,12 @@ class Ends:
 
     def stop(self, place: Place, reason: str) -> None:
         """Request that all workers end; the reason goes into this worker's records."""
-        recorder, timers = timing(place).recorder, timing(place).timers
+        recorder, timers = place.context(Timing).recorder, place.context(Timing).timers
         if recorder is not None:
             values = {"stop": reason}
             recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
         place.wire.board.swap(_STOP, None, StopRequest(place.wire.rank, reason).to_bytes())
-        stop_of(place).end(reason)
+        place.context(Stop).end(reason)
         self.look(place)
 
     def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:
@@ -149,7 +149,7 @@ class EndWatch(StepObserver):
 
     def __init__(self, place: Place, optimizer: str, steps: Callable[[], int]) -> None:
         """`steps` returns the number of steps of the optimizer so far."""
-        self.optimizer, self._place, self._ends, self._steps = optimizer, place, ends_of(place), steps
+        self.optimizer, self._place, self._ends, self._steps = optimizer, place, place.context(Ends), steps
         self._ends.watches.append(self)
 
     def step_ended(self) -> None:
@@ -168,10 +168,5 @@ def _speak(place: Place, sentence: str) -> None:
 
 
 def _is_asked(place: Place) -> bool:
-    stop = stop_of(place)
+    stop = place.context(Stop)
     return stop.reason is not None or stop.asked is not None
-
-
-def ends_of(place: Place) -> Ends:
-    """Return the ends of the worker of `place`."""
-    return place.context(Ends)

@@ -27,7 +27,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.means.equal_replicas import copy_tensors
-from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
+from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
 from quorate.replica.factors import (
     Pair,
     assigned,
@@ -46,7 +46,7 @@ from quorate.shrink.weights import Weight, check_patterns, entry_of, loop_of, ma
 from quorate.train.loop import Loop
 from quorate.wire import current
 from quorate.wire.current import Place
-from quorate.wire.survivors import surviving_replicas
+from quorate.wire.survivors import DeathTolerance
 
 SETTLED = 0.02
 """The relative change of the stable rank of a weight, between two measurements, below which it has settled."""
@@ -109,7 +109,7 @@ class LowRank(StepObserver):
         elif loop_of(self._place, self._entry) is None:
             self._entry.optimizer.register_step_post_hook(lambda *_: self._stepped_alone())
         else:
-            observers(self._place).add(self)
+            self._place.context(Observers).add(self)
 
     @property
     def _made(self) -> int:
@@ -296,7 +296,7 @@ def _factors(
     """Return the factors of each weight, the same bits on all workers; each worker computes some of them."""
     if loop is None:
         return {name: factored(weight, ranks[name]) for name, weight in weights.items()}
-    wire, group = loop.worker.wire, surviving_replicas(place)
+    wire, group = loop.worker.wire, place.context(DeathTolerance).surviving_replicas
     sizes = {name: float(weight.numel()) * full_rank(weight) for name, weight in weights.items()}
     pairs: dict[str, Pair] = {}
     while missing := [name for name in weights if name not in pairs]:

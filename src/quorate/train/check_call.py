@@ -20,13 +20,12 @@ from torch.jit._builtins import _register_builtin
 from torch.nn import Embedding, EmbeddingBag, Module, functional
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.strategies import strategies
 from quorate.wire import current
-from quorate.wire.current import Place
 
 _LIBRARIES = {"accelerate": "Accelerate", "lightning": "Lightning", "lightning_fabric": "Lightning"}
 _LIBRARIES |= {"pytorch_lightning": "Lightning", "keras": "Keras"}
@@ -102,9 +101,9 @@ def check_call(optimizer: Optimizer, model: object, strategy: object, name: obje
         raise ConfigurationError(f"the name of an optimizer must be text, not {name!r}")
 
 
-def check_channel(channel: str, place: Place) -> None:
+def check_channel(channel: str, everything: Trained) -> None:
     """Raise `ConfigurationError` for the name of another optimizer that is being trained."""
-    other = trained(place).optimizers.get(channel)
+    other = everything.optimizers.get(channel)
     if other is not None and other.worker is not None and not other.worker.finished:
         raise ConfigurationError(f'another distributed optimizer already has the name "{channel}"; each needs its own')
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorate.core.errors import ConfigurationError
-from quorate.observe.ends import ends_of
-from quorate.observe.stopping import stop_of
-from quorate.train.chosen import chosen_in
+from quorate.observe.ends import Ends
+from quorate.observe.stopping import Stop
+from quorate.train.chosen import Chosen
 from quorate.train.loop import loops_of
 from quorate.wire.current import Place
 
@@ -18,19 +18,19 @@ class EarlyEnd:
 
     def request(self, reason: str) -> None:
         """Let the loops of all workers end. Raises `ConfigurationError` under a baseline, which cannot."""
-        chosen = chosen_in(self._place)
+        chosen = self._place.context(Chosen)
         if chosen.baselines:
             raise ConfigurationError(
                 f"{chosen.strategy_name} cannot end all workers at one step after world.stop(); decide with "
                 "world.any(...) in each step"
             )
-        ends_of(self._place).stop(self._place, reason)
+        self._place.context(Ends).stop(self._place, reason)
 
     def is_over(self) -> bool:
         """Whether this worker's loop is to end: all have learnt it in the same mean, or no mean has everyone."""
-        stop = stop_of(self._place)
+        stop = self._place.context(Stop)
         if stop.reason is None:
-            ends_of(self._place).look_unattended(self._place)
+            self._place.context(Ends).look_unattended(self._place)
         if stop.reason is None or stop.is_over:
             return stop.is_over
         trainings = [loop for loop in loops_of(self._place) if not loop.is_finished]

@@ -12,22 +12,23 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import by_name, trained
+from quorate.checkpoint.participants import Trained, by_name
 from quorate.checkpoint.saving import saving
 from quorate.core.autocast import without_autocast
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
 from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.headers import header_length
 from quorate.means.means import MeansOfAll
 from quorate.means.table_changes import can_exchange_changes
 from quorate.observe.backward import observe_backward
-from quorate.observe.ends import ends_of
-from quorate.observe.pacing import injected
+from quorate.observe.ends import Ends
+from quorate.observe.pacing import Injected
 from quorate.observe.step_observer import Phase, StepObserver
+from quorate.observe.stopping import Stop
 from quorate.replica.plain_step import (
     NO_ARGUMENTS,
     StepArguments,
@@ -63,6 +64,7 @@ from quorate.train.survivors import agree_on_buffers_of, level, tolerate_deaths
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
+from quorate.wire.survivors import DeathTolerance
 
 
 class Loop(StepObserver):
@@ -83,7 +85,7 @@ class Loop(StepObserver):
     ) -> None:
         """`may_count` raises `ConfigurationError` where steps cannot have weights."""
         self._place, self._observers, self.optimizer = place, observe_backward(place), name
-        self._pacing, self._may_count = injected(place).pacing, may_count
+        self._pacing, self._may_count = place.context(Injected).pacing, may_count
         wire = place.wire if watched.coordinates is None else watched.coordinates.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
@@ -94,10 +96,11 @@ class Loop(StepObserver):
         of_model = optimizer, plain, model, header, is_coded, watched.host, watched.reduction.narrow
         self.replica = Replica(*of_model, **how)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
-        self._trained = trained(place)
+        self._trained = place.context(Trained)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
         """The parameters in memory that all workers share, under strategies with such memory."""
-        self.relayout = Relayout(self.worker, place, self._synchronize, self.common)
+        tolerance = self._tolerance = place.context(DeathTolerance)
+        self.relayout = Relayout(self.worker, tolerance, self._synchronize, self.common)
         self.leaving = leaving_of(place, lambda: loops_of(place))
         self.leaving.begins()
         self._has_agreed = False
@@ -120,20 +123,22 @@ class Loop(StepObserver):
             self.replica.check_moments()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
-        tolerate_deaths(place, name, strategy, watched.coordinates)
-        enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
+        tolerate_deaths(place.wire, tolerance, name, strategy, watched.coordinates)
+        enter(self.worker, self._open, place.context(Trained), [loop.worker for loop in loops_of(place)])
         self.worker.begins()
         self._may_differ = self.worker.has_rounds or self.worker.differs
         """Whether replicas may differ between two steps, or rounds be under way."""
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
-        data_context(place).boundaries.append(self._admit)
+        place.context(DataContext).boundaries.append(self._admit)
         if isinstance(self.worker.kept, KeptInRounds):
             self.worker.kept.takes_part_by(self.run_step)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
-        begin_part_tuning(self.worker, place, watched.reduction)
+        begin_part_tuning(
+            self.worker, self._observers, place.context(Stop), place.context(DataContext), watched.reduction
+        )
         self.worker.timer.set_out_again()
 
     # -- observe.step_observer.StepObserver
@@ -317,7 +322,7 @@ class Loop(StepObserver):
         """Wait until no worker steps any more, and level replicas with the most advanced worker."""
         if not self.worker.finished:
             with self.replica.in_training():
-                meet_pieces(self.worker, self._place, "a pause of training")
+                meet_pieces(self.worker, self._trained, "a pause of training")
                 self._admit()
                 self.relayout.look(in_backward=False, is_pause=True)  # where this worker has made no step since
                 self._quiesce()
@@ -402,7 +407,8 @@ class Loop(StepObserver):
     def _level(self, *, always: bool = False) -> None:
         worker, replica = self.worker, self.replica
         updates, own = worker.updates, options_of(replica.optimizer)
-        worker.updates = level(replica.all_trained, replica.optimizer, worker.wire, updates, self._place, always=always)
+        group = self._tolerance.surviving_replicas
+        worker.updates = level(replica.all_trained, replica.optimizer, worker.wire, updates, group, always=always)
         if worker.updates > updates and not worker.has_ended:
             worker.schedules.catch_up(replica.optimizer, worker.updates - updates, own)
 
@@ -410,7 +416,7 @@ class Loop(StepObserver):
         """Make the buffers of all workers equal as the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             row = None if self.worker.coordinates is None else self.worker.coordinates.abreast
-            of_model = self.worker.buffers, self.worker.wire, self._place
+            of_model = self.worker.buffers, self.worker.wire, self._tolerance.surviving_replicas
             agree_on_buffers_of(*of_model, kind=buffers_at_pauses(self.strategy), row=row)
             self.worker.buffers.seen(reads=True)
 
@@ -424,7 +430,7 @@ class Loop(StepObserver):
 
     def _end(self) -> None:
         worker = self.worker
-        meet_pieces(worker, self._place, "the end of training")
+        meet_pieces(worker, self._trained, "the end of training")
         self._admit()
         saving(self._place).boundary()
         note_end(worker, self._place)
@@ -450,7 +456,7 @@ class Loop(StepObserver):
         self.leaving.finished()
         worker.digests.look_at_end(worker.updates)
         if worker.wire.size > 1:
-            ends_of(self._place).look(self._place)
+            self._place.context(Ends).look(self._place)
 
     @property
     def running_rounds(self) -> AnyRounds | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.checkpoint.saving import saving
 from quorate.core.autocast import without_autocast
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import steps_apart
 from quorate.core.vectors import Flat
-from quorate.data.context import data_context
-from quorate.observe.ends import ends_of
-from quorate.observe.step_observer import observers
+from quorate.data.context import DataContext
+from quorate.observe.ends import Ends
+from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import note_distance
 from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
@@ -27,11 +27,11 @@ def pause(place: Place, where: str = "in world.evaluate()") -> None:
     """
     loops = loops_of(place)
     if loops:
-        ends_of(place).pause_begins(place, where)
-    if (division := data_context(place).division) is not None:
+        place.context(Ends).pause_begins(place, where)
+    if (division := place.context(DataContext).division) is not None:
         division.check_meeting()
     saving(place).boundary()
-    for kept in trained(place).ordered:
+    for kept in place.context(Trained).ordered:
         if kept.worker is None:
             kept.pause()
     for loop in loops[:1]:
@@ -94,7 +94,7 @@ def waiting(place: Place) -> Iterator[Callable[[], None]]:
 @contextmanager
 def backward_is_local(place: Place) -> Iterator[None]:
     """Exclude backward passes inside from training: see `Loop.evaluating`."""
-    watching = observers(place)
+    watching = place.context(Observers)
     with ExitStack() as inside:
         for loop in loops_of(place):
             inside.enter_context(loop.evaluating())
@@ -113,7 +113,7 @@ def agree_on_buffers(place: Place) -> None:
 
 def pause_with_loaders(place: Place) -> None:
     """Let loaders that end for all workers together call `pause`."""
-    callbacks = data_context(place).at_pause
+    callbacks = place.context(DataContext).at_pause
     if not callbacks:
         callbacks.append(lambda: pause(place, "at the end of an epoch"))
 

@@ -14,7 +14,7 @@ import torch
 from quorate.core.errors import ConfigurationError
 from quorate.data.arguments import Loading
 from quorate.data.assignment import Share, epoch_order
-from quorate.data.consumption import consumed, is_training
+from quorate.data.consumption import Consumed, is_training
 from quorate.data.loader import Loader, Pass
 from quorate.data.on_device import on_device
 from quorate.data.same_data import Item
@@ -25,7 +25,7 @@ from quorate.data.streams.passes import Deaths, StreamPass
 from quorate.data.streams.position import Begun, StreamPosition, deal_again
 from quorate.data.streams.reading import BEGIN, Mark, Mixing, PartReading, PartsReading, Place
 from quorate.wire.current import Place as WorkerPlace
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import DeathTolerance
 
 EACH, ONE, OWN = "each", "one", "own"
 
@@ -137,7 +137,7 @@ class StreamLoader(Loader):
             return False
         if begun.is_by_item or self._shared.read == ONE or self._shared.is_equal or self.share.size == 1:
             return True
-        if self._workers and survivors(self._place) is not None:
+        if self._workers and self._place.context(DeathTolerance).survivors is not None:
             return True  # processes of a DataLoader cannot ask what a dead worker has left
         return len(parts) < self.share.size or len(parts) == 1
 
@@ -167,7 +167,11 @@ class StreamLoader(Loader):
         number, self._passes = self._passes, self._passes + 1
         parts = begun.left_of(self._shared.order(epoch, self._count))
         wire = self._place.wire
-        deaths = Deaths(wire=wire, key=f"stream/{self._number}/{number}", is_on=survivors(self._place) is not None)
+        deaths = Deaths(
+            wire=wire,
+            key=f"stream/{self._number}/{number}",
+            is_on=self._place.context(DeathTolerance).survivors is not None,
+        )
         by_item = self._reads_items(begun, parts)
         this = StreamPass(self.share, parts, epoch, number, begun, deaths, by_item=by_item)
         self._keys.remote, self._keys.latest = None, this
@@ -211,7 +215,7 @@ class StreamLoader(Loader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's position: numbers and text, beside states of the stream. Cost: a copy of these."""
-        steps = consumed(self._place).steps
+        steps = self._place.context(Consumed).steps
         epoch, begun = self._begun(steps)
         for each in self._ended:
             if each.epoch < epoch:

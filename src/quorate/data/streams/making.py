@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.arguments import Loading, check_count
 from quorate.data.assignment import DYNAMIC, STATIC, Share
-from quorate.data.context import DataContext, data_context
+from quorate.data.context import DataContext
 from quorate.data.files.dataset import Reader
 from quorate.data.same_data import check_same_choices
 from quorate.data.streams.loader import EACH, ONE, OWN, Shared, StreamLoader
 from quorate.data.streams.parts import parts_of
 from quorate.data.streams.reading import Mixing
 from quorate.wire.current import Place
-from quorate.wire.survivors import survivors
 
 READS = (EACH, ONE, OWN)
 
@@ -46,7 +46,9 @@ def check_stream(stream: Any, shuffle: bool | None, shuffle_buffer: int | None, 
         check_count("shuffle_buffer", shuffle_buffer, least=2)
 
 
-def kind_of_share(place: Place, context: DataContext, share: str | None, read: str, num_workers: int) -> str:
+def kind_of_share(
+    wire: Wire, context: DataContext, share: str | None, read: str, num_workers: int, *, outlives: bool
+) -> str:
     """Return the division of a stream's items: claimed, where nobody waits for all or training survives deaths."""
     if context.redundancy.is_there:
         raise ConfigurationError(
@@ -64,7 +66,6 @@ def kind_of_share(place: Place, context: DataContext, share: str | None, read: s
         return STATIC
     if context.deals is not None and read == ONE:
         raise ConfigurationError('read="one" serves each batch to one worker, and a mesh needs several; leave it out')
-    outlives = survivors(place) is not None
     usual = DYNAMIC if (context.nobody_waits or outlives) and not num_workers else STATIC
     if context.needs_equal_shares is not None or context.deals is not None:
         usual = STATIC
@@ -74,8 +75,8 @@ def kind_of_share(place: Place, context: DataContext, share: str | None, read: s
             'share="dynamic" lets workers claim what they read next, which processes of a DataLoader cannot; use '
             "num_workers=0"
         )
-    replaced_rank = place.wire.rank if context.replaced_rank is None else context.replaced_rank
-    if chosen == STATIC and replaced_rank >= place.wire.size:
+    replaced_rank = wire.rank if context.replaced_rank is None else context.replaced_rank
+    if chosen == STATIC and replaced_rank >= wire.size:
         raise ConfigurationError('a static share has no part for a further worker; use share="dynamic" on all workers')
     return chosen
 
@@ -105,7 +106,7 @@ def stream_loader(
         name = "persistent_workers=True" if loading.persistent_workers else "in_order=False"
         raise ConfigurationError(f"a stream is read in order, from the beginning of each epoch; leave out {name}")
     parts = parts_of(stream)
-    wire, context = place.wire, data_context(place)
+    wire, context = place.wire, place.context(DataContext)
     shared = Shared(
         stream=stream,
         parts=parts,
@@ -120,7 +121,7 @@ def stream_loader(
     )
     count = None if read == OWN else parts.count
     choices = {"seed": seed, "drop_last": drop_last, "batch_size": batch_size, "read": read}
-    meets = check_same_choices(place, number, shuffle_buffer=shuffle_buffer, num_shards=count, **choices)
+    meets = check_same_choices(wire, number, shuffle_buffer=shuffle_buffer, num_shards=count, **choices)
     made = StreamLoader(shared, share, place, number, loading, batch_size=batch_size, device=device, meets=meets)
     if made.served is not None and read == ONE and wire.size > 1:
         place.leaving.append(Reader(wire.channel(f"stream/{number}"), made.served.answer).close)
