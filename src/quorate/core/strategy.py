@@ -243,7 +243,8 @@ class Strategy(ABC):
     """
 
     @property
-    def _meets_in_means(self) -> bool:
+    def meets_in_means(self) -> bool:
+        """Whether replicas become equal in means of all."""
         return self.meets == "all" and self.replicas == "meet"
 
     @property
@@ -326,7 +327,7 @@ class Strategy(ABC):
         Called for each mean of all during a pause of this worker, or after its end; `step` may use it, too. By default
         the result of `consensus` if replicas meet in means, else None.
         """
-        return self.consensus(worker) if self._meets_in_means else None
+        return self.consensus(worker) if self.meets_in_means else None
 
     def apply(self, worker: Worker, result: Mean) -> None:
         """Apply a mean in which this worker took part without a step; not called if all weights were 0.
@@ -336,7 +337,7 @@ class Strategy(ABC):
         """
         if self.meets == "rounds":
             worker.update(result.mean, options=result.options)
-        elif self._meets_in_means:
+        elif self.meets_in_means:
             worker.parameters = result.mean
 
     def pause(self, worker: Worker) -> None:  # noqa: B027

@@ -28,18 +28,7 @@ from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.means.equal_replicas import copy_tensors
 from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
-from quorate.replica.factors import (
-    Pair,
-    assigned,
-    empty_factors,
-    factor,
-    factored,
-    full_rank,
-    size_at,
-    stable_rank,
-    step_on_factors,
-    weights_of,
-)
+from quorate.replica import factors
 from quorate.replica.forms import forms_in, give_forms
 from quorate.shrink.guard import Evaluate, Guard
 from quorate.shrink.weights import Weight, check_patterns, entry_of, loop_of, matching, weights_in
@@ -94,7 +83,9 @@ class LowRank(StepObserver):
                 "name layers in `layers`"
             )
         if self._settles:
-            self._first = self._before = {weight.name: stable_rank(weight.parameter) for weight in self._chosen()}
+            self._first = self._before = {
+                weight.name: factors.stable_rank(weight.parameter) for weight in self._chosen()
+            }
         worker = entry.worker
         is_together = worker is not None and not (worker.differs or worker.has_rounds)
         self._by_updates = is_together and not self._settles and place.wire.max_size > place.wire.size
@@ -142,7 +133,7 @@ class LowRank(StepObserver):
     # -- the choice
 
     def _weights(self) -> list[Weight]:
-        return list(weights_in(self._entry.model, weights_of, self._entry.parameters))
+        return list(weights_in(self._entry.model, factors.weights_of, self._entry.parameters))
 
     def _chosen(self) -> list[Weight]:
         """Return the weights to be replaced, without those that are in two factors already."""
@@ -151,11 +142,11 @@ class LowRank(StepObserver):
 
     def _becomes_smaller(self, weight: Weight) -> bool:
         p = weight.parameter
-        return weight.is_inside and size_at(p, self._rank_for(p)) < p.numel()
+        return weight.is_inside and factors.size_at(p, self._rank_for(p)) < p.numel()
 
     def _rank_for(self, weight: Parameter, growth: float | None = None) -> int:
         """Return the rank: as it was chosen, or the full one times the `growth` of the stable rank since the start."""
-        full = full_rank(weight)
+        full = factors.full_rank(weight)
         if self._rank is not None:
             return min(self._rank, full)
         share = self._share if self._share is not None else _LEAST_SHARE
@@ -169,7 +160,7 @@ class LowRank(StepObserver):
         chosen = self._chosen()
         growth: dict[str, float] = {}
         if self._settles:
-            now = {weight.name: stable_rank(weight.parameter) for weight in chosen}
+            now = {weight.name: factors.stable_rank(weight.parameter) for weight in chosen}
             before, self._before = self._before, now
             if any(abs(now[name] - before.get(name, math.inf)) > SETTLED * now[name] for name in now):
                 return False
@@ -187,8 +178,8 @@ class LowRank(StepObserver):
         is_known, before, after = True, 0, 0
         for weight in weights:
             before += weight.parameter.numel()
-            old, a, b = factor(weight.module, weight.key, pairs[weight.name])
-            is_known &= step_on_factors(self._entry.optimizer, old, a, b, momentum)
+            old, a, b = factors.factor(weight.module, weight.key, pairs[weight.name])
+            is_known &= factors.step_on_factors(self._entry.optimizer, old, a, b, momentum)
             after += a.numel() + b.numel()
         if self._place.wire.rank == self._place.wire.alive[0]:
             kept = "" if is_known else "; the optimizer's state of them begins again, as its form is unknown"
@@ -292,22 +283,22 @@ def _is_count(value: object, least: int) -> bool:
 
 def _factors(
     place: Place, loop: Loop | None, weights: Mapping[str, Parameter], ranks: Mapping[str, int]
-) -> dict[str, Pair]:
+) -> dict[str, factors.Pair]:
     """Return the factors of each weight, the same bits on all workers; each worker computes some of them."""
     if loop is None:
-        return {name: factored(weight, ranks[name]) for name, weight in weights.items()}
+        return {name: factors.factored(weight, ranks[name]) for name, weight in weights.items()}
     wire, group = loop.worker.wire, place.context(DeathTolerance).surviving_replicas
-    sizes = {name: float(weight.numel()) * full_rank(weight) for name, weight in weights.items()}
-    pairs: dict[str, Pair] = {}
+    sizes = {name: float(weight.numel()) * factors.full_rank(weight) for name, weight in weights.items()}
+    pairs: dict[str, factors.Pair] = {}
     while missing := [name for name in weights if name not in pairs]:
         members = range(wire.size) if group is None else sorted(group.members - wire.dead)
-        owners = assigned({name: sizes[name] for name in missing}, list(members))
-        own = {name: factored(weights[name], ranks[name]) for name in missing if owners[name] == wire.rank}
+        owners = factors.assigned({name: sizes[name] for name in missing}, list(members))
+        own = {name: factors.factored(weights[name], ranks[name]) for name in missing if owners[name] == wire.rank}
         if group is None:
             for root in members:
                 sent = [name for name in missing if owners[name] == root]
                 for name in sent:
-                    pairs[name] = own.get(name) or empty_factors(weights[name], ranks[name])
+                    pairs[name] = own.get(name) or factors.empty_factors(weights[name], ranks[name])
                 copy_tensors([x for name in sent for x in pairs[name]], wire, root)
             continue
         message = Message(tuple(x for pair in own.values() for x in pair), FactorNames(list(own)).header())

@@ -44,16 +44,7 @@ from quorate.sharding.host_step import HostStep
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
-from quorate.train.alone import (
-    WORKER,
-    Alone,
-    AloneOnHost,
-    Compared,
-    class_of,
-    plain_again,
-    steps_on_host,
-    wrapped_class,
-)
+from quorate.train import alone, pieces
 from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen
 from quorate.train.combination import COUNTED, UNCONCERNED, Combination
@@ -66,14 +57,6 @@ from quorate.train.methods_beside import beside
 from quorate.train.names import Settings, StrategyName
 from quorate.train.never_stepped import NeverStepped
 from quorate.train.pauses import pause_with_loaders
-from quorate.train.pieces import (
-    AfterPieces,
-    as_pieces,
-    check_in_shards,
-    check_trained_stage,
-    in_pieces,
-    lay_out_steps,
-)
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.relayout import take_forms
@@ -99,7 +82,7 @@ class Distributes:
     def step(self, closure: Callable[[], Any] | None = None, *arguments: Any, **named: Any) -> Any:
         """Make one step of the strategy with these arguments; return the result of the plain `step`."""
         if closure is not None and not callable(closure):
-            if takes_closure(wrapped_class(type(self))):
+            if takes_closure(alone.wrapped_class(type(self))):
                 raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
             closure, arguments = None, (closure, *arguments)
         own: dict[str, Any] = self.__dict__
@@ -157,8 +140,8 @@ class Distributes:
         raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
 
     def __reduce__(self) -> Any:
-        plain = wrapped_class(type(self))
-        return (plain_again, (plain, self.__getstate__()))
+        plain = alone.wrapped_class(type(self))
+        return (alone.plain_again, (plain, self.__getstate__()))
 
 
 def _kept(optimizer: Any, name: str) -> Any:
@@ -280,7 +263,7 @@ def distribute(
         others_keep=data.division is not None,
     )
     if spread is not None:
-        combination = in_pieces(combination, spread)
+        combination = pieces.in_pieces(combination, spread)
     check(combination, "servers", "offload")
     host = None if spread is None else host_step_of(spread, optimizer, place)
     _scale_learning_rates(optimizer, override.learning_rate_factor)
@@ -294,11 +277,11 @@ def distribute(
         entry |= {"coordinates": spread.coordinates, "pipeline": spread.pipeline}
     accumulates = getattr(chosen, "micro_batches", 1) > 1
     if place.wire.max_size == 1 and with_one_worker == "bypass" and not accumulates:
-        swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
+        swapped.__class__ = alone.class_of(alone.Alone if host is None else alone.AloneOnHost, plain)
         if spread is not None:
             optimizer.register_step_post_hook(lambda *_: spread.coordinates.traffic.forget())
         if host is not None:
-            steps_on_host(optimizer, host)
+            alone.steps_on_host(optimizer, host)
             entry["pause"] = host.catch_up
         leaving_of(place, lambda: loops_of(place)).begins()
         if chosen is not None and chosen.client_terms is not None:
@@ -306,8 +289,8 @@ def distribute(
         if place.context(Timing).recorder is not None or place.context(Injected).pacing is not None:
             Watch(optimizer, place, channel)
     elif baseline is not None:
-        swapped.__class__ = class_of(Compared, plain)
-        optimizer.__dict__[WORKER] = baseline(model)
+        swapped.__class__ = alone.class_of(alone.Compared, plain)
+        optimizer.__dict__[alone.WORKER] = baseline(model)
         Watch(optimizer, place, channel, model)
     else:
         assert chosen is not None and label is not None
@@ -318,16 +301,16 @@ def distribute(
         patched = optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         if own_step is not None:
             optimizer.__dict__[OWN_STEP] = own_step
-        swapped.__class__ = class_of(Distributes, plain, beside)
+        swapped.__class__ = alone.class_of(Distributes, plain, beside)
         try:
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
                 check_forward_writes(model, parameters, label, place)
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
                 named = dataclasses.replace(named, host=host, shard_by=shard_by)
-                chosen, named = as_pieces(spread, chosen, named)
-                check_in_shards(model, spread.coordinates, parameters)
-                check_trained_stage(spread.coordinates, parameters)
+                chosen, named = pieces.as_pieces(spread, chosen, named)
+                pieces.check_in_shards(model, spread.coordinates, parameters)
+                pieces.check_trained_stage(spread.coordinates, parameters)
             if place.context(OwnServers).has(place.wire.rank):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             if chosen.batch == "kept":
@@ -346,14 +329,14 @@ def distribute(
         entry |= {"worker": loop.worker, "pause": loop.pause, "resume": loop.resume}
         entry["laid_out"] = loop.relayout.laid_out
         follow(optimizer, loop.worker.schedules)
-        optimizer.__dict__[WORKER] = loop.worker
+        optimizer.__dict__[alone.WORKER] = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, data, lambda: loops_of(place))
         if spread is not None:
-            entry["owned"] = lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
+            entry["owned"] = pieces.lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
         looks = (
             StillPlain(loop.replica)
             if spread is None
-            else AfterPieces(loop.replica, spread.coordinates, loop.worker.timer)
+            else pieces.AfterPieces(loop.replica, spread.coordinates, loop.worker.timer)
         )
         watching.add(looks, stepped)
         place.leaving += [loop.finish, stepped.check]

@@ -29,26 +29,12 @@ from quorate.observe.ends import Ends
 from quorate.observe.pacing import Injected
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.stopping import Stop
-from quorate.replica.plain_step import (
-    NO_ARGUMENTS,
-    StepArguments,
-    agreed_closure,
-    has_gradient,
-    options_of,
-    seen_as_a_step,
-)
+from quorate.replica import plain_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
+from quorate.train import counted_steps
 from quorate.train.combination import Combination
 from quorate.train.compatibility import check
-from quorate.train.counted_steps import (
-    NOT_COUNTED,
-    agrees_on_means,
-    begin_counted,
-    counting,
-    end_counted,
-    settle_counted,
-)
 from quorate.train.in_common import common_of
 from quorate.train.joining import OpenTraining, admit, admit_openly, begin, close_admission, connect, enter
 from quorate.train.kept_batch import KeptInRounds
@@ -153,7 +139,7 @@ class Loop(StepObserver):
             self.worker.kept.pass_begins()
         self._gradient_begins()
         if self.counts is not None:
-            begin_counted(self.counts, self.worker, self._observers)
+            counted_steps.begin_counted(self.counts, self.worker, self._observers)
         if self.worker.neighbours.answers is not None:
             self.worker.neighbours.resume()
 
@@ -175,9 +161,9 @@ class Loop(StepObserver):
             return
         ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
         if self.counts is not None:
-            end_counted(self.counts, self.worker)
+            counted_steps.end_counted(self.counts, self.worker)
         elif self._observers.loss_factor != 1.0 and ready.fired:
-            raise ConfigurationError(NOT_COUNTED)
+            raise ConfigurationError(counted_steps.NOT_COUNTED)
         if not ready.fired or ready.paused or not self.worker.agrees_in_backward:
             return
         if has_stepped:  # steps inside have agreed; the next step agrees on the remaining gradients
@@ -191,7 +177,7 @@ class Loop(StepObserver):
 
     def _agree_on_gradient(self) -> None:
         without_autocast(self.strategy.backward, self.worker)
-        if self.counts is not None and agrees_on_means(self.worker):
+        if self.counts is not None and counted_steps.agrees_on_means(self.worker):
             self.counts.agreed()
         if self.worker.changes.samples_step:
             self.worker.changes.gradient_agreed()
@@ -204,7 +190,7 @@ class Loop(StepObserver):
         """Take the count of the next backward pass: see `DistributedOptimizer.weight`."""
         if self.counts is None:
             self._may_count()
-            self.counts = counting(self.worker)
+            self.counts = counted_steps.counting(self.worker)
         self.counts.note(count, full)
 
     @contextmanager
@@ -226,7 +212,9 @@ class Loop(StepObserver):
 
     # -- steps
 
-    def run_step(self, closure: Callable[[], Any] | None, arguments: StepArguments = NO_ARGUMENTS) -> Any:
+    def run_step(
+        self, closure: Callable[[], Any] | None, arguments: plain_step.StepArguments = plain_step.NO_ARGUMENTS
+    ) -> Any:
         """Make one `optimizer.step()`, and return the return value of the plain step."""
         worker = self.worker
         if worker.finished:
@@ -235,7 +223,7 @@ class Loop(StepObserver):
             return None
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
-        if arguments is not NO_ARGUMENTS:
+        if arguments is not plain_step.NO_ARGUMENTS:
             check_arguments(worker)
         if self.replica.switch is not None:
             check_switched(worker)
@@ -252,7 +240,7 @@ class Loop(StepObserver):
                 of_closure = closure()
         elif closure is not None:
             weight = None if self.counts is None else lambda: worker.weight
-            agreed = agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
+            agreed = plain_step.agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
             worker.arguments = replace(arguments, closure=agreed)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._admit()
@@ -264,14 +252,14 @@ class Loop(StepObserver):
         if self._may_differ and (worker.step >= self.relayout.due or not self.replica.is_laid_out):
             self.relayout.look(in_backward=False)
         if self.counts is not None:
-            settle_counted(self.counts, worker)
+            counted_steps.settle_counted(self.counts, worker)
         worker.leaves_out = self._looks_at_own and leaves_out_own(worker)
         if worker.means.ready.has_graph:
             worker.means.ready.drop_graphs()
         number = worker.updates + (0 if is_late else 1)
         if not (bad and worker.finite.leaves_out(bad, number, is_scaled=self.replica.is_scaled)):
             with_hooks(worker)
-        self._has_agreed, worker.arguments = False, NO_ARGUMENTS
+        self._has_agreed, worker.arguments = False, plain_step.NO_ARGUMENTS
         if self.counts is not None:
             self.counts.restart()
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
@@ -293,7 +281,7 @@ class Loop(StepObserver):
     def _agree_without_backward(self) -> None:
         """Agree on a gradient written by hand. Without one, take part with weight 0 in a step on a mean of all."""
         worker, trained = self.worker, self.replica.all_trained
-        has_any = has_gradient(trained)
+        has_any = plain_step.has_gradient(trained)
         if not has_any and (worker.differs or not trained):
             return
         if self.counts is not None:
@@ -406,7 +394,7 @@ class Loop(StepObserver):
 
     def _level(self, *, always: bool = False) -> None:
         worker, replica = self.worker, self.replica
-        updates, own = worker.updates, options_of(replica.optimizer)
+        updates, own = worker.updates, plain_step.options_of(replica.optimizer)
         group = self._tolerance.surviving_replicas
         worker.updates = level(replica.all_trained, replica.optimizer, worker.wire, updates, group, always=always)
         if worker.updates > updates and not worker.has_ended:
@@ -489,7 +477,7 @@ def with_hooks(worker: StrategyWorker) -> None:
         if not worker.kept.is_step:
             worker.step, worker.begun = worker.step - 1, worker.begun - 1
     elif worker.is_served:
-        seen_as_a_step(worker.replica.optimizer, lambda: without_autocast(worker.strategy.step, worker))
+        plain_step.seen_as_a_step(worker.replica.optimizer, lambda: without_autocast(worker.strategy.step, worker))
     else:
         without_autocast(worker.strategy.step, worker)
 

@@ -24,14 +24,8 @@ from quorate.means.means import MeansOfAll
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
 from quorate.sharding.mesh import Coordinates
+from quorate.wire import failure
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.failure import (
-    allow_going_on,
-    allow_going_on_after_errors,
-    forbid_going_on,
-    note_training,
-    wait_for_all_to_say,
-)
 from quorate.wire.survivors import DeathTolerance, Survivors
 
 Kind = Literal["none", "mean", "rank0"]
@@ -56,8 +50,8 @@ def tolerate_deaths(
     pieces.
     """
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
-    note_training(wire.board, wire.rank, is_under_way=True)
-    allow_going_on_after_errors(wire.board, wanted=wanted and errors)
+    failure.note_training(wire.board, wire.rank, is_under_way=True)
+    failure.allow_going_on_after_errors(wire.board, wanted=wanted and errors)
     if wanted and not tolerance.is_refused:
         tolerance.survivors = tolerance.survivors or Survivors(wire.channel("survivors"))
         if coordinates is not None:
@@ -65,11 +59,11 @@ def tolerate_deaths(
             tolerance.replica = frozenset(coordinates.replica_ranks)
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
-            allow_going_on(wire.board, wire.size, name=name)
-            wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
+            failure.allow_going_on(wire.board, wire.size, name=name)
+            failure.wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
     elif wire.size > 1:
         tolerance.survivors, tolerance.between, tolerance.is_refused = None, None, True
-        forbid_going_on(wire.board)
+        failure.forbid_going_on(wire.board)
     tolerance.tell_launcher()  # it judges a death by what it knows then
 
 

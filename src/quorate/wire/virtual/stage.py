@@ -15,16 +15,7 @@ from quorate.core.contracts import Message
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
 from quorate.core.members import Members
-from quorate.wire import current
-from quorate.wire.failure import (
-    ended,
-    failure_in,
-    has_come,
-    report_death,
-    report_failure,
-    report_outlived_error,
-    report_outsider,
-)
+from quorate.wire import current, failure
 from quorate.wire.members import members_in
 from quorate.wire.virtual.board import VirtualBoard
 from quorate.wire.virtual.generators import Generators
@@ -113,7 +104,7 @@ class Stage:
 
     def obstacle(self, pending: Awaited) -> Failure | None:
         if self._failure is not None:
-            return failure_in(self._failure)
+            return failure.failure_in(self._failure)
         away = self.ended | self.members.dead if self.members.dead else self.ended
         if away:
             ranks = [rank for rank in pending.missing() if rank in away and not pending.can_come_from(rank)]
@@ -225,18 +216,18 @@ class Stage:
         scheduler.at(scheduler.now + NOTICE_SECONDS, partial(self._announce, life.rank, reason))
 
     def _announce(self, rank: int, reason: str) -> None:
-        if not has_come(self.board, self.size, rank):
-            report_outsider(self.board, rank, reason, host=HOST)
+        if not failure.has_come(self.board, self.size, rank):
+            failure.report_outsider(self.board, rank, reason, host=HOST)
         elif self.lives[rank].is_crashed:
-            report_death(self.board, rank, reason, host=HOST)
-        elif isinstance(self.lives[rank].error, QuorateError) or not report_outlived_error(
+            failure.report_death(self.board, rank, reason, host=HOST)
+        elif isinstance(self.lives[rank].error, QuorateError) or not failure.report_outlived_error(
             self.board, rank, reason, host=HOST
         ):
-            report_failure(self.board, rank, reason, host=HOST)
+            failure.report_failure(self.board, rank, reason, host=HOST)
 
     def _end(self, life: Life) -> None:
         self._close(life, "ended")
-        self.board.set(ended(life.rank), b"0")
+        self.board.set(failure.ended(life.rank), b"0")
         self.scheduler.at(self.scheduler.now + GRACE_SECONDS, partial(self._miss, life.rank))
 
     def _miss(self, rank: int) -> None:
