@@ -23,7 +23,7 @@ from quorate.checkpoint.tensor_file import TensorFile
 from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loaders
 from quorate.replica.masks import masks_of
 
 

@@ -45,7 +45,7 @@ from quorate.core.errors import CheckpointError, ConfigurationError, QuorateErro
 from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loaders
 from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.optimizer_state import caches_in, write_back
 from quorate.rounds.terms import check_change

@@ -28,7 +28,7 @@ from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import steps_apart
 from quorate.data.context import DataContext
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loaders
 from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
 from quorate.wire.current import Place
 

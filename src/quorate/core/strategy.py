@@ -11,9 +11,8 @@ from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
-from quorate.core.moments import AgreedMomentum
 from quorate.core.neighbours import Neighbours
-from quorate.core.own_replica import OwnReplica
+from quorate.core.own_replica import AgreedMomentum, OwnReplica
 from quorate.core.redundancy import Redundancy
 from quorate.core.servers import Servers, ServerTerms
 from quorate.core.vectors import Flat, Layout

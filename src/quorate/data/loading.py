@@ -20,12 +20,11 @@ from quorate.data.epoch_members import EpochMembers
 from quorate.data.files.dataset import OwnFiles
 from quorate.data.growth import Growth, growing
 from quorate.data.indexed import IndexedLoader
-from quorate.data.loader import Loader, Starts
+from quorate.data.loader import Loader, Loaders, Starts
 from quorate.data.on_device import device_from
 from quorate.data.orders import BucketedBatches, SampledOrder, SeededOrder, lengths_of, ranks_of
-from quorate.data.resuming import Loaders
 from quorate.data.same_data import check_same_data
-from quorate.data.streams.making import check_stream, kind_of_share, stream_loader
+from quorate.data.streams.loader import check_stream, kind_of_share, stream_loader
 from quorate.data.streams.parts import is_stream
 from quorate.records.tape import Replaying
 from quorate.wire.current import Place, here

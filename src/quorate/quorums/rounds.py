@@ -41,8 +41,17 @@ from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
 from quorate.quorums.gradient_views import GradientViews, may_be_views, scaled
-from quorate.quorums.kept_rounds import begin_at, kept_of, momentum_kept, restore, restore_momentum
-from quorate.quorums.kept_step import KeptStep, adopt_kept_step, whole_step, with_kept_step
+from quorate.quorums.kept_rounds import (
+    KeptStep,
+    adopt_kept_step,
+    begin_at,
+    kept_of,
+    momentum_kept,
+    restore,
+    restore_momentum,
+    whole_step,
+    with_kept_step,
+)
 from quorate.quorums.round_watch import RoundWatch, measured_in, measures_of, payload_of
 from quorate.quorums.rows_in_rounds import RowsInRounds
 from quorate.quorums.whole_replica import WholeReplica

@@ -22,8 +22,7 @@ from quorate.buckets.rows import sparse_weights
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.moments import AgreedMomentum
-from quorate.core.own_replica import OwnReplica
+from quorate.core.own_replica import AgreedMomentum, OwnReplica
 from quorate.core.vectors import Flat, Layout, digest_of, full_segments, mask_of, pack, unpack, with_tables
 from quorate.optim.delay_correction import delay_corrected
 from quorate.replica import worker_momentum

@@ -42,8 +42,18 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
 from quorate.strategies.parts.local_steps import LocalStepSettings, SynchronousPhase, mean_of_all, take_mean
-from quorate.strategies.parts.proposal import ALL_REDUCE, LOCAL, Seen, propose
-from quorate.strategies.parts.step_measures import Measures, exchange_in, noise_in, square_of, step_in, work_in
+from quorate.strategies.parts.proposal import (
+    ALL_REDUCE,
+    LOCAL,
+    Measures,
+    Seen,
+    exchange_in,
+    noise_in,
+    propose,
+    square_of,
+    step_in,
+    work_in,
+)
 
 
 @dataclass(kw_only=True)

@@ -55,7 +55,7 @@ from quorate.train.leaving import leaving_of
 from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
 from quorate.train.names import Settings, StrategyName
-from quorate.train.never_stepped import NeverStepped
+from quorate.train.never_stepped import NeverStepped, Undistributed
 from quorate.train.pauses import pause_with_loaders
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
@@ -63,7 +63,6 @@ from quorate.train.relayout import take_forms
 from quorate.train.schedules import follow
 from quorate.train.serving import serve
 from quorate.train.step_weight import Weight
-from quorate.train.undistributed import Undistributed
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current

@@ -1,10 +1,14 @@
-"""A distributed optimizer whose `step` is never called, while other code updates its parameters."""
+"""Optimizers that nobody expects: one that steps before any is distributed, and a distributed one that never steps."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
@@ -14,6 +18,42 @@ from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.replica.plain_step import has_gradient
 from quorate.train.loop import Loop
 from quorate.train.worker import StrategyWorker
+from quorate.wire import current
+from quorate.wire.current import Place
+
+
+class Undistributed:
+    """The optimizers of one worker that step before any is distributed, in a run that was asked for a strategy.
+
+    Cost: a call before each step of an optimizer until one is distributed.
+    """
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+
+    def watch(self, place: Place, asked: str) -> None:
+        """Say it once where an optimizer steps, and what was `asked` for is not used."""
+        has_said = False
+
+        def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            nonlocal has_said
+            if has_said or self._hook is None or current.place() is not place:
+                return
+            has_said = True
+            tell(
+                f"quorate: rank {place.wire.rank}: {type(optimizer).__name__} steps, and no optimizer was distributed; "
+                f"{asked} has no effect, and workers train apart: call quorate.distribute(optimizer, model) first\n"
+            )
+
+        self._hook = register_optimizer_step_pre_hook(look)
+        place.leaving.append(self.close)
+
+    def close(self) -> None:
+        """An optimizer was distributed, or the worker leaves."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
 
 _TOLD_AFTER = 10
 _RAISED_AFTER = 5

@@ -17,7 +17,7 @@ from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
 from quorate.core.vectors import Flat, full_segments, pack
 from quorate.data.context import DataContext
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loaders
 from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import (
     beside,

@@ -22,7 +22,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local, numbers_in
 from quorate.core.strategy import copies_buffers, steps_apart
 from quorate.core.telling import tell
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loaders
 from quorate.observe.digests import digest_of
 from quorate.observe.ends import Ends, EndWatch
 from quorate.observe.step_observer import NEVER, Phase, StepObserver

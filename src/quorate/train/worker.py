@@ -13,7 +13,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.moments import AgreedMomentum
+from quorate.core.own_replica import AgreedMomentum
 from quorate.core.servers import OwnServers, ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.vectors import Flat, Layout, full_segments
@@ -56,8 +56,7 @@ from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of, tensors_of
-from quorate.train.schedules import Schedules
-from quorate.train.shrunk_rate import ShrunkRate
+from quorate.train.schedules import Schedules, ShrunkRate
 from quorate.train.step_weight import StepWeight
 from quorate.train.survivors import synchronize
 from quorate.train.watched import Watched

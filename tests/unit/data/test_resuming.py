@@ -25,8 +25,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.data.consumption import Consumed
 from quorate.data.context import DataContext
-from quorate.data.loader import Loader
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loader, Loaders
 from quorate.wire import current
 from quorate.wire.current import Place
 

@@ -13,8 +13,7 @@ from torch.utils.data import TensorDataset
 import quorate
 from quorate.core.contracts import Wire
 from quorate.data.consumption import Consumed
-from quorate.data.loader import Loader
-from quorate.data.resuming import Loaders
+from quorate.data.loader import Loader, Loaders
 from quorate.wire import current
 from quorate.wire.current import Place
 

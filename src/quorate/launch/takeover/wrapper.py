@@ -34,8 +34,8 @@ from quorate.means.equal_replicas import copy_tensors
 from quorate.strategies import strategies
 from quorate.train.chosen import Chosen
 from quorate.train.loop import Loop, loops_of
+from quorate.train.never_stepped import Undistributed
 from quorate.train.pauses import pause
-from quorate.train.undistributed import Undistributed
 from quorate.wire import current
 from quorate.wire.current import Place
 

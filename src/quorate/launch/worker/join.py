@@ -50,7 +50,7 @@ from quorate.observe.stopping import Stop
 from quorate.records.tape import Replaying, tape_of
 from quorate.sharding.mesh import Meshes, deal_to
 from quorate.train.chosen import Chosen
-from quorate.train.undistributed import Undistributed
+from quorate.train.never_stepped import Undistributed
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.current import Place
