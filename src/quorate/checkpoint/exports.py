@@ -29,6 +29,7 @@ from quorate.checkpoint.restoring import give_forms_of
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.data.context import DataContext
+from quorate.observe.step_times import Timing
 from quorate.wire.current import Place
 
 Form = Literal["torch", "safetensors", "folder"]
@@ -95,7 +96,7 @@ def export(
     _agree(place, f"export/{path.name}", error)
 
 
-def adopt(place: Place, everything: Trained, extras: Mapping[str, Any], path: Path) -> int | None:
+def adopt(timing: Timing, everything: Trained, extras: Mapping[str, Any], path: Path) -> int | None:
     """Begin with the state in `path`; every worker calls it. Return the steps that it records, or None. Raises
     `CheckpointError` for a path that does not exist, does not hold a model, or is of another model."""
     form, entry = form_of(path), _only(everything)
@@ -105,7 +106,7 @@ def adopt(place: Place, everything: Trained, extras: Mapping[str, Any], path: Pa
     is_folder = form == "folder"
     step = _read_folder(entry, path) if is_folder else _take(entry, extras, _read_file(path, form), path)
     if step is not None:
-        set_steps(place, entry, step, 0)
+        set_steps(timing, entry, step, 0)
     return step
 
 

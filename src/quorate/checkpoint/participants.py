@@ -19,7 +19,6 @@ from quorate.replica.replica import Replica
 from quorate.rounds.terms import Agreed
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.stages.pipeline import Pipeline
-from quorate.wire.current import Place
 
 
 class KeptRounds(WorkerRounds, Protocol):
@@ -258,12 +257,12 @@ class Trained:
         self.extras.update(extras)
 
 
-def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
+def set_steps(timing: Timing, entry: Distributed, step: int, rounds: int) -> None:
     """Continue counting from here, also in the records."""
     entry.steps = step
     if entry.worker is not None:
         entry.worker.step = step
-    for timer in place.context(Timing).timers:
+    for timer in timing.timers:
         if timer.name == entry.name:
             timer.steps, timer.rounds = step, rounds
             timer.set_out_again()

@@ -46,6 +46,7 @@ from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
 from quorate.data.loader import Loaders
+from quorate.observe.step_times import Timing
 from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.optimizer_state import caches_in, write_back
 from quorate.rounds.terms import check_change
@@ -260,7 +261,7 @@ def _restore_own(place: Place, entry: Distributed, olds: list[dict[str, Any]], r
                 raise CheckpointError(f"the buffer {name} has the shape {tuple(x.shape)} in the checkpoint")
             write_back([buffers[name]], x.reshape(-1))
     step = old["step"] if same else round(sum(other["step"] for other in olds) / len(olds))
-    set_steps(place, entry, step, old["updates"])
+    set_steps(place.context(Timing), entry, step, old["updates"])
 
 
 def _restore_replica(entry: Distributed, kept: list[dict[str, Any]], rank: int, size: int) -> None:

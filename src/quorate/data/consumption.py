@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import torch
-
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import DataContext
-from quorate.wire import current
 
 
 class Consumed:
@@ -115,8 +111,3 @@ class Consumed:
         counts = self.seconds, self.examples, self.tokens
         self.seconds, self.examples, self.tokens = 0.0, None, None
         return counts
-
-
-def is_training(place: current.Place) -> bool:
-    """Return whether batches are trained on now: gradients are recorded, and it is not inside `world.evaluate()`."""
-    return torch.is_grad_enabled() and not place.context(DataContext).is_evaluating

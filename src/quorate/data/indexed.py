@@ -18,7 +18,7 @@ from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.data.arguments import Labelled, Loading, check_batch_size
 from quorate.data.assignment import KeptShare, Share
-from quorate.data.consumption import Consumed, is_training
+from quorate.data.consumption import Consumed
 from quorate.data.epoch_members import EpochMembers
 from quorate.data.growth import Growing, Growth
 from quorate.data.loader import Loader, Pass
@@ -187,11 +187,11 @@ class IndexedLoader(Loader):
         self._epoch = epoch = self._next_epoch
         self._next_epoch += 1
         begun = self._left.get(epoch)
-        if self._growing is not None and begun is None and is_training(self._place):
+        if self._growing is not None and begun is None and self._is_training:
             self._resize(self._growing.size_in(epoch, self.batch_size))
         number, self._passes = self._passes, self._passes + 1
         of_pass = self._order, self.batch_size, epoch, number, begun or Begun()
-        trains = is_training(self._place)
+        trains = self._is_training
         if isinstance(self.share, KeptShare) and trains:
             divided = self._batches.latest = DividedIteration(self.share, *of_pass)
             yield from self._given(self._divided(divided), divided)

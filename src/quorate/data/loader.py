@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
+import torch
 from torch.utils.data import DataLoader
 
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.telling import tell
 from quorate.data.arguments import check_count
 from quorate.data.assignment import DYNAMIC, Share
-from quorate.data.consumption import Consumed, is_training
+from quorate.data.consumption import Consumed
 from quorate.data.context import DataContext
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
@@ -174,6 +175,11 @@ class Loader(ABC):
                 begun[each.epoch] = each.begun
         return epoch, begun
 
+    @property
+    def _is_training(self) -> bool:
+        """Whether batches are trained on now: gradients are recorded, and it is not inside `world.evaluate()`."""
+        return torch.is_grad_enabled() and not self._place.context(DataContext).is_evaluating
+
     def _given(self, batches: Iterator[Any], this: Pass) -> Iterator[Any]:
         """Yield the batches, counted, until there are no more or time is up."""
         place = self._place
@@ -184,7 +190,7 @@ class Loader(ABC):
         limit, early_end = context.limit, context.early_end
         is_over = False
         while True:
-            trains = is_training(place)
+            trains = self._is_training
             counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
             counts = counts and this.begins_step
             if (trains and counts) and (

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from quorate.core.contracts import Wire
 from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import Timing
 from quorate.observe.stopping import Stop
 from quorate.records.rows import Log
-from quorate.wire.current import Place
 
 _STOP, _FIRST, _SAID = KEYS = ("end/stop", "end/first", "end/said")
 _SEVERAL = 3
@@ -65,54 +65,53 @@ class Ends:
         self._pauses = 0
         """The number of pauses that this worker has come to."""
 
-    def look(self, place: Place) -> None:
+    def look(self, wire: Wire, stop: Stop) -> None:
         """Read the keys of the board that are known here."""
-        stop, first, said = place.wire.board.peek_all(KEYS)
+        stopped, first, said = wire.board.peek_all(KEYS)
         with self._lock:
             if first is not None and self._first is None:
                 self._first = FirstEnd.from_bytes(first)
                 for watch in self.watches:
                     watch.due = 0
-            if stop is not None and not self._knows_stop:
-                request, self._knows_stop = StopRequest.from_bytes(stop), True
-                place.context(Stop).end(request.reason)
+            if stopped is not None and not self._knows_stop:
+                request, self._knows_stop = StopRequest.from_bytes(stopped), True
+                stop.end(request.reason)
                 reason = f": {request.reason}" if request.reason else ""
-                _speak(place, f"rank {request.rank} ends the training{reason}")
+                _speak(wire, f"rank {request.rank} ends the training{reason}")
             if said is not None and not self._knows_end:
                 self._knows_end = True
-                _speak(place, said.decode())
+                _speak(wire, said.decode())
 
-    def look_unattended(self, place: Place) -> None:
+    def look_unattended(self, wire: Wire, stop: Stop) -> None:
         """Read the board, unless a thread does."""
         if not self.is_attended:
-            self.look(place)
+            self.look(wire, stop)
 
-    def stop(self, place: Place, reason: str) -> None:
+    def request(self, wire: Wire, stop: Stop, timing: Timing, reason: str) -> None:
         """Request that all workers end; the reason goes into this worker's records."""
-        recorder, timers = place.context(Timing).recorder, place.context(Timing).timers
+        recorder, timers = timing.recorder, timing.timers
         if recorder is not None:
             values = {"stop": reason}
-            recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
-        place.wire.board.swap(_STOP, None, StopRequest(place.wire.rank, reason).to_bytes())
-        place.context(Stop).end(reason)
-        self.look(place)
+            recorder.write(Log(step=timers[0].steps if timers else 0, time=wire.clock.now(), values=values))
+        wire.board.swap(_STOP, None, StopRequest(wire.rank, reason).to_bytes())
+        stop.end(reason)
+        self.look(wire, stop)
 
-    def ended(self, place: Place, name: str, steps: int, *, had_more: bool) -> None:
+    def ended(self, wire: Wire, stop: Stop, name: str, steps: int, *, had_more: bool) -> None:
         """Report that this worker has ended the training of optimizer `name`; `had_more` is about its loader."""
-        if place.wire.size > 1 and not _is_asked(place):
-            place.wire.board.swap(_FIRST, None, FirstEnd(place.wire.rank, name, steps, had_more).to_bytes())
-            if not place.wire.is_newcomer:  # its pauses began later
-                self._look_for_waiting(place)
+        if wire.size > 1 and not _is_asked(stop):
+            wire.board.swap(_FIRST, None, FirstEnd(wire.rank, name, steps, had_more).to_bytes())
+            if not wire.is_newcomer:  # its pauses began later
+                self._look_for_waiting(wire)
 
-    def pause_begins(self, place: Place, where: str) -> None:
+    def pause_begins(self, wire: Wire, where: str) -> None:
         """Report that this worker waits for all others, at a pause of training."""
         self._pauses += 1
-        if place.wire.size > 1:
-            place.wire.board.set(f"pause/{place.wire.rank}", f"{self._pauses} {where}".encode())
+        if wire.size > 1:
+            wire.board.set(f"pause/{wire.rank}", f"{self._pauses} {where}".encode())
 
-    def _look_for_waiting(self, place: Place) -> None:
+    def _look_for_waiting(self, wire: Wire) -> None:
         """Write a line, once, if another worker waits at a pause that this one has never come to, and this one ends."""
-        wire = place.wire
         ranks = [rank for rank in wire.alive if rank != wire.rank]
         texts = wire.board.get_all([f"pause/{rank}" for rank in ranks])
         for rank, text in zip(ranks, texts, strict=True):
@@ -128,18 +127,18 @@ class Ends:
         """Whether no worker has ended, as far as this one knows, or its end was reported."""
         return self._first is None or self._knows_end
 
-    def stepped(self, place: Place, name: str, steps: int) -> None:
+    def stepped(self, wire: Wire, stop: Stop, name: str, steps: int) -> None:
         """Report after a step that another worker has ended and this one trains on, when it is time."""
-        self.look(place)
+        self.look(wire, stop)
         first = self._first
-        if first is None or self._knows_end or first.name != name or _is_asked(place):
+        if first is None or self._knows_end or first.name != name or _is_asked(stop):
             return
         if self._heard_at is None:
             self._heard_at = steps
         most = 1 if first.had_more else _SEVERAL
         if steps - max(self._heard_at, first.steps) >= most:
-            place.wire.board.swap(_SAID, None, first.sentence.encode())
-            self.look(place)
+            wire.board.swap(_SAID, None, first.sentence.encode())
+            self.look(wire, stop)
 
 
 class EndWatch(StepObserver):
@@ -147,26 +146,25 @@ class EndWatch(StepObserver):
 
     phase = Phase.CHECK
 
-    def __init__(self, place: Place, optimizer: str, steps: Callable[[], int]) -> None:
+    def __init__(self, wire: Wire, ends: Ends, stop: Stop, optimizer: str, steps: Callable[[], int]) -> None:
         """`steps` returns the number of steps of the optimizer so far."""
-        self.optimizer, self._place, self._ends, self._steps = optimizer, place, place.context(Ends), steps
+        self.optimizer, self._wire, self._ends, self._stop, self._steps = optimizer, wire, ends, stop, steps
         self._ends.watches.append(self)
 
     def step_ended(self) -> None:
         """Called seldom while a thread reads the board, and finds nothing there."""
         assert self.optimizer is not None
         steps = self._steps()
-        self._ends.stepped(self._place, self.optimizer, steps)
+        self._ends.stepped(self._wire, self._stop, self.optimizer, steps)
         self.due = steps + _EVERY  # the thread may wake this observer from here on
         if not (self._ends.is_attended and self._ends.has_nothing_to_say):
             self.due = 0
 
 
-def _speak(place: Place, sentence: str) -> None:
-    if place.wire.rank == place.wire.alive[0]:
+def _speak(wire: Wire, sentence: str) -> None:
+    if wire.rank == wire.alive[0]:
         tell(f"quorate: {sentence}\n")
 
 
-def _is_asked(place: Place) -> bool:
-    stop = place.context(Stop)
+def _is_asked(stop: Stop) -> bool:
     return stop.reason is not None or stop.asked is not None

@@ -1,7 +1,8 @@
 """Rounds that are kept: in a checkpoint, or until a step has all of its micro-batches.
 
-A checkpoint has the newest round that was applied, and the contributions that no round has taken in yet. The law of pending gradients: their sum over all workers is kept, with weights. In a world of another size those of each
-old worker go to one new worker, in turn, and count as contributions of the new world.
+A checkpoint has the newest round that was applied, and the contributions that no round has taken in yet. The law of
+pending gradients: their sum over all workers is kept, with weights. In a world of another size those of each old worker
+go to one new worker, in turn, and count as contributions of the new world.
 """
 
 from __future__ import annotations

@@ -117,13 +117,13 @@ _lock = threading.Lock()
 
 
 @dataclass
-class _Equal:
+class EqualParameters:
     """The parameters of one worker that have to stay equal on all, and the strategy, by the parameter's id."""
 
     of: dict[int, tuple[weakref.ref[Tensor], str]] = field(default_factory=dict)
 
 
-def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: str, place: current.Place) -> None:
+def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: str, equal: EqualParameters) -> None:
     """Raise `ConfigurationError` for a module that writes one of `parameters` in its forward pass.
 
     From now on calls that would write them are refused as well. The caller has found that replicas have to stay equal
@@ -134,7 +134,7 @@ def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: 
         is_written = isinstance(module, Embedding | EmbeddingBag) and module.max_norm is not None
         if is_written and any(id(p) in parameters_by_id for p in module.parameters(recurse=False)):
             raise ConfigurationError(_sentence(f"{name or 'the model'} ({type(module).__name__})", strategy))
-    place.context(_Equal).of.update((key, (weakref.ref(p), strategy)) for key, p in parameters_by_id.items())
+    equal.of.update((key, (weakref.ref(p), strategy)) for key, p in parameters_by_id.items())
     _wrap()
 
 
@@ -157,7 +157,7 @@ def _wrap() -> None:
         @functools.wraps(plain)
         def renorm(weight: Tensor, *arguments: object, **named: object) -> object:
             place = current.place()
-            entry = None if place is None else place.context(_Equal).of.get(id(weight))
+            entry = None if place is None else place.context(EqualParameters).of.get(id(weight))
             if entry is not None and entry[0]() is weight:
                 shape = "x".join(map(str, weight.shape))
                 raise ConfigurationError(_sentence(f"a call of embedding with a table of {shape}", entry[1]))

@@ -45,7 +45,7 @@ from quorate.sharding.mesh import Coordinates
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
 from quorate.train import alone, pieces
-from quorate.train.check_call import check_call, check_channel, check_forward_writes, check_optimizer
+from quorate.train.check_call import EqualParameters, check_call, check_channel, check_forward_writes, check_optimizer
 from quorate.train.chosen import Chosen
 from quorate.train.combination import COUNTED, UNCONCERNED, Combination
 from quorate.train.compatibility import check
@@ -303,7 +303,7 @@ def distribute(
         swapped.__class__ = alone.class_of(Distributes, plain, beside)
         try:
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
-                check_forward_writes(model, parameters, label, place)
+                check_forward_writes(model, parameters, label, place.context(EqualParameters))
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
                 named = dataclasses.replace(named, host=host, shard_by=shard_by)

@@ -444,7 +444,7 @@ class Loop(StepObserver):
         self.leaving.finished()
         worker.digests.look_at_end(worker.updates)
         if worker.wire.size > 1:
-            self._place.context(Ends).look(self._place)
+            self._place.context(Ends).look(self._place.wire, self._place.context(Stop))
 
     @property
     def running_rounds(self) -> AnyRounds | None:

@@ -27,7 +27,7 @@ def pause(place: Place, where: str = "in world.evaluate()") -> None:
     """
     loops = loops_of(place)
     if loops:
-        place.context(Ends).pause_begins(place, where)
+        place.context(Ends).pause_begins(place.wire, where)
     if (division := place.context(DataContext).division) is not None:
         division.check_meeting()
     saving(place).boundary()

@@ -36,7 +36,10 @@ from quorate.wire.current import Place
 
 def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
     """Return the observers of the steps of one optimizer that have something to do under its strategy."""
-    watches: list[StepObserver] = [EndWatch(place, worker.name, lambda: worker.step), OwnGradients(worker)]
+    watches: list[StepObserver] = [
+        EndWatch(place.wire, place.context(Ends), place.context(Stop), worker.name, lambda: worker.step),
+        OwnGradients(worker),
+    ]
     if worker.coordinates is not None:
         watches.append(PieceWatch(worker, place.context(Stop)))
     if worker.digests.compares and not (worker.has_rounds or worker.differs):
@@ -144,7 +147,7 @@ def meet_pieces(worker: StrategyWorker, everything: Trained, call: str) -> None:
 def note_end(worker: StrategyWorker, place: Place) -> None:
     """Report to the other workers that this one ends the training of an optimizer."""
     had_more = any(loader.is_under_way for loader in place.context(Loaders).by_number.values())
-    place.context(Ends).ended(place, worker.name, worker.step, had_more=had_more)
+    place.context(Ends).ended(place.wire, place.context(Stop), worker.name, worker.step, had_more=had_more)
 
 
 class BufferWatch(StepObserver):

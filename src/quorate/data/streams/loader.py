@@ -15,7 +15,7 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.data.arguments import Loading, check_count
 from quorate.data.assignment import DYNAMIC, STATIC, Share, epoch_order
-from quorate.data.consumption import Consumed, is_training
+from quorate.data.consumption import Consumed
 from quorate.data.context import DataContext
 from quorate.data.files.dataset import Reader
 from quorate.data.loader import Loader, Pass
@@ -182,7 +182,7 @@ class StreamLoader(Loader):
         if by_item and self._shared.read == ONE:
             self._fetching.open_now()
         batches = on_device(iter(self.torch_loader), self._device)
-        trains = is_training(self._place)
+        trains = self._is_training
         yield from self._given(self._without_ends(batches, this), this)
         if trains:
             self._steps_before += (this.newest + 1) / self.share.size

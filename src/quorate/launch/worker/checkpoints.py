@@ -18,6 +18,7 @@ from quorate.core.telling import tell
 from quorate.launch.run.folder import new_run_folder
 from quorate.launch.worker.gangs import remember_folder
 from quorate.launch.worker.other_launchers import name_under_slurm
+from quorate.observe.step_times import Timing
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -136,7 +137,7 @@ def load(source: str | Path | None = None, /, *, best: bool = False, **extra: An
             raise ConfigurationError("best concerns checkpoints of the run; leave it out beside a path")
         from quorate.checkpoint.exports import adopt
 
-        return adopt(place, _distributed(place, "quorate.load() fills"), extra, Path(source))
+        return adopt(place.context(Timing), _distributed(place, "quorate.load() fills"), extra, Path(source))
     _prepare(place, is_needed=False)
     from quorate.checkpoint.loading import load as load_here  # not in a step that saves
 

@@ -113,7 +113,7 @@ class Attendant:
                     has_asked = True
                     requests.ask_to_stop(self._board, self._stop.asked)
                 self._answer()
-                self._place.context(Ends).look(self._place)
+                self._place.context(Ends).look(self._wire, self._stop)
                 self._place.context(LauncherNews).pass_on(self._wire)
                 seconds = stall.new(self._place)
                 if seconds:

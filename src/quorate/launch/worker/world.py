@@ -51,13 +51,14 @@ class EarlyEnd:
                 f"{chosen.strategy_name} cannot end all workers at one step after world.stop(); decide with "
                 "world.any(...) in each step"
             )
-        self._place.context(Ends).stop(self._place, reason)
+        place = self._place
+        place.context(Ends).request(place.wire, place.context(Stop), place.context(Timing), reason)
 
     def is_over(self) -> bool:
         """Whether this worker's loop is to end: all have learnt it in the same mean, or no mean has everyone."""
         stop = self._place.context(Stop)
         if stop.reason is None:
-            self._place.context(Ends).look_unattended(self._place)
+            self._place.context(Ends).look_unattended(self._place.wire, stop)
         if stop.reason is None or stop.is_over:
             return stop.is_over
         trainings = [loop for loop in loops_of(self._place) if not loop.is_finished]
