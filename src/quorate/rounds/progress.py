@@ -18,6 +18,7 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
+from quorate.core.members import DeathNotice
 from quorate.core.vectors import Flat, Layout, empty_vector
 from quorate.rounds import events
 from quorate.rounds.coding import Coding, sparse_read, sparse_written
@@ -207,7 +208,7 @@ class RoundTask:
         if header.get("kind") == "add":
             self._sums.help(header)
         elif "gone" in header:
-            self._happens(events.Died(header["gone"]))
+            self._happens(events.Died(DeathNotice.read(header).gone))
         elif header.pop("to", None) != "member":
             self._happens(events.Received(source, header), message)
         elif header.get("close"):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quorate.buckets.rows import read
 from quorate.core.contracts import Message, Wire
+from quorate.core.members import DeathNotice
 from quorate.core.servers import ServerTerms
 from quorate.core.vectors import bare_layout
 from quorate.means.edge_coding import EdgeCoding
@@ -124,7 +125,7 @@ class ServerTask:
         header = message.header
         kind = header.get("kind")
         if "gone" in header:
-            self._note_deaths(header["gone"])
+            self._note_deaths(DeathNotice.read(header).gone)
         elif kind in KINDS:
             for decision in self._succession.receive(source, header):
                 self._follow(decision)

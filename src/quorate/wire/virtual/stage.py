@@ -16,10 +16,9 @@ import torch
 from quorate.core.contracts import Board, Message
 from quorate.core.draws import common_seed, mixed
 from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError, WireTimeout
-from quorate.core.members import Members
+from quorate.core.members import DeathNotice, Members
 from quorate.wire import current, failure
 from quorate.wire.boxes import Boxes
-from quorate.wire.failure import FAILED
 from quorate.wire.members import GONE, members_in
 from quorate.wire.virtual.formation import copy, nbytes
 from quorate.wire.virtual.generators import Generators
@@ -175,7 +174,7 @@ class VirtualBoard(Board):
             del wait.lacking[key]
             if not wait.lacking and not wait.is_finished:
                 wait.finish(None)
-        if key == FAILED:
+        if key == failure.FAILED:
             self._scene.learn_of_failure(self._values[key])
         if key == GONE:
             self._scene.learn_members(self._values[key])
@@ -213,7 +212,7 @@ class VirtualBoard(Board):
         for table in (self._values, self._counters):
             for key in [key for key in table if key.startswith(prefix)]:
                 del table[key]
-        if FAILED.startswith(prefix):
+        if failure.FAILED.startswith(prefix):
             self._scene.learn_of_failure(None)
 
     def _forget(self, key: str, wait: Keys) -> None:
@@ -318,7 +317,7 @@ class Stage:
         new_deaths = sorted(self.members.dead - before.dead)
         for address in self.followers if new_deaths else ():
             if not self.lives[address[1]].is_over:
-                self.post.tell(address, Message((), {"gone": new_deaths}))
+                self.post.tell(address, Message(header=DeathNotice(new_deaths).header()))
         self._stop_waits()
 
     def _stop_waits(self) -> None:
