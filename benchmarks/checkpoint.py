@@ -27,14 +27,14 @@ def measure(repeats: int, folder: Path) -> dict[str, list[float]]:
     import torch
 
     import quorate
-    from quorate.checkpoint.participants import checkpoint_context
+    from quorate.checkpoint.participants import CheckpointContext
     from quorate.checkpoint.saving import saving
     from quorate.wire import current
 
     torch.set_num_threads(1)
     quorate.join(records=False)
     place = current.here()
-    checkpoint_context(place).root = folder / "checkpoints"
+    place.context(CheckpointContext).root = folder / "checkpoints"
     side = 512
     layers = round(MEGABYTES * 1e6 / 4 / 3 / side**2)  # parameters, and Adam's two moments
     model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(layers)))

@@ -94,7 +94,7 @@ def still(steps: int, seed: int) -> None:
 
     import quorate
     from quorate.core.gradient_noise import scale_of
-    from quorate.observe.step_times import timing
+    from quorate.observe.step_times import Timing
     from quorate.records.rows import Noise
     from quorate.wire import current
 
@@ -107,7 +107,7 @@ def still(steps: int, seed: int) -> None:
     torch.nn.init.zeros_(model.weight)
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.0), model)
     rows: list[Noise] = []
-    recorder = timing(current.here()).recorder
+    recorder = current.here().context(Timing).recorder
     assert recorder is not None
     write = recorder.write
 

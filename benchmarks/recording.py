@@ -29,14 +29,14 @@ def work(blocks: int) -> None:
     import torch
 
     import quorate
-    from quorate.observe.step_times import timing
+    from quorate.observe.step_times import Timing
     from quorate.wire import current
 
     torch.set_num_threads(1)
     world = quorate.join(records=True)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
     optimizer: Any = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.01), model)
-    timer = timing(current.here()).timers[0]
+    timer = current.here().context(Timing).timers[0]
     recorder = timer.recorder
     same = torch.Generator().manual_seed(0)  # on all workers
     data = torch.utils.data.TensorDataset(torch.randn(64 * BLOCK * blocks * world.size, 256, generator=same))
@@ -57,7 +57,7 @@ def work(blocks: int) -> None:
 
 def microseconds_a_step(repeats: int) -> list[float]:
     """What stopping the time of one step and writing its row costs the training thread, without any training."""
-    from quorate.observe.step_times import StepTimer, timing
+    from quorate.observe.step_times import StepTimer, Timing
     from quorate.records.records import Recorder, records_of
     from quorate.wire import current
     from quorate.wire.board import MemoryBoard
@@ -68,7 +68,7 @@ def microseconds_a_step(repeats: int) -> list[float]:
     costs = []
     place = current.Place(RealWire(Endpoint(MemoryBoard(), 0, 1)))
     with tempfile.TemporaryDirectory() as folder:
-        timing(place).recorder = Recorder(records_of(Path(folder), 0))
+        place.context(Timing).recorder = Recorder(records_of(Path(folder), 0))
         timer, meter = StepTimer(place, "1", Meter()), Meter()
         for _ in range(repeats):
             begin = time.perf_counter()
@@ -79,7 +79,7 @@ def microseconds_a_step(repeats: int) -> list[float]:
                         meter.sent("all_reduce", 1, 1)
                 timer.ended()
             costs.append((time.perf_counter() - begin) / 200 * 1e6)
-        timing(place).recorder.close()
+        place.context(Timing).recorder.close()
     return costs
 
 

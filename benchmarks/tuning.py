@@ -34,7 +34,7 @@ import torch  # noqa: E402
 from workers import json_lines  # noqa: E402
 
 import quorate  # noqa: E402
-from quorate.observe.step_times import timing  # noqa: E402
+from quorate.observe.step_times import Timing  # noqa: E402
 from quorate.records.records import Recorder, records_of, rows  # noqa: E402
 from quorate.train import part_tuning  # noqa: E402
 from quorate.tuning.best_parts import LinkCosts  # noqa: E402
@@ -127,7 +127,7 @@ def trained(
     """Train in the virtual world; the digest of the parameters, and the virtual seconds of the last steps."""
     place = current.here()
     if world.rank == 0:
-        timing(place).recorder = Recorder(records_of(folder, 0))
+        place.context(Timing).recorder = Recorder(records_of(folder, 0))
     model, data = Chain(sizes), torch.Generator().manual_seed(world.rank)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, **USUAL, **settings)
     ends = []
@@ -138,7 +138,7 @@ def trained(
         ends.append(place.wire.clock.now())
     optimizer.finish()
     if world.rank == 0:
-        timing(place).recorder.close()  # type: ignore[union-attr]
+        place.context(Timing).recorder.close()  # type: ignore[union-attr]
     bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
     return bits, [b - a for a, b in zip(ends[-AFTER:], ends[-AFTER + 1 :], strict=False)]
 

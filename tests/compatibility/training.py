@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.launch.takeover.wrapper import DistributedDataParallel
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from tests.compatibility.models import (
     LENGTH,
@@ -117,7 +117,7 @@ class Worker:
         """Train; save between the two epochs, or begin there."""
         training, end = self.training, self.end
         if root is not None:
-            context = checkpoint_context(current.here())
+            context = current.here().context(CheckpointContext)
             context.root, context.listeners = root, [lambda sentence: None]
         torch.manual_seed(self.world.rank)
         self._distribute()
@@ -169,7 +169,7 @@ class Worker:
             if sizes > 1:
                 settings["name"] = f"model {number}"
             if training.is_of_ddp:
-                chosen = chosen_in(current.here())
+                chosen = current.here().context(Chosen)
                 chosen.strategy_name, chosen.settings = training.strategy, training.settings
                 optimizer: Any = plain
                 model = DistributedDataParallel(model)

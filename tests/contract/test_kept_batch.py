@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.wire import current
@@ -85,7 +85,7 @@ class Training:
         optimizer: Any = quorate.distribute(plain, model, self.strategy, **settings, **OF_STRATEGY[self.strategy])
         scheduler = ExponentialLR(optimizer, 0.97)
         loader = quorate.loader(TensorDataset(INPUTS, torch.arange(EXAMPLES)), BATCH)
-        checkpoint_context(current.here()).root = self.root
+        current.here().context(CheckpointContext).root = self.root
         if self.root is not None:
             quorate.load(scheduler=scheduler)
         for fault in self.faults:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 import quorate
 from quorate.core.errors import WireTimeout
 from quorate.launch.run.overrides import Overrides, why_unused
-from quorate.observe.ends import ends_of
+from quorate.observe.ends import Ends
 from quorate.wire.board import MemoryBoard
 from quorate.wire.current import here
 from quorate.wire.used import Part, note_used
@@ -245,7 +245,7 @@ def test_an_end_is_said_within_twenty_steps_while_a_thread_reads_the_board(strat
     """The thread of a real worker reads it twice a second: here it never does."""
 
     def loop(cell: Cell) -> list[float]:
-        ends_of(here()).is_attended = True
+        here().context(Ends).is_attended = True
         return steps_of(cell, until=lambda steps: cell.world.is_first and steps == 4)
 
     endings = ended(loop, strategy)

@@ -15,7 +15,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.takeover.wrapper import DistributedDataParallel
 from quorate.launch.worker.world import World
 from quorate.strategies import strategies
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import NAMES, OF_ONE_HOST, OF_THE_SAME_BATCHES, optimizer_of
@@ -41,7 +41,7 @@ def trained(name: str, is_wrapped: bool, world: World) -> list[Tensor]:
     plain = model = net()
     optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
     if is_wrapped:
-        chosen_in(current.here()).strategy_name = name
+        current.here().context(Chosen).strategy_name = name
         model = DistributedDataParallel(plain)
     else:
         DistributedDataParallel(net())  # sends as many messages, so that strategies that go by the clock see the same
@@ -64,7 +64,7 @@ def test_bits_are_those_of_distribute(name: str) -> None:
 
 def evaluated(name: str, world: World) -> tuple[list[Tensor], list[Tensor]]:
     """Parameters and buffers in an evaluation of all workers, and at the end."""
-    chosen_in(current.here()).strategy_name = name
+    current.here().context(Chosen).strategy_name = name
     plain = net()
     model = DistributedDataParallel(plain)
     optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
@@ -94,7 +94,7 @@ ALIKE = ["auto", "parameter-server", "post-local-sgd", "sync-backup", "zero-one-
 
 def kept(name: str, world: World) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     """Parameters by `state_dict()` of the wrapper and of its module outside of evaluations, and the replica's own."""
-    chosen_in(current.here()).strategy_name = name
+    current.here().context(Chosen).strategy_name = name
     plain = net()
     model = DistributedDataParallel(plain)
     optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02 / SIZE, momentum=0.9)
@@ -140,7 +140,7 @@ def accumulated(name: str, ends: str, world: World) -> list[Tensor]:
 
     `ends`: how an evaluation ends. As in Lightning, "by flags" of the modules in the wrapper, with steps of closures.
     """
-    chosen_in(current.here()).strategy_name = name
+    current.here().context(Chosen).strategy_name = name
     plain = net()
     model = DistributedDataParallel(plain)
     optimizer: Any = optimizer_of(name, plain.parameters(), lr=0.02)

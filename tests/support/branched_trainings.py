@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -135,7 +135,7 @@ def in_one(case: Case) -> list[End]:
 def kept(root: Path, workers: int, until: int, world: Any) -> list[float] | str:
     """Losses up to step `until` of a training that goes on from the newest checkpoint and saves one; or why not."""
     torch.set_num_threads(1)
-    checkpoint_context(current.here()).root = root
+    current.here().context(CheckpointContext).root = root
     torch.manual_seed(1 + world.rank)
     model: Any = Siamese().double()
     if workers > 1:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.convolution_nets import Bottleneck, Plain, Recalculated, Residual, groups
@@ -109,7 +109,7 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
     """Parameters and buffers at step `until` of a training that goes on from the newest checkpoint in `root`, and saves
     one at the end."""
     torch.set_num_threads(1)
-    checkpoint_context(current.here()).root = root
+    current.here().context(CheckpointContext).root = root
     torch.manual_seed(1 + world.rank)
     model = MODELS[case.model]().to(case.dtype)
     if case.mesh:

@@ -9,9 +9,8 @@ from typing import Any
 from quorate.core.contracts import Message
 from quorate.wire.virtual.formation import nbytes
 from quorate.wire.virtual.network import Network
-from quorate.wire.virtual.post import Address, Departure, _as_json
 from quorate.wire.virtual.rendezvous import Call, Key, Meeting
-from quorate.wire.virtual.stage import Stage
+from quorate.wire.virtual.stage import Address, Departure, Stage, _as_json
 from quorate.wire.virtual.world import VirtualWorld
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -130,7 +130,7 @@ def on_one_each(case: Case, size: int) -> list[tuple[list[Tensor], list[float], 
 
 def kept(case: Case, root: Path, until: int, world: Any, *, shards: bool = True) -> list[Tensor]:
     """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, and saves one."""
-    checkpoint_context(current.here()).root = root
+    current.here().context(CheckpointContext).root = root
     each = 1 if shards else 2
     model, optimizer = begun(case, world, each, shards=shards, seed=1 + world.rank)
     step = quorate.load() or 0

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from quorate.core.clients import ClientTerms, Turn
-from quorate.data.clients import ClientShare
-from quorate.data.partitions import split
+from quorate.data.clients import ClientShare, split
 from tests.support.scene import Scene
 
 CLIENTS, BATCH, RATE, ROUNDS = 9, 4, 0.05, 5

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from tests.support.every_strategy import OF_ADAM, optimizer_of
 from tests.support.on_gpu import GPU
@@ -107,8 +107,8 @@ def several(runs: list[Run], device: str, world: Any) -> list[tuple[list[float],
 
 def kept(root: Path, until: int, world: Any) -> list[Tensor]:
     """The parameters at step `until`, from the newest checkpoint in `root` on, with dropout on the GPU."""
-    checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).listeners = [lambda sentence: None]
+    current.here().context(CheckpointContext).root = root
+    current.here().context(CheckpointContext).listeners = [lambda sentence: None]
     torch.manual_seed(world.rank)
     model = nn.Sequential(nn.Linear(WIDTH, 48), nn.Dropout(0.3), nn.Linear(48, CLASSES)).to(GPU)
     optimizer: Any = quorate.distribute(torch.optim.AdamW(model.parameters(), lr=1e-2), model)

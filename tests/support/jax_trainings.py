@@ -21,7 +21,7 @@ import torch
 
 import quorate
 import quorate.jax
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -110,7 +110,7 @@ def resumed(world: quorate.World) -> tuple[list[float], list[float]]:
     steps(world, unbroken)
     expected = numbers(tensors_of(unbroken.finish()))
     root = Path(world.broadcast(tempfile.mkdtemp() if world.is_first else ""))
-    checkpoint_context(current.here()).root = root
+    current.here().context(CheckpointContext).root = root
     state = quorate.jax.distribute(params(), tx, name="kept")
     steps(world, state, 0, 3)
     quorate.save()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from quorate.wire.virtual.network import Network
@@ -31,8 +31,10 @@ def in_world(
 
     @joined
     def live(world: World) -> T:
-        checkpoint_context(current.here()).root = root
-        checkpoint_context(current.here()).listeners = checkpoint_context(current.here()).listeners or [_fail]
+        current.here().context(CheckpointContext).root = root
+        current.here().context(CheckpointContext).listeners = current.here().context(CheckpointContext).listeners or [
+            _fail
+        ]
         return task(world)
 
     return VirtualWorld(size, seed=seed, network=network, timeout=120.0, generators=True).run(live)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.tensor_file import FileOutput
 from quorate.launch.worker.world import World
@@ -42,7 +42,7 @@ def train(steps: int, strategy: str, root: str, victim: int, at_step: int, at_by
     """Train up to `steps` in all, saving every second step; `victim` is killed in or behind a step of this session."""
     torch.set_num_threads(1)
     place = current.here()
-    checkpoint_context(place).root = Path(root)
+    place.context(CheckpointContext).root = Path(root)
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
     plain = torch.optim.AdamW(model.parameters(), lr=0.01)

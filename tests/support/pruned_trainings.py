@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.core.contracts import Wire
 from quorate.replica.masks import masks_of
 from quorate.wire import current
@@ -74,8 +74,8 @@ class Pruned:
     def train(self, world: quorate.World) -> End:
         """Train in a world that is joined."""
         if self.root is not None:
-            checkpoint_context(current.here()).root = self.root
-            checkpoint_context(current.here()).listeners = [lambda sentence: None]
+            current.here().context(CheckpointContext).root = self.root
+            current.here().context(CheckpointContext).listeners = [lambda sentence: None]
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 2))
         settings = {"with_one_worker": "algorithm", **self.settings}

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.records.records import Recorder, records_of
 from quorate.rounds.buffer import Ledger
 from quorate.rounds.log import Round
@@ -282,7 +282,7 @@ class Trainer:
         """End the training of this optimizer."""
         self.optimizer.finish()
         if self.scene.records is not None:
-            timing(current.here()).recorder.close()
+            current.here().context(Timing).recorder.close()
         return self
 
 
@@ -372,10 +372,10 @@ class Scene:
     def trainer(self, world: quorate.World, calls: Callable[[], int] = lambda: 0) -> Trainer:
         """Return the worker of a world that is joined, before its first step."""
         if self.root is not None:
-            checkpoint_context(current.here()).root = self.root
-            checkpoint_context(current.here()).listeners = [fail]
+            current.here().context(CheckpointContext).root = self.root
+            current.here().context(CheckpointContext).listeners = [fail]
         if self.records is not None:
-            timing(current.here()).recorder = Recorder(records_of(self.records, world.rank))
+            current.here().context(Timing).recorder = Recorder(records_of(self.records, world.rank))
         return Trainer(self, world, calls)
 
     def play(self, world: quorate.World, calls: Callable[[], int] = lambda: 0) -> Trainer:

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.utils.checkpoint import checkpoint
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -219,8 +219,8 @@ def kept(
     With `first_asks` only rank 0 saves, before that step.
     """
     told: list[str] = []
-    checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).listeners = [told.append]
+    current.here().context(CheckpointContext).root = root
+    current.here().context(CheckpointContext).listeners = [told.append]
     model: Any = Model(seed=1 + world.rank).to(getattr(torch, case.numbers))
     if shards:
         chosen: Any = {"zero": case.zero, "offload": case.offload, "delayed_update": case.delayed}

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import quorate
 from quorate.attention import Window
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -199,8 +199,8 @@ def kept(
     """
     torch.set_num_threads(1)
     told: list[str] = []
-    checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).listeners = [told.append]
+    current.here().context(CheckpointContext).root = root
+    current.here().context(CheckpointContext).listeners = [told.append]
     model = made(case.build, 3 + world.rank)
     if case.mesh:
         model = quorate.parallelize(model, world.mesh(**case.mesh), **case.chosen)

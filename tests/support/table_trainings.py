@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.core.local_tensor import local
 from quorate.wire import current
 from tests.support.sharded_trainings import Training, whole
@@ -119,7 +119,7 @@ def alone(case: Case, batches: int, until: int = STEPS) -> list[Tensor]:
 
 def kept(case: Case, root: Path, until: int, batches: int, world: Any) -> list[Tensor]:
     """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, and saves one."""
-    checkpoint_context(current.here()).root = root
+    current.here().context(CheckpointContext).root = root
     model, optimizers = begun(case, world, shards=world.size > 1, seed=1 + world.rank)
     workers, rank = (1, 0) if case.is_along_tensor else (world.size, world.rank)
     each = batches // workers

@@ -23,7 +23,7 @@ from quorate.wire import current
 from quorate.wire.board import SocketBoard
 from quorate.wire.failure import report_death, report_failure
 from quorate.wire.real.kept_board import KeptBoard
-from quorate.wire.survivors import dead_of_replica
+from quorate.wire.survivors import DeathTolerance
 from tests.support.hosts import enter
 
 
@@ -65,7 +65,11 @@ def _report(board: SocketBoard, rank: int, error: BaseException) -> None:
     with suppress(PeerFailed):  # the board is gone: nobody is left to be told
         known = known if worker is None else worker.wire.board
         report: Callable[[Board, int, str], object] = report_failure
-        if worker is not None and isinstance(error, PeerFailed) and dead_of_replica(worker):
+        if (
+            worker is not None
+            and isinstance(error, PeerFailed)
+            and worker.context(DeathTolerance).dead_of_replica(worker.wire.dead)
+        ):
             report = report_death  # as a worker does that has lost a part of its replica
         report(known, rank, f"raised {type(error).__name__}: {error}")
     if isinstance(known, KeptBoard):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support import foreign_models
@@ -222,7 +222,7 @@ def kept(case: Case, root: Path, until: int, world: Any) -> dict[str, Tensor]:
     """The parameters at step `until` of a training that goes on from the newest checkpoint in `root`, saves one at the
     end, and has the same two batches in each step, however many share them."""
     torch.set_num_threads(1)
-    checkpoint_context(current.here()).root = root
+    current.here().context(CheckpointContext).root = root
     torch.manual_seed(1 + world.rank)
     about, model = MODELS[case.model], MODELS[case.model].make()
     groups, own = world.size, world.rank

@@ -19,7 +19,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.join import prepare
 from quorate.launch.worker.world import World
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.records.records import Recorder, records_of, rows
 from quorate.wire import current
 from quorate.wire.cut import all_reduce_bytes
@@ -53,14 +53,14 @@ def as_ddp_and_as_baseline(folder: str, world: World) -> tuple[list[float], list
     theirs = train(model, DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1), world)
     place = current.here()
     prepare(place, Overrides(strategy="ddp", imbalance="rank:1:80ms"))
-    timing(place).recorder = Recorder(records_of(Path(folder), world.rank))
+    place.context(Timing).recorder = Recorder(records_of(Path(folder), world.rank))
     with pytest.raises(ConfigurationError, match="ddp needs the same number of batches"):
         quorate.loader([1, 2, 3], 1, share="dynamic")  # type: ignore[arg-type]
     model = net()
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
     mine = train(model, model, optimizer, world)
     optimizer.finish()  # type: ignore[attr-defined]
-    timing(place).recorder.close()
+    place.context(Timing).recorder.close()
     return theirs.tolist(), mine.tolist(), type(optimizer).__mro__[1].__name__
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quorate.launch.worker.world import World
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from tests.support.launching import LIMIT
 from tests.support.processes import run_real_world
@@ -121,7 +121,7 @@ UNCHANGED = ("plain", "accumulated", "scheduled_before", "scheduled", "loaded", 
 
 def loops_under_a_quorum_of_all(names: list[str], world: World) -> dict[str, tuple[float, float, bool]]:
     """Per loop: the largest difference to DDP, how far training moved, and whether replicas are equal."""
-    told = chosen_in(current.here())
+    told = current.here().context(Chosen)
     told.strategy_name, told.settings = "quorum", {"wait_for": "all", "grace": LIMIT}
     return both_ways(names, world)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import quorate
 from quorate.core.errors import Diverged, Mismatch, NotFinite, PeerFailed
 from quorate.core.local_tensor import local
-from quorate.observe.stopping import INTERRUPTED, stop_of
+from quorate.observe.stopping import INTERRUPTED, Stop
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -123,7 +123,7 @@ def stopped(strategy: str, asked: Sequence[int | None], world: Any) -> tuple[Any
     def loss(trainer: Trainer) -> Tensor:
         error = cross_entropy(1, trainer)
         if trainer.step == asked[world.rank]:
-            stop_of(current.here()).ask(INTERRUPTED)
+            current.here().context(Stop).ask(INTERRUPTED)
         return error
 
     trainer = trainer_of(world, strategy, shards=2, loss=loss)

@@ -14,7 +14,7 @@ import torch
 from torch.optim import _muon
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -179,8 +179,8 @@ def muon_trained(root: Path, until: int, overflows: int, shards: bool, world: An
     step. In the step `overflows` a gradient is infinite, on the last worker only. It goes on from the newest checkpoint
     and saves at the end."""
     torch.set_num_threads(1)
-    checkpoint_context(current.here()).root = root
-    checkpoint_context(current.here()).listeners = [lambda sentence: None]
+    current.here().context(CheckpointContext).root = root
+    current.here().context(CheckpointContext).listeners = [lambda sentence: None]
     model: Any = Model(seed=1 + world.rank)
     if shards:
         model = quorate.parallelize(model)

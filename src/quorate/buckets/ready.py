@@ -16,18 +16,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
+from quorate.core import vectors
 from quorate.core.local_tensor import as_piece_of, local
-from quorate.core.vectors import (
-    Flat,
-    Layout,
-    count_holders,
-    digest_of,
-    empty_vector,
-    full_segments,
-    header_in,
-    pack,
-    segments_by_part,
-)
 
 
 class ReadyGradients:
@@ -45,9 +35,9 @@ class ReadyGradients:
     def __init__(
         self,
         parameters: Sequence[Parameter],
-        flat: Flat,
+        flat: vectors.Flat,
         on_part: Callable[[int, Tensor], None] | None,
-        blank: Callable[[Layout], Flat] = empty_vector,
+        blank: Callable[[vectors.Layout], vectors.Flat] = vectors.empty_vector,
         *,
         is_unwritten: bool = False,
         tables: Sequence[Parameter] = (),
@@ -65,10 +55,13 @@ class ReadyGradients:
         self._is_outgrown = False
         """Whether vectors have another header since `flat` was made."""
         flat.segments()
-        self._own = count_holders(flat)
+        self._own = vectors.count_holders(flat)
         self.began_without = [False] * len(self._parameters)
-        self._parts, self._part_of = segments_by_part(flat.layout), [segment.part for segment in flat.layout.segments]
-        self._others: dict[str, tuple[Flat, int, bool]] = {}
+        self._parts, self._part_of = (
+            vectors.segments_by_part(flat.layout),
+            [segment.part for segment in flat.layout.segments],
+        )
+        self._others: dict[str, tuple[vectors.Flat, int, bool]] = {}
         """Vectors of other layouts, which are used again."""
         self._reset()
         hooks: dict[int, RemovableHandle] = {
@@ -116,7 +109,7 @@ class ReadyGradients:
         if True in self.touched:  # by passes that only added to `.grad`; the script may have cleared it since
             touched = zip(self.touched, self.began_without, strict=True)
             self.touched = [was_touched and not is_cleared for was_touched, is_cleared in touched]
-        if self._is_outgrown or (self.is_lent and count_holders(self.flat) > self._own):
+        if self._is_outgrown or (self.is_lent and vectors.count_holders(self.flat) > self._own):
             self.flat = self._blank(self._layout)
             self.flat.segments()
         self.is_lent = self._is_outgrown = False
@@ -130,26 +123,26 @@ class ReadyGradients:
         self._reset()
         return sent
 
-    def lay_out(self, layout: Layout) -> None:
+    def lay_out(self, layout: vectors.Layout) -> None:
         """Pack into a vector of `layout` from the next backward pass on; only its header may be another."""
         self._layout, self._is_outgrown = layout, True
 
-    def arrange(self, layout: Layout, *, keeps: bool) -> None:
+    def arrange(self, layout: vectors.Layout, *, keeps: bool) -> None:
         """Pack into a vector of another `layout` from the next backward pass on.
 
         It is called before that pass begins. With `keeps` the present vector stays, for when its layout comes again.
         """
         if keeps:
-            self._others[digest_of(self.flat.layout)] = self.flat, self._own, self.is_lent
+            self._others[vectors.digest_of(self.flat.layout)] = self.flat, self._own, self.is_lent
         else:
             self._others.clear()
         self._layout = layout
-        kept = self._others.pop(digest_of(layout)) if digest_of(layout) in self._others else None
+        kept = self._others.pop(vectors.digest_of(layout)) if vectors.digest_of(layout) in self._others else None
         self.flat, self._own, self.is_lent = (self._blank(layout), 0, False) if kept is None else kept
         self.flat.segments()
-        self._own = self._own or count_holders(self.flat)
+        self._own = self._own or vectors.count_holders(self.flat)
         self._is_outgrown = False
-        self._parts, self._part_of = segments_by_part(layout), [segment.part for segment in layout.segments]
+        self._parts, self._part_of = vectors.segments_by_part(layout), [segment.part for segment in layout.segments]
         self._reset()
 
     def _reset(self) -> None:
@@ -197,11 +190,11 @@ class ReadyGradients:
         if self._is_unwritten:
             self._is_unwritten, self.flat = False, self._blank(self._layout)
             self.flat.segments()
-            self._own = count_holders(self.flat)
+            self._own = vectors.count_holders(self.flat)
         grads: list[Tensor | None] = [None] * len(self._parameters)
         for index in self._parts[part]:
             grads[index] = self._parameters[index].grad
-        pack(grads, self.flat, part=part, scale=self.scale)
+        vectors.pack(grads, self.flat, part=part, scale=self.scale)
 
     def complete(self, write_header: Callable[[Tensor, Sequence[bool], set[int]], None]) -> None:
         """End a backward pass: send the remaining parts.
@@ -211,7 +204,7 @@ class ReadyGradients:
         for part in range(self._handed_on, len(self._parts)):
             if part == len(self._parts) - 1:
                 self.pack(part)
-                write_header(header_in(self.flat), self.touched, self._dirty)
+                write_header(vectors.header_in(self.flat), self.touched, self._dirty)
                 self._handed_on = part + 1
                 if self._on_part is not None:
                     self._on_part(part, self.flat.parts[part])
@@ -237,14 +230,14 @@ class ReadyGradients:
         self._reset()
         return touched
 
-    def again(self, write_header: Callable[[Tensor], None]) -> Flat:
+    def again(self, write_header: Callable[[Tensor], None]) -> vectors.Flat:
         """Return all gradients again, in new memory; until `write` they are still in `.grad`."""
         fresh = self._blank(self._layout)
-        pack([p.grad for p in self._parameters], fresh, scale=self.scale)
-        write_header(header_in(fresh))
+        vectors.pack([p.grad for p in self._parameters], fresh, scale=self.scale)
+        write_header(vectors.header_in(fresh))
         return fresh
 
-    def write(self, value: Flat, used: Sequence[bool]) -> None:
+    def write(self, value: vectors.Flat, used: Sequence[bool]) -> None:
         """Make `value` the `.grad` of every parameter that is `used`.
 
         A gradient made in this backward pass gets no copy: `.grad` becomes a view of the vector, which is then never
@@ -254,7 +247,7 @@ class ReadyGradients:
         lends = value is self.flat
         grads, numbers = [], []
         with torch.no_grad():
-            for index, (p, place) in enumerate(zip(self._parameters, full_segments(value), strict=True)):
+            for index, (p, place) in enumerate(zip(self._parameters, vectors.full_segments(value), strict=True)):
                 if not used[index]:
                     continue
                 grad = p.grad
@@ -293,7 +286,7 @@ def _is_final(parameter: Tensor, hook_id: int) -> bool:
     return all(str(hooks[number].__module__).startswith("quorate.") for number in later)
 
 
-def shares_up_to(layout: Layout) -> list[float]:
+def shares_up_to(layout: vectors.Layout) -> list[float]:
     """Return the share of all numbers that is in each part and those before it."""
     counts = [part.numel for part in layout.parts]
     return [count / max(1, sum(counts)) for count in accumulate(counts)]

@@ -29,7 +29,8 @@ from quorate.checkpoint.participants import Distributed, Trained, set_steps
 from quorate.checkpoint.restoring import give_forms_of
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.core.errors import CheckpointError, ConfigurationError, WireTimeout, ranks_in_words
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
+from quorate.observe.step_times import Timing
 from quorate.wire.current import Place
 
 Form = Literal["torch", "safetensors", "folder"]
@@ -61,7 +62,7 @@ def export(
     form, entry = form_of(path), _only(everything)
     if trained_only and form == "folder":
         raise ConfigurationError("trained_only needs a file (.safetensors or .pt), or no path at all")
-    if entry.is_apart and not data_context(place).is_evaluating:
+    if entry.is_apart and not place.context(DataContext).is_evaluating:
         raise ConfigurationError(
             f"under {entry.strategy} replicas differ between steps, so there is no single model to write; call "
             "it inside `with world.evaluate():`, where the model is their mean"
@@ -96,7 +97,7 @@ def export(
     _agree(place, path, error)
 
 
-def adopt(place: Place, everything: Trained, extras: Mapping[str, Any], path: Path) -> int | None:
+def adopt(timing: Timing, everything: Trained, extras: Mapping[str, Any], path: Path) -> int | None:
     """Begin with the state in `path`; every worker calls it. Return the steps that it records, or None. Raises
     `CheckpointError` for a path that does not exist, does not hold a model, or is of another model."""
     form, entry = form_of(path), _only(everything)
@@ -106,7 +107,7 @@ def adopt(place: Place, everything: Trained, extras: Mapping[str, Any], path: Pa
     is_folder = form == "folder"
     step = _read_folder(entry, path) if is_folder else _take(entry, extras, _read_file(path, form), path)
     if step is not None:
-        set_steps(place, entry, step, 0)
+        set_steps(timing, entry, step, 0)
     return step
 
 

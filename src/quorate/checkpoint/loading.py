@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from quorate.checkpoint.folder import best_first, clean_unfinished, complete_ones, verify
-from quorate.checkpoint.participants import Entered, Trained, checkpoint_context, trained
+from quorate.checkpoint.participants import CheckpointContext, Entered, Trained
 from quorate.checkpoint.restoring import restore
 from quorate.checkpoint.saving import saving
 from quorate.core.contracts import Wire
@@ -40,7 +40,7 @@ class Resumed:
 
 def load(place: Place, extras: Mapping[str, Any], *, best: bool = False) -> Resumed:
     """Implement `quorate.load`; every worker calls it. The sentences are for the user, on rank 0."""
-    everything = trained(place)
+    everything = place.context(Trained)
     if not everything.optimizers:
         raise ConfigurationError(
             "quorate.load() restores distributed optimizers and loaders; call it after quorate.distribute() "
@@ -50,7 +50,7 @@ def load(place: Place, extras: Mapping[str, Any], *, best: bool = False) -> Resu
     everything.add_extras(extras)
     if everything.entered is not None:
         return Resumed(_enter(everything, everything.entered, extras), [])
-    root = checkpoint_context(place).root
+    root = place.context(CheckpointContext).root
     if root is None:
         return Resumed(None, [])
     saving(place).flush()
@@ -103,7 +103,7 @@ def _enter(everything: Trained, entered: Entered, extras: Mapping[str, Any]) -> 
 def _agreed(place: Place, root: Path, passed_over: Mapping[str, str], *, best: bool) -> Choice:
     """Return rank 0's choice, through the board; checkpoints in `passed_over` could not be loaded."""
     wire: Wire = place.wire
-    context = checkpoint_context(place)
+    context = place.context(CheckpointContext)
     context.loads += 1
     key = f"checkpoint to load/{context.loads}"
     if wire.rank == 0:

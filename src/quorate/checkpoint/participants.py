@@ -14,12 +14,11 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import WorkerRounds
 from quorate.core.strategy import Strategy, Worker
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.replica.replica import Replica
 from quorate.rounds.terms import Agreed
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.stages.pipeline import Pipeline
-from quorate.wire.current import Place
 
 
 class KeptRounds(WorkerRounds, Protocol):
@@ -258,17 +257,12 @@ class Trained:
         self.extras.update(extras)
 
 
-def trained(place: Place) -> Trained:
-    """Return what is distributed on the worker of `place`."""
-    return place.context(Trained)
-
-
-def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
+def set_steps(timing: Timing, entry: Distributed, step: int, rounds: int) -> None:
     """Continue counting from here, also in the records."""
     entry.steps = step
     if entry.worker is not None:
         entry.worker.step = step
-    for timer in timing(place).timers:
+    for timer in timing.timers:
         if timer.name == entry.name:
             timer.steps, timer.rounds = step, rounds
             timer.set_out_again()
@@ -276,7 +270,7 @@ def set_steps(place: Place, entry: Distributed, step: int, rounds: int) -> None:
 
 @dataclass
 class CheckpointContext:
-    """The place of one worker's checkpoints, and its messages; `checkpoint_context(place)` returns it."""
+    """The place of one worker's checkpoints, and its messages."""
 
     root: Path | None = None
     """The folder of this run's checkpoints."""
@@ -288,8 +282,3 @@ class CheckpointContext:
         """Show a sentence to the user."""
         for listener in self.listeners:
             listener(sentence)
-
-
-def checkpoint_context(place: Place) -> CheckpointContext:
-    """Return the checkpoint context of the worker."""
-    return place.context(CheckpointContext)

@@ -23,9 +23,8 @@ from quorate.checkpoint.tensor_file import TensorFile
 from quorate.checkpoint.vectors import KeptVectors
 from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
-from quorate.data.resuming import positions
+from quorate.data.loader import Loaders
 from quorate.replica.masks import masks_of
-from quorate.wire.current import Place
 
 
 class HostMemory:
@@ -63,13 +62,12 @@ class HostMemory:
         self._wanted = []
 
 
-def own_file(place: Place, all_of_it: Trained, drawn: dict[str, Any], memory: HostMemory) -> TensorFile:
+def own_file(rank: int, loaders: Loaders, all_of_it: Trained, drawn: dict[str, Any], memory: HostMemory) -> TensorFile:
     """Return the file of this worker's own state, with its generators' states in `drawn`. Raises `ConfigurationError`
     for state that cannot be kept."""
-    rank = place.wire.rank
     state = {
         "optimizers": {entry.name: _own_state(entry) for entry in all_of_it.ordered},
-        "loaders": positions(place),
+        "loaders": loaders.positions(),
         "generators": drawn,
         "extras": {name: thing.state_dict() for name, thing in all_of_it.extras.items()},
     }

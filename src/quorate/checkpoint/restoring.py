@@ -24,7 +24,7 @@ from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import rank_file, read_manifest, shard_file
 from quorate.checkpoint.frozen import check_base, without_base, words_on_rates
 from quorate.checkpoint.optimizers import plain_class, restore_optimizer
-from quorate.checkpoint.participants import Distributed, Participant, set_steps, trained
+from quorate.checkpoint.participants import Distributed, Participant, Trained, set_steps
 from quorate.checkpoint.parts import ROWS, STRATEGY, others_of
 from quorate.checkpoint.pieces import fitted, piece_from, piece_in, shape_of, with_rows
 from quorate.checkpoint.saving import saving
@@ -45,7 +45,8 @@ from quorate.core.errors import CheckpointError, ConfigurationError, QuorateErro
 from quorate.core.neighbours import restore_round
 from quorate.core.resize import ADAPTED, laws_of, resized
 from quorate.core.vectors import Flat
-from quorate.data.resuming import go_on
+from quorate.data.loader import Loaders
+from quorate.observe.step_times import Timing
 from quorate.replica.forms import forms_in, give_forms
 from quorate.replica.optimizer_state import caches_in, write_back
 from quorate.rounds.terms import check_change
@@ -111,7 +112,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     rank, size = place.wire.rank, place.wire.size
     manifest, workers = opened.manifest, opened.workers
     past = int(manifest["workers"])
-    everything = trained(place)
+    everything = place.context(Trained)
     sentences = [] if past == size else [f"resumed with {size} worker{'s' * (size > 1)} what {past} had begun"]
     chosen = []
     for entry in everything.ordered:
@@ -162,7 +163,7 @@ def _restore(place: Place, folder: Path, opened: Opened, extras: Mapping[str, An
     cautions = (words_on_rates(entry.model, size, past) for entry in everything.ordered)
     sentences += dict.fromkeys(words for words in cautions if words is not None)
     saving(place).go_on(int(manifest["step"]))
-    go_on(place, [worker["loaders"] for worker in workers])
+    place.context(Loaders).go_on([worker["loaders"] for worker in workers])
     _restore_extras(folder, extras, workers, rank)
     generators_of = [worker["generators"] for worker in workers]
     drawn = min((rank - rank % entry.parts for entry in everything.ordered), default=rank)
@@ -260,7 +261,7 @@ def _restore_own(place: Place, entry: Distributed, olds: list[dict[str, Any]], r
                 raise CheckpointError(f"the buffer {name} has the shape {tuple(x.shape)} in the checkpoint")
             write_back([buffers[name]], x.reshape(-1))
     step = old["step"] if same else round(sum(other["step"] for other in olds) / len(olds))
-    set_steps(place, entry, step, old["updates"])
+    set_steps(place.context(Timing), entry, step, old["updates"])
 
 
 def _restore_replica(entry: Distributed, kept: list[dict[str, Any]], rank: int, size: int) -> None:

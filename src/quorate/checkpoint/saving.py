@@ -21,14 +21,15 @@ from typing import Any
 
 from quorate.checkpoint import generators
 from quorate.checkpoint.folder import Part, claims, write
-from quorate.checkpoint.participants import Distributed, Participant, checkpoint_context, trained
+from quorate.checkpoint.participants import CheckpointContext, Distributed, Participant, Trained
 from quorate.checkpoint.parts import HostMemory, check_state, own_file, shared_files
 from quorate.checkpoint.tensor_file import FileOutput, Open, TensorFile
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import steps_apart
-from quorate.data.context import data_context
-from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
+from quorate.data.context import DataContext
+from quorate.data.loader import Loaders
+from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
 from quorate.wire.current import Place
 
 CHECKPOINTS = "checkpoints"
@@ -46,7 +47,7 @@ class Saving(StepObserver):
     phase = Phase.SAVE
 
     def __init__(self, place: Place) -> None:
-        self._place, self._trained = place, trained(place)
+        self._place, self._trained = place, place.context(Trained)
         self.due = NEVER
         self._memory = HostMemory()
         self._writing: Work[None] | None = None
@@ -72,8 +73,8 @@ class Saving(StepObserver):
         self._best: float | None = None
         """The value of the state that is taken next."""
         self.opened: Open = FileOutput
-        data_context(place).boundaries.append(self.boundary)
-        observers(place).add(self)
+        place.context(DataContext).boundaries.append(self.boundary)
+        place.context(Observers).add(self)
         place.leaving.append(self.flush)
 
     def save(
@@ -88,7 +89,7 @@ class Saving(StepObserver):
         training = self._trained
         if not training.optimizers:
             raise ConfigurationError("quorate.save() saves distributed optimizers; call it after quorate.distribute()")
-        if (division := data_context(self._place).division) is not None:
+        if (division := self._place.context(DataContext).division) is not None:
             division.check_meeting()
         training.add_extras(extras)
         check_state(training)
@@ -141,7 +142,7 @@ class Saving(StepObserver):
                 yield optimizer, optimizer.worker
 
     def _root(self) -> Path:
-        root = checkpoint_context(self._place).root
+        root = self._place.context(CheckpointContext).root
         if root is None:
             raise ConfigurationError(
                 "this run keeps no records and so has no folder for checkpoints; start it with quorate run, or "
@@ -255,7 +256,7 @@ class Saving(StepObserver):
                     inside.enter_context(optimizer.worker.as_edited())
             files, shared = self._copied(part(files=[], shared=None).key, drawn, writes_shared=writes_shared)
         self._best = None
-        tell = checkpoint_context(self._place).tell
+        tell = self._place.context(CheckpointContext).tell
         own_part = part(files=files, shared=shared)
         self._writing = wire.spawn(lambda channel: write(own_part, channel.board, tell), "checkpoint")
 
@@ -265,7 +266,15 @@ class Saving(StepObserver):
         """Copy all that this worker keeps; return the files, and the manifest's entries of shared ones."""
         training, board = self._trained, self._place.wire.board
         self._memory.begin()
-        files = [own_file(self._place, training, drawn or generators.states(), self._memory)]
+        files = [
+            own_file(
+                self._place.wire.rank,
+                self._place.context(Loaders),
+                training,
+                drawn or generators.states(),
+                self._memory,
+            )
+        ]
         shared = None
         coordinates = next((entry.coordinates for entry in training.ordered if entry.coordinates is not None), None)
         if writes_shared and (claims(board, key) if coordinates is None else coordinates.replica == 0):

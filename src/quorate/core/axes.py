@@ -64,7 +64,7 @@ def axes_for(
     """
     sizes = {REPLICAS: replicas, STAGES: stages, SHARDS: shards, TENSOR: tensor}
     for name, number in sizes.items():
-        if number is not None and _is_no_size(number):
+        if number is not None and is_no_size(number):
             raise ConfigurationError(
                 f"{name}={number!r} is not a size of a mesh; it must be a whole number (at least 1)"
             )
@@ -85,7 +85,8 @@ def axes_for(
     return Axes(replicas, shards or left, tensor or 1, stages or 1)
 
 
-def _is_no_size(number: object) -> bool:
+def is_no_size(number: object) -> bool:
+    """Return whether `number` is no whole number of at least 1."""
     return isinstance(number, bool) or not isinstance(number, int) or number < 1
 
 

@@ -203,8 +203,8 @@ class Wire(ABC):
         """Let this worker go on when others die, if the board says that all workers do (`wire.failure`).
 
         `dead` then has the ranks of the dead workers, and messages to them are lost without an error. A message with
-        the header `{"gone": [rank, ...]}` arrives under `tag`, from this worker itself. A wait that needs a dead worker
-        still raises.
+        the header of a `core.members.DeathNotice` arrives under `tag`, from this worker itself. A wait that needs a
+        dead worker still raises.
         """
 
     @abstractmethod

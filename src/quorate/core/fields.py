@@ -32,6 +32,10 @@ class Fields(ABC):
                 fields[name] = header[name]
         return cls(**fields)
 
+    def header_without_none(self) -> dict[str, Any]:
+        """Return the JSON, in which fields that are None have no key."""
+        return {name: value for name in self.__match_args__ if (value := getattr(self, name)) is not None}
+
     def to_bytes(self) -> bytes:
         """Return the value for the board."""
         return json.dumps(self.header()).encode()

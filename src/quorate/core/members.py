@@ -6,6 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from quorate.core.fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class DeathNotice(Fields):
+    """The message about deaths that a worker gets from itself: see `Wire.tolerate_deaths`."""
+
+    gone: Sequence[int]  # the ranks
+
 
 @dataclass(frozen=True)
 class Members:

@@ -152,3 +152,7 @@ class OwnServers:
     """Ranks above those of the workers. They hold parameters, and train nothing."""
     has_served: bool = False
     """Whether this rank, a server, has served a training."""
+
+    def has(self, rank: int) -> bool:
+        """Return whether `rank` is a server, and no worker."""
+        return rank in self.ranks

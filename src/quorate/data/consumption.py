@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import torch
-
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import data_context
-from quorate.wire import current
 
 
 class Consumed:
@@ -115,13 +111,3 @@ class Consumed:
         counts = self.seconds, self.examples, self.tokens
         self.seconds, self.examples, self.tokens = 0.0, None, None
         return counts
-
-
-def consumed(place: current.Place) -> Consumed:
-    """Return the consumption of the worker of `place`."""
-    return place.context(Consumed)
-
-
-def is_training(place: current.Place) -> bool:
-    """Return whether batches are trained on now: gradients are recorded, and it is not inside `world.evaluate()`."""
-    return torch.is_grad_enabled() and not data_context(place).is_evaluating

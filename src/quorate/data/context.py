@@ -12,7 +12,6 @@ from quorate.data.limit import Limit
 from quorate.data.step_division import StepDivision
 from quorate.records.records import Recorder
 from quorate.records.rows import Row
-from quorate.wire.current import Place
 
 
 class Versioned(Protocol):
@@ -32,7 +31,7 @@ class EndsLoops(Protocol):
 
 @dataclass
 class DataContext:
-    """The data context of one worker; `data_context(place)` returns it."""
+    """The data context of one worker."""
 
     share: str | None = None
     """The launcher's choice in place of the script's `share`, for loaders that shuffle."""
@@ -91,8 +90,3 @@ class DataContext:
         if self.deals is not None:
             return workers * self.deals[0] / size
         return workers * (self.redundancy.groups or size) / size / self.redundancy.batches
-
-
-def data_context(place: Place) -> DataContext:
-    """Return the data context of the worker of `place`."""
-    return place.context(DataContext)

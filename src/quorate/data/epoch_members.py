@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from quorate.core.telling import tell
 from quorate.data.assignment import KeptShare, Share, StaticShare
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.data.position import Changes, members_in
 from quorate.records.rows import Divided
 from quorate.records.tape import Replaying
 from quorate.wire.current import Place
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import DeathTolerance
 
 
 class EpochMembers:
@@ -36,10 +36,10 @@ class EpochMembers:
         """Return this worker's share of `epoch`. With `trains`, report which deaths in the epoch before are new."""
         wire = self._place.wire
         is_split = type(share) in (StaticShare, KeptShare) and share.size == wire.size > 1
-        if not is_split or data_context(self._place).deals is not None:
+        if not is_split or self._place.context(DataContext).deals is not None:
             return share
         tape = self._place.context(Replaying).tape
-        if tape is None and (epoch <= self.fixed or survivors(self._place) is None):
+        if tape is None and (epoch <= self.fixed or self._place.context(DeathTolerance).survivors is None):
             return share
         everyone = tuple(range(wire.size))
         members = self._agreed(epoch) if tape is None else tape.divided.get((self._loader, epoch), everyone)
@@ -49,7 +49,7 @@ class EpochMembers:
             if members_in(self.changes, epoch, wire.size) != members:
                 self.changes[epoch] = members
             if members != everyone:
-                data_context(self._place).record(Divided(loader=self._loader, epoch=epoch, members=members))
+                self._place.context(DataContext).record(Divided(loader=self._loader, epoch=epoch, members=members))
         part = wire.rank if wire.rank in members else share.rank
         return replace(share, size=len(members), rank=members.index(part) if part in members else part % len(members))
 

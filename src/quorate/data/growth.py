@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
+from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout, unknown
 from quorate.core.gradient_noise import Squares, scale_of
 from quorate.core.telling import tell
 from quorate.data.assignment import DYNAMIC, Share
-from quorate.data.context import data_context
-from quorate.wire.current import Place
+from quorate.data.context import DataContext
 
 BATCHES = ("fixed", "auto")
 FEW, MOST = 4, 100
@@ -36,7 +36,7 @@ _PATIENCE = 600.0
 
 @dataclass
 class Growth:
-    """One worker's measurements; `growth(place)` returns it."""
+    """One worker's measurements."""
 
     is_wanted: bool = False
     """Whether a loader needs measurements."""
@@ -71,12 +71,17 @@ class Growth:
             follower(times)
 
 
-def growth(place: Place) -> Growth:
-    """Return the growth of the worker of `place`."""
-    return place.context(Growth)
-
-
-def growing(place: Place, number: int, batch: str, most: Any, share: Share, size: int, examples: int) -> Growing | None:
+def growing(
+    wire: Wire,
+    context: DataContext,
+    growth: Growth,
+    number: int,
+    batch: str,
+    most: Any,
+    share: Share,
+    size: int,
+    examples: int,
+) -> Growing | None:
     """Return the growth of loader `number`; None where batches keep their size. Raises `ConfigurationError` for an
     unknown `batch`, a limit below the batch, and where workers do not share epochs."""
     if batch not in BATCHES:
@@ -85,34 +90,35 @@ def growing(place: Place, number: int, batch: str, most: Any, share: Share, size
         if most is not None:
             raise ConfigurationError('max_batch_size is the limit of batch="auto"; leave it out, or give batch="auto"')
         return None
-    if share.kind == DYNAMIC or data_context(place).nobody_waits:
+    if share.kind == DYNAMIC or context.nobody_waits:
         raise ConfigurationError(
             'batch="auto" changes batches between two epochs, for which the workers agree; it goes with share="static" '
             "and a strategy in which all workers meet in each step, such as all-reduce"
         )
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < size):
         raise ConfigurationError(f"max_batch_size is a whole number, at least the batch_size of {size}, not {most!r}")
-    growth(place).is_wanted = True
-    return Growing(place, number, max(size, share.length(examples) // LEAST_BATCHES) if most is None else most)
+    growth.is_wanted = True
+    return Growing(wire, growth, number, max(size, share.length(examples) // LEAST_BATCHES) if most is None else most)
 
 
 @dataclass(frozen=True)
 class Growing:
     """The growth of one loader, which is the worker's loader `number`."""
 
-    place: Place
+    wire: Wire
+    growth: Growth
     number: int
     most: int
 
     def size_in(self, epoch: int, size: int) -> int:
         """Return the batch in an epoch that begins, the same on all workers: the first live worker decides. Raises
         `PeerFailed`, and `WireTimeout` if no decision is made."""
-        wire, key = self.place.wire, f"batch size/{self.number}/{epoch}"
+        wire, key = self.wire, f"batch size/{self.number}/{epoch}"
         until = wire.clock.now() + _PATIENCE
         while (decision := wire.board.get(key)) is None:
             alive = wire.alive
             if wire.rank == alive[0]:
-                measurements = growth(self.place)
+                measurements = self.growth
                 decided = measurements.grown(size, len(alive), self.most)
                 if wire.board.swap(key, None, b"%d" % decided) and decided != size:
                     self._tell(epoch, decided, len(alive), (measurements.scale or 0.0) * size)

@@ -18,9 +18,9 @@ from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.data.arguments import Labelled, Loading, check_batch_size
 from quorate.data.assignment import KeptShare, Share
-from quorate.data.consumption import consumed, is_training
+from quorate.data.consumption import Consumed
 from quorate.data.epoch_members import EpochMembers
-from quorate.data.growth import Growing, growth
+from quorate.data.growth import Growing, Growth
 from quorate.data.loader import Loader, Pass
 from quorate.data.on_device import on_device
 from quorate.data.orders import EpochOrder
@@ -99,7 +99,7 @@ class IndexedLoader(Loader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's position, as plain JSON values. Cost: one pass over the epoch's consumed batches."""
-        epoch, begun = self._begun(consumed(self._place).steps)
+        epoch, begun = self._begun(self._place.context(Consumed).steps)
         of_epoch = self._examples, epoch, begun, self._trained
         return Position.of(self.share, self.batch_size, *of_epoch, self._members.changes).as_json()
 
@@ -187,11 +187,11 @@ class IndexedLoader(Loader):
         self._epoch = epoch = self._next_epoch
         self._next_epoch += 1
         begun = self._left.get(epoch)
-        if self._growing is not None and begun is None and is_training(self._place):
+        if self._growing is not None and begun is None and self._is_training:
             self._resize(self._growing.size_in(epoch, self.batch_size))
         number, self._passes = self._passes, self._passes + 1
         of_pass = self._order, self.batch_size, epoch, number, begun or Begun()
-        trains = is_training(self._place)
+        trains = self._is_training
         if isinstance(self.share, KeptShare) and trains:
             divided = self._batches.latest = DividedIteration(self.share, *of_pass)
             yield from self._given(self._divided(divided), divided)
@@ -221,7 +221,7 @@ class IndexedLoader(Loader):
         if batch_size != self.batch_size:
             before, self.batch_size = self.batch_size, batch_size
             self._batches.resize(self.share, self._examples, batch_size)
-            growth(self._place).changed(batch_size / before)
+            self._place.context(Growth).changed(batch_size / before)
 
     def __len__(self) -> int:
         """Batches per epoch of this worker, the same on all workers; under a dynamic share, if all are equally fast. It

@@ -1,4 +1,4 @@
-"""One worker's batches, pass by pass, and how far it has computed them."""
+"""One worker's batches, pass by pass, how far it has computed them, and the positions of all of its loaders."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
+import torch
 from torch.utils.data import DataLoader
 
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.telling import tell
 from quorate.data.arguments import check_count
 from quorate.data.assignment import DYNAMIC, Share
-from quorate.data.consumption import consumed, is_training
-from quorate.data.context import data_context
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
 from quorate.records.rows import Epoch
 from quorate.wire.current import Place
 
@@ -173,17 +175,22 @@ class Loader(ABC):
                 begun[each.epoch] = each.begun
         return epoch, begun
 
+    @property
+    def _is_training(self) -> bool:
+        """Whether batches are trained on now: gradients are recorded, and it is not inside `world.evaluate()`."""
+        return torch.is_grad_enabled() and not self._place.context(DataContext).is_evaluating
+
     def _given(self, batches: Iterator[Any], this: Pass) -> Iterator[Any]:
         """Yield the batches, counted, until there are no more or time is up."""
         place = self._place
-        clock, taken = place.wire.clock, consumed(place)
+        clock, taken = place.wire.clock, place.context(Consumed)
         pauses, is_first = self._pauses or this.is_round, True
         taken.full_batch = max(taken.full_batch, self.batch_size)
-        context = data_context(place)
+        context = place.context(DataContext)
         limit, early_end = context.limit, context.early_end
         is_over = False
         while True:
-            trains = is_training(place)
+            trains = self._is_training
             counts = is_first or not this.is_round  # of rounds, as workers have unequally many batches in one
             counts = counts and this.begins_step
             if (trains and counts) and (
@@ -277,7 +284,7 @@ class Starts:
 
         A line says once if one of these had the same epoch of the same data, and no optimizer was distributed since.
         """
-        optimizers, order = consumed(place).optimizers, (epoch, share.shuffle, share.seed)
+        optimizers, order = place.context(Consumed).optimizers, (epoch, share.shuffle, share.seed)
         earlier = (first for first in self.begun[:made_after] if first.order == order)
         is_again = any(first.dataset() is dataset and first.optimizers == optimizers for first in earlier)
         if is_again and share.shuffle and place.wire.rank == 0 and not self._is_said:
@@ -291,3 +298,70 @@ class Starts:
         except TypeError:  # a list, which cannot be recognized later
             return
         self.begun.append(FirstPass(reference, order, optimizers))
+
+
+@dataclass
+class Loaders:
+    """The loaders of one worker, and their positions, to save and to continue from.
+
+    They are identified by number, in the order of their making, which is the same on every worker and in every run of a
+    script. They are not kept alive: a loader without references has no position.
+    """
+
+    by_number: WeakValueDictionary[int, Loader] = field(default_factory=WeakValueDictionary)
+    """From 1."""
+    _old: Sequence[dict[str, Any]] = ()
+    """Positions of all old workers, from a checkpoint."""
+    _entered: dict[str, Any] = field(default_factory=dict)
+    """The position of another worker, for a worker that has joined."""
+
+    def positions(self) -> dict[str, Any]:
+        """Return `Loader.state_dict()` of each loader, by number; plain JSON values."""
+        return {str(number): loader.state_dict() for number, loader in sorted(self.by_number.items())}
+
+    def go_on(self, workers: Sequence[dict[str, Any]]) -> None:
+        """Restore every loader: `workers` are the `positions` of all old workers, equal on all new ones. A loader that
+        is made later continues when it is made. Raises as `Loader.load_state_dicts`."""
+        self._old = list(workers)
+        for number, loader in sorted(self.by_number.items()):
+            _place_at(loader, number, workers)
+
+    def whereabouts(self, context: DataContext) -> dict[str, Any]:
+        """Return the position from which a joining worker begins, as plain JSON values."""
+        limit, division = context.limit, context.division
+        by_number = {str(number): loader.whereabouts() for number, loader in sorted(self.by_number.items())}
+        members = None if division is None else list(division.members)
+        return {"loaders": by_number, "taken": 0 if limit is None else limit.taken, "members": members}
+
+    def enter_at(self, about: dict[str, Any], context: DataContext) -> None:
+        """Begin where another worker is; a loader that is made later, when it is made."""
+        self._entered = about["loaders"]
+        for number, loader in sorted(self.by_number.items()):
+            if str(number) in about["loaders"]:
+                loader.enter_at(about["loaders"][str(number)])
+        if context.limit is not None:
+            context.limit.enter_at(about["taken"])
+        if context.division is not None:
+            context.division.enter(about["members"])
+
+    def add(self, number: int, loader: Loader, starts: Starts) -> None:
+        """Register a loader, the `number`-th of its worker."""
+        self.by_number[number] = loader
+        if str(number) in self._entered:
+            loader.enter_at(self._entered[str(number)])
+        elif not starts.lacks_position:
+            _place_at(loader, number, self._old)
+
+
+def _place_at(loader: Loader, number: int, workers: Sequence[dict[str, Any]]) -> None:
+    saved = [worker[str(number)] for worker in workers if str(number) in worker]
+    states = list({state.get("rank"): state for state in saved}.values())  # workers that share batches share positions
+    if states:
+        loader.load_state_dicts(states)
+        return
+    later = [other for worker in workers for other in worker if int(other) > number and worker[other].get("trained")]
+    if later:
+        loader.lacks_position(
+            f"the checkpoint has no position of this script's loader {number}, but one of its loader {later[0]}, so "
+            "the epoch begins from its start. Call quorate.loader once for each dataset, before the loop"
+        )

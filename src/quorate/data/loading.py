@@ -13,51 +13,24 @@ from torch.utils.data import Dataset
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.redundancy import Redundancy
-from quorate.data.arguments import (
-    Loading,
-    check_batch_size,
-    check_choices,
-    check_count,
-    check_dataset,
-    number_of_examples,
-)
-from quorate.data.assignment import (
-    BY_ROUND,
-    CLIENTS,
-    DYNAMIC,
-    KEPT,
-    OWN,
-    SAMPLED,
-    STATIC,
-    ByRoundShare,
-    Claims,
-    DynamicShare,
-    KeptShare,
-    OwnShare,
-    RepeatedShare,
-    ReplayedClaims,
-    SampledShare,
-    Share,
-    StaticShare,
-)
+from quorate.data import arguments, assignment
 from quorate.data.clients import clients_from
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.data.epoch_members import EpochMembers
 from quorate.data.files.dataset import OwnFiles
-from quorate.data.growth import growing
+from quorate.data.growth import Growth, growing
 from quorate.data.indexed import IndexedLoader
-from quorate.data.loader import Loader
+from quorate.data.loader import Loader, Loaders, Starts
 from quorate.data.on_device import device_from
 from quorate.data.orders import BucketedBatches, SampledOrder, SeededOrder, lengths_of, ranks_of
-from quorate.data.resuming import add
 from quorate.data.same_data import check_same_data
-from quorate.data.streams.making import check_stream, kind_of_share, stream_loader
+from quorate.data.streams.loader import check_stream, kind_of_share, stream_loader
 from quorate.data.streams.parts import is_stream
 from quorate.records.tape import Replaying
 from quorate.wire.current import Place, here
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import DeathTolerance
 
-SHARES = (DYNAMIC, STATIC)
+SHARES = (assignment.DYNAMIC, assignment.STATIC)
 """The divisions of an epoch among workers."""
 
 
@@ -160,12 +133,12 @@ def loader(
     """
     if share is not None and share not in SHARES:
         raise unknown("share", str(share), SHARES)
-    check_dataset(dataset)
-    check_choices(seed=seed, shuffle=True if shuffle is None else shuffle, drop_last=drop_last)
+    arguments.check_dataset(dataset)
+    arguments.check_choices(seed=seed, shuffle=True if shuffle is None else shuffle, drop_last=drop_last)
     there = device_from(device)
     place = here()
-    context = data_context(place)
-    loading = Loading(
+    context = place.context(DataContext)
+    loading = arguments.Loading(
         num_workers=num_workers,
         collate_fn=collate_fn,
         pin_memory=(there is not None and there.type == "cuda") if pin_memory is None else pin_memory,
@@ -193,7 +166,14 @@ def loader(
             labels=labels,
         )
         reads = read or "each"
-        kind = kind_of_share(place, context, share, reads, num_workers)
+        kind = kind_of_share(
+            place.wire,
+            context,
+            share,
+            reads,
+            num_workers,
+            outlives=place.context(DeathTolerance).survivors is not None,
+        )
         number = context.made = context.made + 1
         order_seed = context.seed if seed is None else seed
         mixes = shuffle_buffer is not None
@@ -210,24 +190,26 @@ def loader(
             shuffle_buffer=shuffle_buffer,
             device=there,
         )
-        add(place, number, stream)
+        place.context(Loaders).add(number, stream, place.context(Starts))
         return stream
     for name, value in (("shuffle_buffer", shuffle_buffer), ("read", read)):
         if value is not None:
             raise ConfigurationError(f"{name}= is for streams, and {type(dataset).__name__} has a length and an index")
     shuffle = True if shuffle is None else shuffle
     deals_out = context.nobody_waits and context.needs_equal_shares is None and context.division is None
-    usual = DYNAMIC if shuffle and deals_out else STATIC
+    usual = assignment.DYNAMIC if shuffle and deals_out else assignment.STATIC
     ends = getattr(dataset, "ends", None) if isinstance(dataset, OwnFiles) else None
-    split = clients_from(partition, clients, dataset, labels, place, share=share, files=ends is not None)
+    split = clients_from(
+        partition, clients, dataset, labels, place.wire.size, context, share=share, files=ends is not None
+    )
     if ends is not None and share is not None:
         raise ConfigurationError(f'share is "{share}", but every worker has its own files here: leave it out')
-    chosen = OWN if ends is not None else (context.share if shuffle else None) or share or usual
-    chosen = chosen if split is None else CLIENTS
+    chosen = assignment.OWN if ends is not None else (context.share if shuffle else None) or share or usual
+    chosen = chosen if split is None else assignment.CLIENTS
     number = context.made = context.made + 1
     order_seed = context.seed if seed is None else seed
     choices: dict[str, Any] = {"seed": order_seed, "shuffle": shuffle, "drop_last": drop_last}
-    examples = number_of_examples(dataset)
+    examples = arguments.number_of_examples(dataset)
     sampled = _sampled(dataset, batch_size, sampler, batch_sampler, tokens_per_batch, lengths, order_seed, shuffle)
     if sampled is not None:
         chosen = _kind_with_sampler(sampler if batch_sampler is None else batch_sampler, chosen, share, place)
@@ -237,24 +219,34 @@ def loader(
     own_share = (
         _share(place, chosen, number, ends or (), **choices)
         if split is None
-        else split.share(place, batch_size, **choices)
+        else split.share(place.wire, context, batch_size, **choices)
     )
     order = SeededOrder(examples, own_share) if sampled is None else sampled
-    check_batch_size(batch_size, own_share, order.entries)
-    if own_share.kind == BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
+    arguments.check_batch_size(batch_size, own_share, order.entries)
+    if own_share.kind == assignment.BY_ROUND and (num_workers or there is not None or hasattr(dataset, "ask")):
         raise ConfigurationError(
             "under gradient-coding a batch follows from the round of its step, and none is fetched ahead; leave out "
             "num_workers, device and quorate.files"
         )
-    if own_share.kind == KEPT and num_workers and not in_order:
+    if own_share.kind == assignment.KEPT and num_workers and not in_order:
         raise ConfigurationError('batch="kept" needs each worker\'s batches in their order; leave in_order=True')
     labelled = None if split is None else split.checksum
-    choices |= {} if sampled is None or own_share.kind == SAMPLED else {"first epoch of its sampler": sampled.checksum}
-    meets = check_same_data(place, number, dataset, partition=partition, clients=clients, labels=labelled, **choices)
+    choices |= (
+        {}
+        if sampled is None or own_share.kind == assignment.SAMPLED
+        else {"first epoch of its sampler": sampled.checksum}
+    )
+    meets = check_same_data(
+        place.wire, number, dataset, partition=partition, clients=clients, labels=labelled, **choices
+    )
     if order.has_batches and batch == "auto":
         raise ConfigurationError('batch="auto" doubles batch_size, and here batches are drawn; leave batch out')
-    grows = growing(place, number, batch, max_batch_size, own_share, batch_size, order.entries)
-    pauses = own_share.kind in (DYNAMIC, BY_ROUND) or (own_share.kind == KEPT and context.nobody_waits)
+    grows = growing(
+        place.wire, context, place.context(Growth), number, batch, max_batch_size, own_share, batch_size, order.entries
+    )
+    pauses = own_share.kind in (assignment.DYNAMIC, assignment.BY_ROUND) or (
+        own_share.kind == assignment.KEPT and context.nobody_waits
+    )
     batches = IndexedLoader(
         cast("Dataset[Any]", dataset),
         batch_size,
@@ -268,7 +260,7 @@ def loader(
         growing=grows,
         meets=meets,
     )
-    add(place, number, batches)
+    place.context(Loaders).add(number, batches, place.context(Starts))
     return batches
 
 
@@ -297,7 +289,7 @@ def _sampled(
     elif batch_size is not None:
         raise ConfigurationError(f"{names[0]} and batch_size cannot be combined: each decides the size of a batch")
     if tokens_per_batch is not None:
-        check_count("tokens_per_batch", tokens_per_batch, least=1)
+        arguments.check_count("tokens_per_batch", tokens_per_batch, least=1)
         numbers = lengths_of(dataset, lengths)
         batch_sampler = BucketedBatches(numbers, tokens_per_batch, shuffle=shuffle)
     drawn = sampler if batch_sampler is None else batch_sampler
@@ -307,18 +299,18 @@ def _sampled(
         raise ConfigurationError(
             f"{names[0]} is an iterator, which is empty after one epoch; pass a sampler, which can be iterated again"
         )
-    return SampledOrder(drawn, number_of_examples(dataset), seed, has_batches=batch_sampler is not None)
+    return SampledOrder(drawn, arguments.number_of_examples(dataset), seed, has_batches=batch_sampler is not None)
 
 
 def _kind_with_sampler(sampler: Any, chosen: str, share: str | None, place: Place) -> str:
     """Return the division of what a sampler draws. Raises `ConfigurationError` where it cannot be divided so."""
-    if chosen in (OWN, CLIENTS):
-        argument = "partition" if chosen == CLIENTS else 'files(..., read="own")'
+    if chosen in (assignment.OWN, assignment.CLIENTS):
+        argument = "partition" if chosen == assignment.CLIENTS else 'files(..., read="own")'
         raise ConfigurationError(f"a sampler cannot be combined with {argument}, which decides who has which examples")
     ranks = ranks_of(sampler)
     if ranks is None:
         return chosen
-    if share == DYNAMIC:
+    if share == assignment.DYNAMIC:
         raise ConfigurationError(
             f'{type(sampler).__name__} draws for one worker, and share="dynamic" gives batches to whoever asks first; '
             "leave share out, or pass a sampler that draws for all workers"
@@ -329,17 +321,17 @@ def _kind_with_sampler(sampler: Any, chosen: str, share: str | None, place: Plac
             f"{type(sampler).__name__} draws for rank {ranks[0]} of {ranks[1]}, and this is rank {expected[0]} of "
             f"{expected[1]}; pass num_replicas=world.size and rank=world.rank"
         )
-    return SAMPLED
+    return assignment.SAMPLED
 
 
 def _share(
     place: Place, kind: str, number: int, ends: tuple[int, ...], *, seed: int, shuffle: bool, drop_last: bool
-) -> Share:
+) -> assignment.Share:
     """Return this worker's share; loaders are numbered in the order of their making, the same on all workers."""
-    wire, context = place.wire, data_context(place)
+    wire, context = place.wire, place.context(DataContext)
     size, own = (wire.size, wire.rank) if context.deals is None else context.deals
     redundancy = context.redundancy if shuffle else Redundancy()  # unshuffled data serves evaluation
-    if redundancy.is_there and kind != STATIC:
+    if redundancy.is_there and kind != assignment.STATIC:
         raise ConfigurationError(
             f'share="{kind}" cannot be combined with a strategy under which several workers compute the same '
             "batches; use "
@@ -349,7 +341,7 @@ def _share(
         size, own = redundancy.groups, redundancy.group_of(wire.rank, wire.size)
     choices: dict[str, Any] = {"size": size, "seed": seed, "shuffle": shuffle, "drop_last": drop_last}
     own_share = (own if context.replaced_rank is None or context.deals is not None else context.replaced_rank) % size
-    if kind == OWN:
+    if kind == assignment.OWN:
         if context.deals is not None:
             raise ConfigurationError(
                 'files(..., read="own") gives every worker examples of its own, and those along the tensor axis of a '
@@ -360,19 +352,21 @@ def _share(
                 f'files of {len(ends)} workers are not those of {wire.size}; call quorate.files(..., read="own") after '
                 "quorate.join(), on all that begin together"
             )
-        return OwnShare(rank=own_share, ends=ends, **choices)
-    if kind == SAMPLED:
-        return SampledShare(rank=wire.rank, **(choices | {"size": wire.size}))
+        return assignment.OwnShare(rank=own_share, ends=ends, **choices)
+    if kind == assignment.SAMPLED:
+        return assignment.SampledShare(rank=wire.rank, **(choices | {"size": wire.size}))
     if redundancy.by_round:
         versioned = context.versioned
         assert versioned is not None, "a strategy of rounds has rounds"
-        return ByRoundShare(rank=own, times=redundancy.batches, round_now=lambda: versioned.version, **choices)
+        return assignment.ByRoundShare(
+            rank=own, times=redundancy.batches, round_now=lambda: versioned.version, **choices
+        )
     if redundancy.batches > 1:
-        return RepeatedShare(rank=own, times=redundancy.batches, **choices)
-    if kind == STATIC and context.division is not None:
-        return KeptShare(rank=own_share, division=context.division, **choices)
-    if kind == STATIC:
-        return StaticShare(rank=own_share, **choices)
+        return assignment.RepeatedShare(rank=own, times=redundancy.batches, **choices)
+    if kind == assignment.STATIC and context.division is not None:
+        return assignment.KeptShare(rank=own_share, division=context.division, **choices)
+    if kind == assignment.STATIC:
+        return assignment.StaticShare(rank=own_share, **choices)
     baseline = context.needs_equal_shares
     if baseline is not None:
         raise ConfigurationError(
@@ -386,12 +380,12 @@ def _share(
         )
     replaying = place.context(Replaying)
     context.deals_out = True
-    claims: Claims | ReplayedClaims = (
-        Claims(wire, number, lambda: survivors(place) is not None, context.record)
+    claims: assignment.Claims | assignment.ReplayedClaims = (
+        assignment.Claims(wire, number, lambda: place.context(DeathTolerance).survivors is not None, context.record)
         if replaying.tape is None
-        else ReplayedClaims(replaying, wire.rank, number)
+        else assignment.ReplayedClaims(replaying, wire.rank, number)
     )
-    return DynamicShare(
+    return assignment.DynamicShare(
         rank=wire.rank,
         claim=claims.claim,
         claims=claims,

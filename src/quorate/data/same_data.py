@@ -19,7 +19,6 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError, WireTimeout
 from quorate.core.fields import Fields
 from quorate.data.files.dataset import Files, OwnFiles, RemoteFiles
-from quorate.wire.current import Place
 
 _ITEMS, _READS = 5, 3
 """Items that are read, and reads of each, so that augmentation with a generator of its own is noticed."""
@@ -68,14 +67,13 @@ class NoItem(Exception):
     """Raised for an item with a value of a kind that is not compared."""
 
 
-def check_same_data(place: Place, number: int, dataset: Any, **choices: object) -> Callable[[], None]:
+def check_same_data(wire: Wire, number: int, dataset: Any, **choices: object) -> Callable[[], None]:
     """Raise `ConfigurationError` if the first worker that made loader `number` has other data or other `choices`.
 
     No worker waits here: the first one writes its sample, the others compare. The returned function waits, for two
     seconds at most, until all have compared; call it before the first update. Workers that join later compare nothing.
     Cost: two messages to the board, and reading a few items three times, for at most a second.
     """
-    wire = place.wire
     if wire.size == 1 or wire.is_newcomer:
         return _wait_for_nobody
     examples = None if isinstance(dataset, OwnFiles) else len(dataset)
@@ -83,9 +81,8 @@ def check_same_data(place: Place, number: int, dataset: Any, **choices: object) 
     return _check(wire, number, examples, items, choices)
 
 
-def check_same_choices(place: Place, number: int, **choices: object) -> Callable[[], None]:
+def check_same_choices(wire: Wire, number: int, **choices: object) -> Callable[[], None]:
     """Check as `check_same_data`, for a stream, whose items are compared when they are read."""
-    wire = place.wire
     return _wait_for_nobody if wire.size == 1 or wire.is_newcomer else _check(wire, number, None, {}, choices)
 
 

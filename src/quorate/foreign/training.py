@@ -16,7 +16,7 @@ from quorate.foreign.gradients import backward
 from quorate.foreign.optimizer import Stamp, foreign_class, stamp_of
 from quorate.foreign.rule import Rule
 from quorate.train.alone import WORKER
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.train.distribute import distribute
 from quorate.wire import current
 
@@ -50,7 +50,7 @@ class ForeignTraining:
         self.rule = rule_of(self.parameters)
         plain: Any = foreign_class(kind, self.rule)
         own: Any = plain(self.parameters, rule=self.rule)
-        override = chosen_in(current.here())
+        override = current.here().context(Chosen)
         if override.strategy_name in override.baselines:
             raise ConfigurationError(
                 f"the baseline {override.strategy_name} wraps a model of torch, and this one is computed by another "

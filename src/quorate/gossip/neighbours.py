@@ -24,20 +24,7 @@ from quorate.core.neighbours import Answer, Neighbours, NeighbourShare, Request,
 from quorate.core.telling import tell
 from quorate.core.topology import Edge
 from quorate.core.vectors import Flat, Layout, bare_layout, empty_vector, in_layout
-from quorate.gossip.exchanges import (
-    TAG,
-    Away,
-    Contribution,
-    Encoded,
-    GraphMembers,
-    Incoming,
-    MassLedger,
-    StartedExchange,
-    as_received,
-    mass_of,
-    message_of,
-    weight_of_the_dead,
-)
+from quorate.gossip import exchanges
 from quorate.means.edge_coding import EdgeCoding
 from quorate.observe.losses import Losses
 from quorate.observe.step_times import StepTimer, Timed
@@ -99,7 +86,7 @@ class NeighbourExchange:
         self.lock = threading.Lock()
         self._worker_wire, self._timer, self._replica, self._tolerance = wire, timer, replica, tolerance
         self._losses, self._worker = losses, worker
-        self._incoming: dict[int, Incoming] = {}
+        self._incoming: dict[int, exchanges.Incoming] = {}
         self.answers: Answers | None = None
         self._has_ended = self._is_away = False
         self._is_used = is_gossip
@@ -107,7 +94,7 @@ class NeighbourExchange:
         """Contributions sent to this worker in exchanges that it took no part in, up to the newest pause of all."""
         self._pauses = -1 if wire.is_newcomer else 0
         self._hosts: tuple[str, ...] | None = None
-        self.ledger = MassLedger()
+        self.ledger = exchanges.MassLedger()
         self.lost = 0.0
         """Weight sent to this worker and lost in transit, up to the newest pause of all."""
         self.lost_with: dict[int, float] = {}
@@ -124,7 +111,7 @@ class NeighbourExchange:
         """Return the layout of a contribution: that of the replica without the header that means carry."""
         return bare_layout(self._replica.layout_with(moments=self.has_moments))
 
-    def _read(self, source: int, contribution: Contribution, tensors: Sequence[Tensor]) -> Flat:
+    def _read(self, source: int, contribution: exchanges.Contribution, tensors: Sequence[Tensor]) -> Flat:
         """Return the vector in a message, decoded if a codec has written it."""
         layout = self._layout()
         if self.codec is None or not contribution.is_written:
@@ -135,8 +122,8 @@ class NeighbourExchange:
     # -- core.neighbours.Neighbours
 
     @cached_property
-    def _members(self) -> GraphMembers:
-        return GraphMembers(self._wire)
+    def _members(self) -> exchanges.GraphMembers:
+        return exchanges.GraphMembers(self._wire)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -163,11 +150,11 @@ class NeighbourExchange:
 
     def written(self, x: Flat) -> Written:
         if self.codec is None:
-            return Encoded(x, x.parts)
+            return exchanges.Encoded(x, x.parts)
         number = self.round + 1
         with self._timer.spending("encode"):
             tensors = self.codec.encode(x, number, self.rank)
-            return Encoded(self.codec.decode(tensors, x.layout, number, self.rank), tensors)
+            return exchanges.Encoded(self.codec.decode(tensors, x.layout, number, self.rank), tensors)
 
     def hosts(self) -> tuple[str, ...]:
         if self._hosts is None:  # not cached_property, whose lock all workers of a process may share: hosts_of waits
@@ -181,7 +168,7 @@ class NeighbourExchange:
         source: Sequence[Edge],
         *,
         scalars: Sequence[float] = (),
-    ) -> StartedExchange:
+    ) -> exchanges.StartedExchange:
         if self._is_away:
             raise ConfigurationError(
                 "this worker has called finish() on an optimizer, which ended the exchanges of all workers"
@@ -194,14 +181,14 @@ class NeighbourExchange:
                 kept += weight
             else:
                 gift = x[peer] if isinstance(x, Mapping) else x
-                contribution = as_received(gift, weight, scalars, self.round)
-                message = message_of(gift, contribution, before=self.ledger.sent[peer])
-                self.ledger.sent[peer] += mass_of(contribution)
-                self._wire.send(message, peer, TAG)
+                contribution = exchanges.as_received(gift, weight, scalars, self.round)
+                message = exchanges.message_of(gift, contribution, before=self.ledger.sent[peer])
+                self.ledger.sent[peer] += exchanges.mass_of(contribution)
+                self._wire.send(message, peer, exchanges.TAG)
         own_gift = x.get(self.rank) if isinstance(x, Mapping) else x
-        own = None if own_gift is None else as_received(own_gift, kept, scalars, self.round)
+        own = None if own_gift is None else exchanges.as_received(own_gift, kept, scalars, self.round)
         others = {peer: self._incoming_from(peer) for peer, _ in source if peer != self.rank}
-        return StartedExchange(self.rank, own, others, self.round, self._timer)
+        return exchanges.StartedExchange(self.rank, own, others, self.round, self._timer)
 
     def late(self) -> list[NeighbourShare]:
         before, self._late = self._late, []
@@ -241,8 +228,8 @@ class NeighbourExchange:
         self.resume()
         for peer in self.ranks:
             if peer != self.rank:
-                fields = Away("ended" if ended else "pauses", self.round, self.ledger.sent[peer])
-                self._wire.send(Message(header=fields.header()), peer, TAG)
+                fields = exchanges.Away("ended" if ended else "pauses", self.round, self.ledger.sent[peer])
+                self._wire.send(Message(header=fields.header()), peer, exchanges.TAG)
 
     def quiesce(self) -> None:
         """Wait until nothing is in flight, after all have paused or ended; `late` returns what arrived too late."""
@@ -272,9 +259,11 @@ class NeighbourExchange:
 
     # -- inside
 
-    def _agree_with(self, survivors: Survivors, others: Mapping[int, Incoming], late: Sequence[NeighbourShare]) -> None:
+    def _agree_with(
+        self, survivors: Survivors, others: Mapping[int, exchanges.Incoming], late: Sequence[NeighbourShare]
+    ) -> None:
         """Set `round` to the newest exchange of all survivors, and count the weight lost with the dead."""
-        mass = self._worker.mass() + sum(mass_of(contribution) for contribution in late)
+        mass = self._worker.mass() + sum(exchanges.mass_of(contribution) for contribution in late)
         dead_peers = [peer for peer, other in others.items() if other.is_dead]
         fields = AtPause(self.round, mass, list(self.ledger.balances().items()), dead_peers)
         messages = survivors.gather(Message(header=fields.header()), "rest").wait()
@@ -283,7 +272,7 @@ class NeighbourExchange:
         dead = set(self.ranks).difference(states).union(*(state.dead for state in states.values()))
         balances = [dict(state.balances) for rank, state in states.items() if rank not in dead]
         for rank in sorted(dead.difference(self.lost_with)):
-            self.lost_with[rank] = weight_of_the_dead([rank], self._mass_at_pause, balances)
+            self.lost_with[rank] = exchanges.weight_of_the_dead([rank], self._mass_at_pause, balances)
             self.ledger.lost.pop(rank, None)
             if self._worker.weighs() and self._losses.is_first:
                 tell(
@@ -292,9 +281,9 @@ class NeighbourExchange:
                 )
         self._mass_at_pause.update({rank: state.mass for rank, state in states.items()})
 
-    def _incoming_from(self, peer: int) -> Incoming:
+    def _incoming_from(self, peer: int) -> exchanges.Incoming:
         if peer not in self._incoming:
-            self._incoming[peer] = Incoming(self._wire, peer, self._read, self.ledger)
+            self._incoming[peer] = exchanges.Incoming(self._wire, peer, self._read, self.ledger)
         return self._incoming[peer]
 
     def _report_losses(self) -> None:
@@ -306,7 +295,7 @@ class NeighbourExchange:
                     "way; the mean is over what remains\n"
                 )
         self.lost += sum(self.ledger.lost.values())
-        self.ledger = MassLedger()
+        self.ledger = exchanges.MassLedger()
         for other in self._incoming.values():
             other.ledger = self.ledger
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.data.loading import loader
 from quorate.wire import current
 
@@ -77,7 +77,7 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
     def forget(self) -> None:
         """Begin at the loader's position, which a checkpoint has set."""
         self._iterator, self._first, self._again, self._count = None, {}, [], 0
-        consumed(current.here()).forget_ahead()
+        current.here().context(Consumed).forget_ahead()
 
     def on_epoch_begin(self) -> None:
         """Begin with the batches that were looked at, so that each step counts its own examples."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import Strategy
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.foreign.optimizer import hand_back, note_rate
 from quorate.foreign.training import ForeignTraining
 from quorate.keras.backends import backend, train_function_of
@@ -36,7 +36,7 @@ class KerasTraining:
         self._strategy, self._settings = strategy, settings
         self.place = current.here()
         if self.backend.name == "tensorflow":
-            consumed(self.place).count_when_used()
+            self.place.context(Consumed).count_when_used()
         self.foreign: ForeignTraining | None = None
         self._is_updating = False
         self._captured: list[list[Any]] | None = None
@@ -308,7 +308,7 @@ class KerasTraining:
         foreign = self.begin()
         tensors = [None if x is None else self.backend.to_torch(x) for x in gradients]
         if self.backend.name == "tensorflow":  # which returns the memory of its constants
-            consumed(self.place).use()
+            self.place.context(Consumed).use()
             tensors = [None if x is None else x.clone() for x in tensors]
         self._step(tensors, self._losses.newest(logs))
         self.rule.show()

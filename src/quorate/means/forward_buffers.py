@@ -21,7 +21,6 @@ from quorate.core.fields import Fields, Header
 from quorate.core.local_tensor import is_sharded
 from quorate.means.equal_replicas import copy_tensors, scatter_json
 from quorate.observe.digests import digest_of
-from quorate.wire.current import Place
 from quorate.wire.survivors import Survivors
 
 SAME, OTHERS, CARRIED = 1.0, 2.0, 0.25
@@ -127,19 +126,17 @@ def _read(slot: _Slot) -> None:
     slot.is_silent = slot.is_silent or before not in (None, slot.digest)
 
 
-@dataclass
-class _Known:
+class BuffersOfModels:
     """The forward buffers of all models of one worker; several optimizers may share a model."""
 
-    of_models: weakref.WeakKeyDictionary[Module, ForwardBuffers] = field(default_factory=weakref.WeakKeyDictionary)
+    def __init__(self) -> None:
+        self._of_models = weakref.WeakKeyDictionary[Module, ForwardBuffers]()
 
-
-def forward_buffers(model: Module, place: Place) -> ForwardBuffers:
-    """Return the forward buffers of `model`, one object for all optimizers of the worker."""
-    buffers = place.context(_Known).of_models
-    if model not in buffers:
-        buffers[model] = ForwardBuffers(model)
-    return buffers[model]
+    def of(self, model: Module) -> ForwardBuffers:
+        """Return the forward buffers of `model`, one object for all optimizers of the worker."""
+        if model not in self._of_models:
+            self._of_models[model] = ForwardBuffers(model)
+        return self._of_models[model]
 
 
 @dataclass(frozen=True, slots=True)

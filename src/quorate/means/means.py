@@ -33,7 +33,7 @@ from quorate.means.headers import (
 )
 from quorate.means.on_host import OnHost
 from quorate.means.reducer import InParts, Reducer
-from quorate.means.table_means import means_of_tables
+from quorate.means.table_changes import means_of_tables
 from quorate.means.watches import PartSchedule, Shadow, Watches
 from quorate.observe.step_times import StepTimer, Timed
 from quorate.replica.replica import Replica

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.durations import FORWARD_SHARE as FORWARD_SHARE
-from quorate.observe.step_observer import NEVER, Events, Observers, observers
+from quorate.observe.step_observer import NEVER, Events, Observers
 from quorate.wire import current
 
 _inside = threading.local()
@@ -27,8 +27,8 @@ _lock = threading.Lock()
 def observe_backward(place: current.Place) -> Observers:
     """Return the observers of the worker of `place`, which are called for its backward passes from now on."""
     _wrap()
-    watching = observers(place)
-    watching.spending.follow(place)
+    watching = place.context(Observers)
+    watching.spending.follow(place.wire.clock)
     return watching
 
 

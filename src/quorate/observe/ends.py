@@ -17,8 +17,8 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.observe.step_observer import Phase, StepObserver
-from quorate.observe.step_times import timing
-from quorate.observe.stopping import stop_of
+from quorate.observe.step_times import Timing
+from quorate.observe.stopping import Stop
 from quorate.records.rows import Log
 from quorate.wire.current import Place
 
@@ -106,7 +106,7 @@ class Ends:
                     watch.due = 0
             if stop is not None and not self._knows_stop:
                 request, self._knows_stop = StopRequest.from_bytes(stop), True
-                stop_of(place).end(request.reason)
+                place.context(Stop).end(request.reason)
                 reason = f": {request.reason}" if request.reason else ""
                 _speak(place, f"rank {request.rank} ends the training{reason}")
             if said is not None and not self._knows_end:
@@ -120,12 +120,12 @@ class Ends:
 
     def stop(self, place: Place, reason: str) -> None:
         """Request that all workers end; the reason goes into this worker's records."""
-        recorder, timers = timing(place).recorder, timing(place).timers
+        recorder, timers = place.context(Timing).recorder, place.context(Timing).timers
         if recorder is not None:
             values = {"stop": reason}
             recorder.write(Log(step=timers[0].steps if timers else 0, time=place.wire.clock.now(), values=values))
         place.wire.board.swap(_STOP, None, StopRequest(place.wire.rank, reason).to_bytes())
-        stop_of(place).end(reason)
+        place.context(Stop).end(reason)
         self.look(place)
 
     def ended(self, place: Place, name: str, steps: int, *, had_more: bool, needs_all: bool) -> None:
@@ -139,7 +139,7 @@ class Ends:
             return
         self._finishes.add(name)
         wire.board.set(f"{_FINISHES}/{wire.rank}", name.encode())
-        if stop_of(place).trainings == 1 and not wire.is_newcomer:  # the evaluations of newcomers began later
+        if place.context(Stop).trainings == 1 and not wire.is_newcomer:  # the evaluations of newcomers began later
             wire.board.set(f"{_ENDED}/{wire.rank}", str(self._evaluations).encode())
             for text in self._of_others(place, _EVALUATES).values():
                 other = Evaluating.from_bytes(text)
@@ -177,7 +177,7 @@ class Ends:
         """
         keys = [f"{key}/{rank}" for rank in ranks for key in (_EXITS, _FINISHES, _EVALUATES)]
         texts = iter(place.wire.board.get_all(keys) if keys else [])
-        trains = stop_of(place).trainings > 0 and not place.wire.is_newcomer
+        trains = place.context(Stop).trainings > 0 and not place.wire.is_newcomer
         sentences = {}
         for rank, has_exited, name, evaluating in zip(ranks, texts, texts, texts, strict=True):
             if has_exited is not None:
@@ -196,7 +196,7 @@ class Ends:
 
     def _is_under_way(self, place: Place, name: str) -> bool:
         """Whether this worker trains the optimizer `name`, and has not ended that."""
-        return name not in self._finishes and any(timer.name == name for timer in timing(place).timers)
+        return name not in self._finishes and any(timer.name == name for timer in place.context(Timing).timers)
 
     def _of_others(self, place: Place, key: str) -> dict[int, bytes]:
         """Return what the other living workers have written on the board under `key`, by rank."""
@@ -244,7 +244,7 @@ class EndWatch(StepObserver):
 
     def __init__(self, place: Place, optimizer: str, steps: Callable[[], int]) -> None:
         """`steps` returns the number of steps of the optimizer so far."""
-        self.optimizer, self._place, self._ends, self._steps = optimizer, place, ends_of(place), steps
+        self.optimizer, self._place, self._ends, self._steps = optimizer, place, place.context(Ends), steps
         self._ends.watches.append(self)
 
     def step_ended(self) -> None:
@@ -263,14 +263,9 @@ def _speak(place: Place, sentence: str) -> None:
 
 
 def _steps_of(place: Place) -> int:
-    return sum(timer.steps for timer in timing(place).timers)
+    return sum(timer.steps for timer in place.context(Timing).timers)
 
 
 def _is_asked(place: Place) -> bool:
-    stop = stop_of(place)
+    stop = place.context(Stop)
     return stop.reason is not None or stop.asked is not None
-
-
-def ends_of(place: Place) -> Ends:
-    """Return the ends of the worker of `place`."""
-    return place.context(Ends)

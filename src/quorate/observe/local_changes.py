@@ -62,7 +62,7 @@ class Values(Fields):
     edited: bool | None = None  # whether it is another one than after the backward pass
 
     def header(self) -> dict[str, Any]:
-        return {name: value for name in self.__match_args__ if (value := getattr(self, name)) is not None}
+        return self.header_without_none()
 
 
 class LocalChanges:

@@ -12,7 +12,6 @@ import torch
 from quorate.records.host_rows import Memory
 from quorate.records.records import Recorder
 from quorate.sharding.boundary import Boundary
-from quorate.wire.current import Place
 
 ROW_EVERY, LOOK_EVERY = 5.0, 0.05
 """The least seconds between two rows, and between two readings."""
@@ -149,8 +148,3 @@ class MemoryUse:
         if use.live is not None:
             self.peak = max(use.live, self.peak or 0)
         return use
-
-
-def memory_use(place: Place) -> MemoryUse:
-    """Return the memory of the worker of `place`."""
-    return place.context(MemoryUse)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quorate.core.contracts import Clock
+from quorate.core.contracts import Wire
 from quorate.core.durations import FORWARD_SHARE
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.inject.failures import SlowTimes
 from quorate.inject.imbalance import Imbalance
 from quorate.inject.pace import Pace
 from quorate.observe.step_times import StepTimer
-from quorate.wire.current import Place
 
 
 class Pacing:
@@ -25,9 +24,15 @@ class Pacing:
     """
 
     def __init__(
-        self, place: Place, imbalance: Imbalance | None, pace: Pace | None, slow: SlowTimes | None = None
+        self,
+        wire: Wire,
+        consumed: Consumed,
+        imbalance: Imbalance | None,
+        pace: Pace | None,
+        slow: SlowTimes | None = None,
     ) -> None:
-        self._place, self._imbalance, self._pace, self._slow = place, imbalance, pace, slow
+        self._clock, self._rank, self._consumed = wire.clock, wire.rank, consumed
+        self._imbalance, self._pace, self._slow = imbalance, pace, slow
         self._held = 0
 
     def hold(self, timer: StepTimer) -> None:
@@ -35,13 +40,12 @@ class Pacing:
         if not timer.is_first or self._held > timer.steps:
             return
         step, self._held = timer.steps, timer.steps + 1
-        clock: Clock = self._place.wire.clock
-        rank = self._place.wire.rank
+        clock, rank = self._clock, self._rank
         now = clock.now()
         since = now - timer.begin
         paced = 0.0
         if self._pace is not None:
-            paced = self._pace.seconds(rank, step, consumed(self._place).tokens)
+            paced = self._pace.seconds(rank, step, self._consumed.tokens)
         seconds = up_to_pace = max(0.0, paced - since)
         base = max(paced, since) if paced else since / FORWARD_SHARE
         if self._imbalance is not None:
@@ -59,11 +63,6 @@ class Pacing:
 
 @dataclass
 class Injected:
-    """The lateness of one worker; `injected(place)` returns it."""
+    """The lateness of one worker."""
 
     pacing: Pacing | None = None
-
-
-def injected(place: Place) -> Injected:
-    """Return the injected lateness of the worker of `place`."""
-    return place.context(Injected)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from quorate.core.contracts import Clock
 from quorate.core.durations import FORWARD_SHARE
-from quorate.wire.current import Place
 from quorate.wire.real.wall_clock import WallClock
 
 NEVER = math.inf
@@ -74,9 +74,8 @@ class Spending:
         self.is_modelled = False
         """Whether time is modelled at all."""
 
-    def follow(self, place: Place) -> None:
-        """Spend the time of the clock of `place`."""
-        clock = place.wire.clock
+    def follow(self, clock: Clock) -> None:
+        """Spend the time of `clock`."""
         self._compute, self.is_modelled = clock.compute, not isinstance(clock, WallClock)
 
     def up_to(self, share: float) -> None:
@@ -150,8 +149,3 @@ class Observers:
 def in_order(observers: Sequence[StepObserver]) -> list[StepObserver]:
     """Return `observers` by phase."""
     return sorted(observers, key=lambda observer: observer.phase)
-
-
-def observers(place: Place) -> Observers:
-    """Return the observers of the worker of `place`."""
-    return place.context(Observers)

@@ -15,9 +15,9 @@ from torch import Tensor
 from quorate.core.contracts import Work
 from quorate.core.device_copies import widest
 from quorate.core.local_tensor import local
-from quorate.data.consumption import consumed
-from quorate.data.context import data_context
-from quorate.observe.memory_use import memory_use
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
+from quorate.observe.memory_use import MemoryUse
 from quorate.observe.seen_losses import SeenLosses
 from quorate.records.records import Recorder
 from quorate.records.rows import Distance, Outer, Step
@@ -31,17 +31,12 @@ Spent = Literal["delay", "encode", "wait", "decode", "update"]
 
 @dataclass
 class Timing:
-    """The timers of one worker; `timing(place)` returns them."""
+    """The timers of one worker."""
 
     recorder: Recorder | None = None
     """The records of the worker; None: it keeps none."""
     timers: list[StepTimer] = field(default_factory=list)
     """The timers of the worker, the first optimizer's first."""
-
-
-def timing(place: Place) -> Timing:
-    """Return the timers of the worker of `place`."""
-    return place.context(Timing)
 
 
 class StepTimer:
@@ -52,15 +47,15 @@ class StepTimer:
 
     def __init__(self, place: Place, name: str, meter: Meter, traffic: Traffic | None = None) -> None:
         """`traffic` is that of this worker's piece of a replica: waiting there counts as this optimizer's."""
-        self.recorder = timing(place).recorder
+        self.recorder = place.context(Timing).recorder
         """The receiver of rows; None: there is none."""
-        self.is_first = not timing(place).timers
-        timing(place).timers.append(self)
+        self.is_first = not place.context(Timing).timers
+        place.context(Timing).timers.append(self)
         self._place, self.clock, self.name, self._meter = place, place.wire.clock, name, meter
-        self._consumed, self._data = consumed(place), data_context(place)
+        self._consumed, self._data = place.context(Consumed), place.context(DataContext)
         self._consumed.follow_steps()
         self.steps = self.rounds = 0
-        self._memory = memory_use(place)
+        self._memory = place.context(MemoryUse)
         self.begin = self.clock.now()
         self.waited_before = 0.0
         """Seconds of waiting in the step before."""
@@ -129,7 +124,7 @@ class StepTimer:
     @property
     def is_alone(self) -> bool:
         """Whether this worker trains no other optimizer."""
-        return len(timing(self._place).timers) == 1
+        return len(self._place.context(Timing).timers) == 1
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:

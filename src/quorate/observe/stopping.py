@@ -13,7 +13,6 @@ from typing import Protocol
 from quorate.core.errors import QuorateError, Stopped
 from quorate.core.telling import tell
 from quorate.observe.step_observer import StepObserver
-from quorate.wire.current import Place
 
 INTERRUPTED, RETRY = 130, 75
 """Exit statuses: interrupted by a person; asked to make room, so that a restart makes sense."""
@@ -94,38 +93,32 @@ class Stop:
             self.is_due = True
 
 
-def stop_of(place: Place) -> Stop:
-    """Return the request of the worker of `place`."""
-    return place.context(Stop)
-
-
 class Finishes(Protocol):
     """A training that ends before its worker leaves."""
 
     def finish(self) -> None: ...
 
 
-def leave(place: Place, trainings: Sequence[Finishes], *, at_pause: bool = False) -> None:
+def leave(stop: Stop, trainings: Sequence[Finishes], *, at_pause: bool = False) -> None:
     """End the training in order and raise `Stopped`; once.
 
     Actions before leaving are done where all are after the same step; with `at_pause`, when no worker steps any more.
     """
-    stop = stop_of(place)
     if stop.left_with is not None:
         return
     status = INTERRUPTED if stop.asked is None else stop.asked
     stop.left_with = status
     if not at_pause:
-        _before_stopping(place)
+        _before_stopping(stop)
     for training in trainings:
         training.finish()
     if at_pause:
-        _before_stopping(place)
+        _before_stopping(stop)
     raise Stopped(status)
 
 
-def _before_stopping(place: Place) -> None:
-    for action in tuple(stop_of(place).before):
+def _before_stopping(stop: Stop) -> None:
+    for action in tuple(stop.before):
         try:
             action()
         except QuorateError as error:

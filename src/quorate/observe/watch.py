@@ -9,7 +9,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from quorate.observe.backward import observe_backward
-from quorate.observe.pacing import injected
+from quorate.observe.pacing import Injected
 from quorate.observe.step_observer import Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.wire.current import Place
@@ -30,7 +30,7 @@ class Watch(StepObserver):
     def __init__(self, optimizer: Optimizer, place: Place, name: str, model: Module | None = None) -> None:
         self._meter = Meter()
         self.timer = StepTimer(place, name, self._meter)
-        self._pacing = injected(place).pacing
+        self._pacing = place.context(Injected).pacing
         self._optimizer, self._size = optimizer, place.wire.size
         self._begun = self._ready = 0.0
         self._nbytes = 0

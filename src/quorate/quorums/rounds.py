@@ -39,10 +39,9 @@ from quorate.core.vectors import (
 from quorate.means.headers import energies_in, header_of, put_bad, used_in
 from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, Timed
+from quorate.quorums import kept_rounds
 from quorate.quorums.fragment_means import mean_of_fragments, on_cpu
 from quorate.quorums.gradient_views import GradientViews, may_be_views, scaled
-from quorate.quorums.kept_rounds import begin_at, kept_of, momentum_kept, restore, restore_momentum
-from quorate.quorums.kept_step import KeptStep, adopt_kept_step, whole_step, with_kept_step
 from quorate.quorums.round_watch import RoundWatch, measured_in, measures_of, payload_of
 from quorate.quorums.rows_in_rounds import RowsInRounds
 from quorate.quorums.whole_replica import WholeReplica
@@ -88,7 +87,7 @@ class InRounds:
     apply: Callable[[Mean], None]
     """Applies the mean of a round that was formed while the worker did not step."""
     copies: Copies
-    kept: KeptStep | None = None
+    kept: kept_rounds.KeptStep | None = None
     """The step whose batch is kept, whoever dies; None: each round is a step."""
 
 
@@ -379,7 +378,7 @@ class WorkerRounds:
     def _mean_of(self, round: Round) -> Mean | None:
         self.contributors = len(round.contributors)
         self.watch.note_round(round)
-        round = round if self._worker.kept is None else whole_step(self._worker.kept, round)
+        round = round if self._worker.kept is None else kept_rounds.whole_step(self._worker.kept, round)
         if round.sum is None or round.weight <= 0:
             return None  # no worker applies it
         if self._fragments is not None:
@@ -459,13 +458,14 @@ class WorkerRounds:
 
     def kept(self) -> dict[str, Any]:
         of = self.rounds, self._replica, self._wire.size, self._divisor, self._rows
-        return {**kept_of(*of), **momentum_kept(self._replica)}
+        return {**kept_rounds.kept_of(*of), **kept_rounds.momentum_kept(self._replica)}
 
     def restore(self, olds: Sequence[dict[str, Any]], steps: float) -> list[str]:
         if not olds:
-            return begin_at(self.rounds, steps)
-        restore_momentum(self._replica, olds, self._wire.rank, self._wire.size)
-        return restore(self.rounds, self._replica, olds, self._wire.rank, self._wire.size, self._divisor, self._rows)
+            return kept_rounds.begin_at(self.rounds, steps)
+        place = self._wire.rank, self._wire.size
+        kept_rounds.restore_momentum(self._replica, olds, *place)
+        return kept_rounds.restore(self.rounds, self._replica, olds, *place, self._divisor, self._rows)
 
     # -- rounds.rounds.Replica
 
@@ -481,12 +481,12 @@ class WorkerRounds:
 
     def capture(self, *, is_whole: bool) -> tuple[dict[str, Any], Sequence[Tensor]]:
         header, tensors = self._worker.copies.capture(is_whole=is_whole)
-        header, tensors = with_kept_step(self._worker.kept, header, tensors)
+        header, tensors = kept_rounds.with_kept_step(self._worker.kept, header, tensors)
         return {**header, "rows": self.watch.rows.held}, tensors
 
     def adopt(self, header: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         self._worker.copies.adopt(header, tensors)
-        adopt_kept_step(self._worker.kept, header, tensors, self.rounds.blank)
+        kept_rounds.adopt_kept_step(self._worker.kept, header, tensors, self.rounds.blank)
         self.watch.rows.jumped(header["rows"])
 
 

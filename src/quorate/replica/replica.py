@@ -22,8 +22,7 @@ from quorate.buckets.rows import sparse_weights
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.moments import AgreedMomentum
-from quorate.core.own_replica import OwnReplica
+from quorate.core.own_replica import AgreedMomentum, OwnReplica
 from quorate.core.vectors import (
     Flat,
     Layout,
@@ -36,6 +35,7 @@ from quorate.core.vectors import (
     with_tables,
 )
 from quorate.optim.delay_correction import delay_corrected
+from quorate.replica import worker_momentum
 from quorate.replica.masks import masks_of
 from quorate.replica.moments import MomentsOfReplica
 from quorate.replica.optimizer_state import keys_like_parameters, note_attributes
@@ -52,15 +52,6 @@ from quorate.replica.plain_step import (
 )
 from quorate.replica.shared_step import SharedOptions, shared_step, without_momentum
 from quorate.replica.weight_switch import WeightSwitch
-from quorate.replica.worker_momentum import (
-    MomentumChoice,
-    Sums,
-    WorkerMomentum,
-    follow_plain,
-    has_moments,
-    in_words,
-    kind_of,
-)
 from quorate.sharding.host_step import HostStep
 from quorate.sharding.optimizer_steps import OnPieces, WholeTensors
 
@@ -105,7 +96,7 @@ class Replica:
         self.is_stepping = False
         """Whether a step of the optimizer's own class is being made."""
         self.cleared = ClearedGradients()
-        self.momentum: WorkerMomentum | None = None
+        self.momentum: worker_momentum.WorkerMomentum | None = None
         """The momentum of this worker's own gradients, where the shared optimizer has none."""
         self.corrects_delay = False
         """Whether steps are corrected as steps of gradients that are one step old."""
@@ -297,15 +288,17 @@ class Replica:
             return None
         return partial(_corrected, elsewhere) if self.corrects_delay else elsewhere
 
-    def keep_momentum(self, choice: MomentumChoice, size: int, sums: Sums = list) -> str | None:
+    def keep_momentum(
+        self, choice: worker_momentum.MomentumChoice, size: int, sums: worker_momentum.Sums = list
+    ) -> str | None:
         """Let this worker, one of `size`, keep its momentum, if chosen and known; return a notice or None."""
         groups, name = self.optimizer.param_groups, self.plain.__name__
-        kind = None if choice == "common" else kind_of(self.plain, groups, self._keys_or_none())
+        kind = None if choice == "common" else worker_momentum.kind_of(self.plain, groups, self._keys_or_none())
         if kind is not None:
-            self.momentum = WorkerMomentum(self.optimizer, self.plain, kind, size, sums=sums)
-            follow_plain(self.momentum)
-            return in_words(kind, name)
-        if choice == "worker" or (choice == "auto" and has_moments(self.plain, groups)):
+            self.momentum = worker_momentum.WorkerMomentum(self.optimizer, self.plain, kind, size, sums=sums)
+            worker_momentum.follow_plain(self.momentum)
+            return worker_momentum.in_words(kind, name)
+        if choice == "worker" or (choice == "auto" and worker_momentum.has_moments(self.plain, groups)):
             return (
                 f"how workers would keep the momentum of their own gradients in {name} is not known, or it has none; "
                 'the shared optimizer keeps it (momentum="common")'
@@ -316,7 +309,7 @@ class Replica:
     def shares_momentum(self) -> tuple[bool, bool]:
         """Whether the shared optimizer remembers gradients, and whether workers could do so in its place."""
         is_shared, groups = self.momentum is None and self.has_moments, self.optimizer.param_groups
-        return is_shared, is_shared and kind_of(self.plain, groups, self._keys_or_none()) is not None
+        return is_shared, is_shared and worker_momentum.kind_of(self.plain, groups, self._keys_or_none()) is not None
 
     def _keys_or_none(self) -> list[str]:
         try:
@@ -332,7 +325,7 @@ class Replica:
 
     @property
     def has_moments(self) -> bool:
-        return has_moments(self.plain, self.optimizer.param_groups)
+        return worker_momentum.has_moments(self.plain, self.optimizer.param_groups)
 
     def read(self, *, moments: bool = False, numbers: Sequence[float] = (), only: Sequence[int] | None = None) -> Flat:
         chosen: list[Tensor | None] = list(self.chosen(only))

@@ -18,20 +18,10 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import WireTimeout
 from quorate.core.fields import Fields, Header
+from quorate.core.members import DeathNotice
 from quorate.core.vectors import Flat, Layout, empty_vector
+from quorate.rounds import events
 from quorate.rounds.coding import Coding, sparse_read, sparse_written
-from quorate.rounds.events import (
-    Died,
-    Event,
-    LeaseRead,
-    LeaseTaken,
-    Passed,
-    Received,
-    Said,
-    ThreadWord,
-    Word,
-    read_word,
-)
 from quorate.rounds.forming import are_apart, on_one_host
 from quorate.rounds.fragments import PendingFragments
 from quorate.rounds.hosts.exchange import layout_of_piece
@@ -147,7 +137,7 @@ class RoundTask:
         with self.lock:
             add(self.member, vector, about)
 
-    def say(self, word: ThreadWord | Note) -> None:
+    def say(self, word: events.ThreadWord | Note) -> None:
         """Tell the member something of this worker: a word of `events`, or a note."""
         if not (self.notes_at_once and isinstance(word, Note) and self._noted_at_once(word)):
             self._unheard.append(None)
@@ -161,7 +151,7 @@ class RoundTask:
             member = self.member
             if self._unheard or member.leads == member.rank or self.error is not None:
                 return False
-            self._happens(Said(note))
+            self._happens(events.Said(note))
         finally:
             self._turn.release()
         return True
@@ -175,7 +165,7 @@ class RoundTask:
             raise self.error
 
     def close(self) -> None:
-        self.say(Word("close"))
+        self.say(events.Word("close"))
         self.task.wait()
         self._sums.close()
 
@@ -200,7 +190,7 @@ class RoundTask:
                     asked = wire.receive(None, TAG)
                     self._take(*arrived)
                 asked = self._take_all(wire, asked)
-                self._happens(Passed())
+                self._happens(events.Passed())
                 self._watch(wire.clock.now())
 
     def _take_all(self, wire: Wire, asked: Work[tuple[int, Message]]) -> Work[tuple[int, Message]]:
@@ -218,27 +208,27 @@ class RoundTask:
         if header.get("kind") == "add":
             self._sums.help(header)
         elif "gone" in header:
-            self._happens(Died(header["gone"]))
+            self._happens(events.Died(DeathNotice.read(header).gone))
         elif header.pop("to", None) != "member":
-            self._happens(Received(source, header), message)
+            self._happens(events.Received(source, header), message)
         elif header.get("close"):
             self._is_open = False
         else:
-            self._happens(Said(read_word(header)))
+            self._happens(events.Said(events.read_word(header)))
             if self._unheard:
                 self._unheard.popleft()
 
-    def _happens(self, event: Event, message: Message | None = None) -> int | None:
+    def _happens(self, event: events.Event, message: Message | None = None) -> int | None:
         now = self._wire.clock.now()
         if message is None or not message.tensors:
             return event.happen(self.member, now)
         return self.happen(event, now, message)
 
-    def happen(self, event: Event, now: float, message: Message | None = None) -> int | None:
+    def happen(self, event: events.Event, now: float, message: Message | None = None) -> int | None:
         """Let an event happen to the member; a received header says how the vector of `message` is laid out."""
         if message is None or not message.tensors:
             return event.happen(self.member, now)
-        assert isinstance(event, Received), "tensors come in messages"
+        assert isinstance(event, events.Received), "tensors come in messages"
         if event.message["kind"] == "copy":
             return event.happen(self.member, now, tensors=message.tensors)
         lying = Lying.read(event.message)
@@ -291,11 +281,11 @@ class RoundTask:
         board, key = self._wire.board, f"{self._wire.name}/{_LEASE}"
         written = board.get(key)
         lease = Lease() if written is None else Lease.from_bytes(written)
-        if (term := self._happens(LeaseRead(lease))) is None:
+        if (term := self._happens(events.LeaseRead(lease))) is None:
             return
         new = Lease(term, self._wire.rank).to_bytes()
         if board.swap(key, written, new):
-            self._happens(LeaseTaken(term))
+            self._happens(events.LeaseTaken(term))
 
     def _send(self, to: int, header: Header, vector: Flat | None) -> None:
         message = self._written(to, header, vector)

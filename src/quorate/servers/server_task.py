@@ -16,25 +16,14 @@ from torch import Tensor
 
 from quorate.buckets.rows import read
 from quorate.core.contracts import Message, Wire
+from quorate.core.members import DeathNotice
 from quorate.core.servers import ServerTerms
 from quorate.core.vectors import bare_layout
 from quorate.means.edge_coding import EdgeCoding
 from quorate.records.rows import Served
 from quorate.replica.replica import Replica
+from quorate.servers import messages
 from quorate.servers.kept_part import KeptPart, PartPushed
-from quorate.servers.messages import (
-    Again,
-    AnswerFields,
-    Attempt,
-    Failed,
-    FromWorker,
-    PartFields,
-    PartsMessage,
-    PushMessage,
-    Signal,
-    Wanted,
-    read_message,
-)
 from quorate.servers.order import Decision, Order, Push, Taken
 from quorate.servers.setting_out import WANTED, Receiver, WaitingWorkers
 from quorate.servers.shard import Centre, Shard, cuts_of
@@ -52,7 +41,7 @@ _SET_OUT = Message(header={"kind": "set out"})
 class _Pushed:
     """A push of a worker to this server."""
 
-    message: PushMessage
+    message: messages.PushMessage
     parts: Mapping[int, PartPushed]
 
 
@@ -129,27 +118,27 @@ class ServerTask:
             why = f"{type(error).__name__}: {error}"
             for rank in () if self._wire.is_newcomer else self._wire.alive:  # one without training ends at once
                 for tag in (READ, WANTED):
-                    self._wire.send(Message(header=Failed(why).header()), rank, tag)
+                    self._wire.send(Message(header=messages.Failed(why).header()), rank, tag)
             raise
 
     def _take_in(self, source: int, message: Message) -> None:
         header = message.header
         kind = header.get("kind")
         if "gone" in header:
-            self._note_deaths(header["gone"])
+            self._note_deaths(DeathNotice.read(header).gone)
         elif kind in KINDS:
             for decision in self._succession.receive(source, header):
                 self._follow(decision)
         elif kind == "set out":
             self._take_parts(*self._handed_over.popleft())
         else:
-            self._take_from_worker(source, read_message(header), message)
+            self._take_from_worker(source, messages.read_message(header), message)
         if self._succession.decides and not self._order.decides:
             self._decide(self._order.decide())
         self._go_on()
 
-    def _take_from_worker(self, source: int, fields: FromWorker, message: Message) -> None:
-        if isinstance(fields, PartsMessage):
+    def _take_from_worker(self, source: int, fields: messages.FromWorker, message: Message) -> None:
+        if isinstance(fields, messages.PartsMessage):
             self._take_parts(self._receiver.parts(fields, message.tensors), fields.era)
             self._waiting.received()
         elif fields.kind == "comes":
@@ -162,7 +151,7 @@ class ServerTask:
             self._handle(source, fields, message.tensors)
 
     def _answer_start(self, rank: int, is_wanted: bool) -> None:
-        self._wire.send(Message(header=Wanted(is_wanted).header()), rank, WANTED)
+        self._wire.send(Message(header=messages.Wanted(is_wanted).header()), rank, WANTED)
 
     def _take_parts(self, parts: Mapping[int, Shard | Centre], era: float) -> None:
         self._next, self._newest_with_parts = (parts, era), era
@@ -184,31 +173,36 @@ class ServerTask:
         self._reading.discard(rank)
         self._begin_era()
 
-    def _handle(self, source: int, message: Signal | Attempt | Again | PushMessage, tensors: Sequence[Tensor]) -> None:
+    def _handle(
+        self,
+        source: int,
+        message: messages.Signal | messages.Attempt | messages.Again | messages.PushMessage,
+        tensors: Sequence[Tensor],
+    ) -> None:
         is_current = message.era > self._newest_ended
         self._newest_era = max(self._newest_era, message.era)
         match message:
-            case PushMessage():
+            case messages.PushMessage():
                 number, version, count = message.number, message.version, message.count
                 self._pushed[source, number] = _Pushed(message, self._decoded(source, message, tensors))
                 self._succession.has_read(message.has_read)
                 if is_current:  # else it has been decided
                     push = Push(source, number, version, count, message.reads, message.weight)
                     self._decide(self._order.pushed(push))
-            case Again():
+            case messages.Again():
                 self._note_deaths(message.dead)
                 self._decide(self._order.asks_again(source, message.number))
-            case Attempt("joins"):
+            case messages.Attempt("joins"):
                 self._decide(self._order.comes(source, message.attempt))
-            case Attempt("withdraws"):
+            case messages.Attempt("withdraws"):
                 self._decide(self._order.withdraws(source, message.attempt))
-            case Signal("read"):
+            case messages.Signal("read"):
                 if is_current or source in self._order.ended:  # a worker that has ended reads when all have
                     self._decide(self._order.asks(source))
-            case Signal("pauses" | "ended" as how) if is_current:
+            case messages.Signal("pauses" | "ended" as how) if is_current:
                 self._decide(self._order.leaves(source, how))
 
-    def _decoded(self, source: int, message: PushMessage, tensors: Sequence[Tensor]) -> dict[int, PartPushed]:
+    def _decoded(self, source: int, message: messages.PushMessage, tensors: Sequence[Tensor]) -> dict[int, PartPushed]:
         at, parts = 0, {}
         for part, unused in zip(self._holders.parts_of(self._rank), message.unused, strict=True):
             cut = self._receiver.cut(part)
@@ -289,7 +283,7 @@ class ServerTask:
         if decision.is_last and not decision.repeats and self._terms.replication > 1:
             self._reading = {reader for reader, _ in decision.readers} - self._succession.dead
         ages = {x.source: x.staleness for x in decision.taken}
-        parts: list[PartFields] = []
+        parts: list[messages.PartFields] = []
         kept: list[Tensor] = []
         empty = self._wire.empty
         read = {part: kept.read(decision, empty, is_sent=part in spoken_for) for part, kept in self._parts.items()}
@@ -297,10 +291,10 @@ class ServerTask:
             kept_part = self._parts[part]
             states, state_tensors = kept_part.states if decision.is_last else ([], [])
             options, beside = (kept_part.own_options, kept_part.beside) if decision.is_last else (None, None)
-            parts.append(PartFields(part, kept_part.count, states, len(state_tensors), options, beside))
+            parts.append(messages.PartFields(part, kept_part.count, states, len(state_tensors), options, beside))
             kept += state_tensors
         there, contributors = decision.there, len(decision.taken)
-        common = AnswerFields(numbered.index, decision.version, there, parts, contributors, decision.is_whole)
+        common = messages.AnswerFields(numbered.index, decision.version, there, parts, contributors, decision.is_whole)
         clocks = dict(decision.joined)
         for reader, number in decision.readers:
             individual = replace(common, number=number, staleness=ages.get(reader), clock=clocks.get(reader))

@@ -16,13 +16,7 @@ from torch.optim import Optimizer
 from quorate.core.device_copies import waiting_once
 from quorate.core.vectors import Flat, Layout, mask_of
 from quorate.means.table_changes import writes_rows_only
-from quorate.replica.optimizer_state import (
-    beside_parameters,
-    note_attributes,
-    put_beside_parameters,
-    states_from_plain,
-    states_to_plain,
-)
+from quorate.replica import optimizer_state
 from quorate.replica.options_in_force import OptionsInForce
 from quorate.replica.plain_step import second_order, step_unseen
 from quorate.replica.replica import Replica
@@ -149,17 +143,17 @@ class Shard:
         self._optimizer = _like(replica, dict(zip(map(id, originals), self._all, strict=True)))
         self._options = OptionsInForce(self._optimizer)
         if received is None:
-            states, tensors = states_to_plain(replica.optimizer, originals)
+            states, tensors = optimizer_state.states_to_plain(replica.optimizer, originals)
         else:
             states, tensors = list(received.states), list(received.kept)
-            put_beside_parameters(self._optimizer, received.beside)
+            optimizer_state.put_beside_parameters(self._optimizer, received.beside)
             with torch.no_grad():
                 pieces = received.numbers[: len(cut.pieces)]
                 for p, x in zip(self._parameters, cut.views(pieces, replica.layout), strict=True):
                     p.copy_(x)
             for message in received.numbers[len(pieces) :]:
                 write_rows(message, self.tables)
-        states_from_plain(self._optimizer, self._all, states, [x.clone() for x in tensors])
+        optimizer_state.states_from_plain(self._optimizer, self._all, states, [x.clone() for x in tensors])
 
     def copied(self, empty: Callable[[int, torch.dtype], Tensor] | None = None) -> list[Tensor]:
         """Return a copy of the parameters without the tables, laid out as by `Cut.of`; `empty(numel, dtype)` allocates
@@ -234,12 +228,12 @@ class Shard:
     @property
     def beside(self) -> dict[str, Any]:
         """State of the optimizer outside parameters and options."""
-        return beside_parameters(self._optimizer)
+        return optimizer_state.beside_parameters(self._optimizer)
 
     @property
     def states(self) -> tuple[list[Any], list[Tensor]]:
         """Copies of the optimizer state, in the order of `Cut.parameters_of` and in the form of `states_to_plain`."""
-        states, tensors = states_to_plain(self._optimizer, self._all)
+        states, tensors = optimizer_state.states_to_plain(self._optimizer, self._all)
         return states, [x.clone() for x in tensors]
 
 
@@ -256,7 +250,7 @@ def _like(replica: Replica, copies: dict[int, Parameter]) -> Optimizer:
     names: Any = own.state
     state: Any = defaultdict(dict, {key: copy.deepcopy(x) for key, x in names.items() if isinstance(key, str)})
     again.__setstate__({"defaults": copy.deepcopy(own.defaults), "state": state, "param_groups": groups})
-    note_attributes(again)
+    optimizer_state.note_attributes(again)
     return again
 
 

@@ -23,6 +23,7 @@ from torch.nn import Module, Parameter
 from quorate.core.axes import Zero
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.fields import Fields
 from quorate.core.local_tensor import as_piece_of, local
 from quorate.sharding.collectives import REMEDY, Pieces, groups_of, over_wires, split_by_dtype
 from quorate.sharding.mesh import Coordinates
@@ -311,6 +312,13 @@ class _Replicated(FSDPParam):
         return numbers.expand(self.mesh_info.shard_mesh_size)
 
 
+@dataclass(frozen=True, slots=True)
+class StepCalls(Fields):
+    """The message to the neighbour at the end of a step; without the field where the last list holds."""
+
+    calls: Sequence[str] | None = None
+
+
 class Walk:
     """The collectives of one model's blocks on this worker, and on its neighbour: all workers call them in one order.
 
@@ -336,12 +344,13 @@ class Walk:
         self.calls.clear()
         self._step += 1
         tag, following, previous = f"walk/{self._step}", (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
-        wire.send(Message((), {} if own == self._sent else {"calls": list(own)}), following, tag)
+        wire.send(Message((), {} if own == self._sent else StepCalls(own).header()), following, tag)
         self._sent = own
         self._pending.append((self._step, own, wire.receive(previous, tag, [previous])))
         while self._pending and (len(self._pending) > _LAG or self._pending[0][2].done()):
             step, calls, work = self._pending.popleft()
-            self._received = list(work.wait()[1].header.get("calls", self._received))
+            calls_there = StepCalls.read(work.wait()[1].header).calls
+            self._received = self._received if calls_there is None else list(calls_there)
             self._compare(step, calls, previous)
 
     def _compare(self, step: int, own: tuple[str, ...], previous: int) -> None:

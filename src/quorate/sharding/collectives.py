@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, Mismatch
+from quorate.core.fields import Fields, Header
 from quorate.sharding.traffic import Traffic
 from quorate.wire.exchange import describe, sum_in_order
 from quorate.wire.swap import Envelope, Swap
@@ -30,6 +32,13 @@ _OF_A_BLOCK = re.compile(r"(all_gather|reduce_scatter) of ")
 
 _PATIENCE = 1.0
 """Seconds to wait for a buffer that other workers still read: they must have reached the next exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused(Fields):
+    """The message with the gradients of one block; without the field where all its parameters have gradients."""
+
+    unused: Sequence[int] = ()  # positions of the parameters without a gradient
 
 
 class Collected(dist.Work):
@@ -54,9 +63,7 @@ class Pieces:
         self.wire, self.traffic, self._calls = wire, traffic, itertools.count()
         self.hosts = [wire.host_of(rank) for rank in range(wire.size)]
 
-    def swap(
-        self, operation: str, outgoing: Sequence[Tensor], header: Mapping[str, Any] | None = None
-    ) -> Work[list[Message]]:
+    def swap(self, operation: str, outgoing: Sequence[Tensor], header: Header | None = None) -> Work[list[Message]]:
         """Send each worker its tensor, which must not change any more; the result is the messages received, by rank."""
         wire, tag, header = self.wire, f"pieces/{next(self._calls)}", Envelope(operation).header(header)
         messages = [Message((x,), header, shared=True) for x in outgoing]
@@ -133,14 +140,14 @@ class WireReduceScatter:
         pieces, wire = self._pieces, self._pieces.wire
         self._has_input = False
         outgoing = list(input_tensor.detach().chunk(wire.size))
-        header = {"unused": sorted(self.unused)} if self.unused else None
+        header = Unused(sorted(self.unused)).header() if self.unused else None
         work = pieces.swap(f"reduce_scatter{self._of} {describe(output_tensor)}", outgoing, header)
 
         def finish() -> None:
             messages = pieces.wait(work)
             received = [message.tensors[0] for message in messages]
             if self.unused:
-                self.unused = self.unused.intersection(*(message.header.get("unused", ()) for message in messages))
+                self.unused = self.unused.intersection(*(Unused.read(message.header).unused for message in messages))
             if output_tensor.element_size() < 4 or len(set(pieces.hosts)) > 1:
                 output_tensor.copy_(sum_in_order(received, pieces.hosts))
             else:

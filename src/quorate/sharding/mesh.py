@@ -16,9 +16,8 @@ from quorate.core.axes import AXES, REPLICAS, SHARDS, STAGES, TENSOR, Axes, Offl
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.sharding.traffic import Traffic
-from quorate.wire.current import Place
 from quorate.wire.group import GroupWire
 from quorate.wire.naming import note_axes
 from quorate.wire.real.mesh_wire import MeshWire, TorchGroup
@@ -41,27 +40,27 @@ class Meshes:
     """The device on which the worker computes."""
     made: dict[Axes, DeviceMesh] = field(default_factory=dict)
 
+    def mesh(self, wire: Wire, axes: Axes, device: torch.device) -> DeviceMesh:
+        """Return the mesh of all workers, with replicas as rows; all workers make it together, once.
 
-def mesh_of(place: Place, axes: Axes, device: torch.device) -> DeviceMesh:
-    """Return the mesh of all workers, with replicas as rows; all workers make it together, once. Axes of one stage, or
-    without layers that are computed together, are left out."""
-    meshes = place.context(Meshes)
-    made = meshes.made
-    if axes not in made:
-        if meshes.start_group is not None and not dist.is_initialized():
-            each = axes.of_replica
-            replica, position = divmod(place.wire.rank - place.wire.size, each)
-            meshes.start_group(f"replica {axes.replicas + replica}", position, each)
-        if not dist.is_initialized():
-            raise ConfigurationError(
-                "a mesh needs real processes, since torch's collectives do not connect virtual workers"
-            )
-        sizes = dict(zip(AXES, axes.sizes, strict=True))
-        if place.wire.is_newcomer:
-            sizes[REPLICAS] = 1
-        sizes = {name: count for name, count in sizes.items() if count > 1 or name in (REPLICAS, SHARDS)}
-        made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    return made[axes]
+        Axes of one stage, or without layers that are computed together, are left out.
+        """
+        made = self.made
+        if axes not in made:
+            if self.start_group is not None and not dist.is_initialized():
+                each = axes.of_replica
+                replica, position = divmod(wire.rank - wire.size, each)
+                self.start_group(f"replica {axes.replicas + replica}", position, each)
+            if not dist.is_initialized():
+                raise ConfigurationError(
+                    "a mesh needs real processes, since torch's collectives do not connect virtual workers"
+                )
+            sizes = dict(zip(AXES, axes.sizes, strict=True))
+            if wire.is_newcomer:
+                sizes[REPLICAS] = 1
+            sizes = {name: count for name, count in sizes.items() if count > 1 or name in (REPLICAS, SHARDS)}
+            made[axes] = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        return made[axes]
 
 
 def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
@@ -76,13 +75,12 @@ def newcomers(ranks: Tensor, wire: Wire) -> Tensor:
     return more.reshape(-1, *ranks.shape[1:])
 
 
-def deal_to(place: Place, axes: Axes, coordinates: Coordinates | None = None) -> None:
+def deal_to(data: DataContext, rank: int, axes: Axes, coordinates: Coordinates | None = None) -> None:
     """Divide data so that stages, and workers along the tensor axis, get the same batches.
 
-    There are `axes.batches` shares, and this worker gets the share of its `coordinates` (None: as `mesh_of` lays
+    There are `axes.batches` shares, and this worker gets the share of its `coordinates` (None: as `Meshes.mesh` lays
     workers out). Raises `ConfigurationError` where data has been divided already.
     """
-    data = data_context(place)
     if axes.tensor * axes.stages == 1 or data.deals is not None:
         return
     if data.made:
@@ -90,7 +88,6 @@ def deal_to(place: Place, axes: Axes, coordinates: Coordinates | None = None) ->
             "quorate.loader was called before quorate.parallelize, and has given workers that compute a model together "
             "different batches; call quorate.parallelize before it"
         )
-    rank = place.wire.rank
     replica, stage = rank // axes.of_replica, rank // (axes.shards * axes.tensor) % axes.stages
     shard, part = rank // axes.tensor % axes.shards, rank % axes.tensor
     if coordinates is not None:

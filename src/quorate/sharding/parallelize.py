@@ -23,9 +23,9 @@ from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.telling import tell
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.sharding.blocks import blocks_of, in_words, named_blocks
-from quorate.sharding.mesh import Coordinates, Meshes, coordinates_in, deal_to, mesh_of
+from quorate.sharding.mesh import Coordinates, Meshes, coordinates_in, deal_to
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
 from quorate.sharding.stages.choice import StageChoice, check_stages
@@ -164,13 +164,15 @@ def parallelize(
     zero = zero if requested.zero is None else requested.zero
     if mesh is None or requested.axes is not None:
         usual = Axes(1, place.wire.size) if tensor is None else Axes(1, 1, place.wire.size)
-        mesh = mesh_of(place, requested.axes or usual, requested.device if is_on_meta else parameters[0].device)
+        mesh = requested.mesh(
+            place.wire, requested.axes or usual, requested.device if is_on_meta else parameters[0].device
+        )
     coordinates = coordinates_in(mesh, place.wire)
     if coordinates.axes.of_replica > 1 and mesh.device_type == "cuda" and "cuda:gloo" in dist.get_backend_config():
         raise ConfigurationError(
             "a model in pieces on GPUs needs NCCL, which refuses two workers on one GPU; start one worker for each GPU"
         )
-    axes, data = coordinates.axes, data_context(place)
+    axes, data = coordinates.axes, place.context(DataContext)
     _check(model, is_cut_otherwise=is_on_meta or axes.tensor * axes.stages > 1)
     if tensor is not None and axes.tensor == 1 and place.wire.size > 1 and requested.axes is None:
         raise ConfigurationError("tensor= needs a mesh with a tensor axis: world.mesh(tensor=2)")
@@ -191,7 +193,7 @@ def parallelize(
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
     tables = tables_in(model) if axes.of_replica > 1 else {}
     check_tables(tables, axes, plan, model)
-    deal_to(place, axes, coordinates)
+    deal_to(data, place.wire.rank, axes, coordinates)
     folder = offload_folder if requested.offload in (None, "disk") else None
     in_ram = offloaded(where, delayed_update, correct, folder)
     models.calls += 1

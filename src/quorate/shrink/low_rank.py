@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -23,33 +24,30 @@ from quorate.checkpoint.participants import Distributed
 from quorate.core.callable_module import let_call
 from quorate.core.contracts import Message
 from quorate.core.errors import ConfigurationError
+from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.means.equal_replicas import copy_tensors
-from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
-from quorate.replica.factors import (
-    Pair,
-    assigned,
-    empty_factors,
-    factor,
-    factored,
-    full_rank,
-    size_at,
-    stable_rank,
-    step_on_factors,
-    weights_of,
-)
+from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
+from quorate.replica import factors
 from quorate.replica.forms import forms_in, give_forms
 from quorate.shrink.guard import Evaluate, Guard
 from quorate.shrink.weights import Weight, check_patterns, entry_of, loop_of, matching, weights_in
 from quorate.train.loop import Loop
 from quorate.wire import current
 from quorate.wire.current import Place
-from quorate.wire.survivors import surviving_replicas
+from quorate.wire.survivors import DeathTolerance
 
 SETTLED = 0.02
 """The relative change of the stable rank of a weight, between two measurements, below which it has settled."""
 _LEAST_SHARE = 1 / 5
 """The least rank by the stable rank, as a share of the full one: that of Cuttlefish."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactorNames(Fields):
+    """The message of a worker with the factors that it has computed, two tensors for each weight."""
+
+    names: Sequence[str]
 
 
 class LowRank(StepObserver):
@@ -85,7 +83,9 @@ class LowRank(StepObserver):
                 "name layers in `layers`"
             )
         if self._settles:
-            self._first = self._before = {weight.name: stable_rank(weight.parameter) for weight in self._chosen()}
+            self._first = self._before = {
+                weight.name: factors.stable_rank(weight.parameter) for weight in self._chosen()
+            }
         worker = entry.worker
         is_together = worker is not None and not (worker.differs or worker.has_rounds)
         self._by_updates = is_together and not self._settles and place.wire.max_size > place.wire.size
@@ -100,7 +100,7 @@ class LowRank(StepObserver):
         elif loop_of(self._place, self._entry) is None:
             self._entry.optimizer.register_step_post_hook(lambda *_: self._stepped_alone())
         else:
-            observers(self._place).add(self)
+            self._place.context(Observers).add(self)
 
     @property
     def _made(self) -> int:
@@ -133,7 +133,7 @@ class LowRank(StepObserver):
     # -- the choice
 
     def _weights(self) -> list[Weight]:
-        return list(weights_in(self._entry.model, weights_of, self._entry.parameters))
+        return list(weights_in(self._entry.model, factors.weights_of, self._entry.parameters))
 
     def _chosen(self) -> list[Weight]:
         """Return the weights to be replaced, without those that are in two factors already."""
@@ -142,11 +142,11 @@ class LowRank(StepObserver):
 
     def _becomes_smaller(self, weight: Weight) -> bool:
         p = weight.parameter
-        return weight.is_inside and size_at(p, self._rank_for(p)) < p.numel()
+        return weight.is_inside and factors.size_at(p, self._rank_for(p)) < p.numel()
 
     def _rank_for(self, weight: Parameter, growth: float | None = None) -> int:
         """Return the rank: as it was chosen, or the full one times the `growth` of the stable rank since the start."""
-        full = full_rank(weight)
+        full = factors.full_rank(weight)
         if self._rank is not None:
             return min(self._rank, full)
         share = self._share if self._share is not None else _LEAST_SHARE
@@ -160,7 +160,7 @@ class LowRank(StepObserver):
         chosen = self._chosen()
         growth: dict[str, float] = {}
         if self._settles:
-            now = {weight.name: stable_rank(weight.parameter) for weight in chosen}
+            now = {weight.name: factors.stable_rank(weight.parameter) for weight in chosen}
             before, self._before = self._before, now
             if any(abs(now[name] - before.get(name, math.inf)) > SETTLED * now[name] for name in now):
                 return False
@@ -178,8 +178,8 @@ class LowRank(StepObserver):
         is_known, before, after = True, 0, 0
         for weight in weights:
             before += weight.parameter.numel()
-            old, a, b = factor(weight.module, weight.key, pairs[weight.name])
-            is_known &= step_on_factors(self._entry.optimizer, old, a, b, momentum)
+            old, a, b = factors.factor(weight.module, weight.key, pairs[weight.name])
+            is_known &= factors.step_on_factors(self._entry.optimizer, old, a, b, momentum)
             after += a.numel() + b.numel()
         if self._place.wire.rank == self._place.wire.alive[0]:
             kept = "" if is_known else "; the optimizer's state of them begins again, as its form is unknown"
@@ -283,27 +283,27 @@ def _is_count(value: object, least: int) -> bool:
 
 def _factors(
     place: Place, loop: Loop | None, weights: Mapping[str, Parameter], ranks: Mapping[str, int]
-) -> dict[str, Pair]:
+) -> dict[str, factors.Pair]:
     """Return the factors of each weight, the same bits on all workers; each worker computes some of them."""
     if loop is None:
-        return {name: factored(weight, ranks[name]) for name, weight in weights.items()}
-    wire, group = loop.worker.wire, surviving_replicas(place)
-    sizes = {name: float(weight.numel()) * full_rank(weight) for name, weight in weights.items()}
-    pairs: dict[str, Pair] = {}
+        return {name: factors.factored(weight, ranks[name]) for name, weight in weights.items()}
+    wire, group = loop.worker.wire, place.context(DeathTolerance).surviving_replicas
+    sizes = {name: float(weight.numel()) * factors.full_rank(weight) for name, weight in weights.items()}
+    pairs: dict[str, factors.Pair] = {}
     while missing := [name for name in weights if name not in pairs]:
         members = range(wire.size) if group is None else sorted(group.members - wire.dead)
-        owners = assigned({name: sizes[name] for name in missing}, list(members))
-        own = {name: factored(weights[name], ranks[name]) for name in missing if owners[name] == wire.rank}
+        owners = factors.assigned({name: sizes[name] for name in missing}, list(members))
+        own = {name: factors.factored(weights[name], ranks[name]) for name in missing if owners[name] == wire.rank}
         if group is None:
             for root in members:
                 sent = [name for name in missing if owners[name] == root]
                 for name in sent:
-                    pairs[name] = own.get(name) or empty_factors(weights[name], ranks[name])
+                    pairs[name] = own.get(name) or factors.empty_factors(weights[name], ranks[name])
                 copy_tensors([x for name in sent for x in pairs[name]], wire, root)
             continue
-        message = Message(tuple(x for pair in own.values() for x in pair), {"names": list(own)})
+        message = Message(tuple(x for pair in own.values() for x in pair), FactorNames(list(own)).header())
         for answer in group.gather(message, "factors").wait().values():  # of a dead worker there is none
-            for place_of, name in enumerate(answer.header["names"]):
+            for place_of, name in enumerate(FactorNames.read(answer.header).names):
                 a, b = answer.tensors[2 * place_of : 2 * place_of + 2]
                 pairs[name] = a.to(weights[name].device, copy=True), b.to(weights[name].device, copy=True)
     return pairs

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import Distributed, trained
+from quorate.checkpoint.participants import Distributed, Trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.masks import Mask
 from quorate.core.vectors import Flat, full_segments, pack
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.replica.masks import Masks, masks_of
 from quorate.replica.replica import sparse_tables_in, trained_in_order
 from quorate.shrink.guard import Evaluate, Guard
@@ -237,7 +237,7 @@ class Pruning:
         if not all(bool(p.isfinite().all()) for _, p in named):
             raise ConfigurationError("a parameter is not finite; pruning needs numbers that can be compared")
         begins = self._begins(loop) if self._by == "movement" else {}
-        run_seed = data_context(self._place).seed if self._seed is None else self._seed
+        run_seed = self._place.context(DataContext).seed if self._seed is None else self._seed
         generator = torch.Generator().manual_seed(run_seed * 1_000_003 + self._updates % 1_000_003)
         scores = {name: score(p, self._by, self._unit, before=begins.get(p), generator=generator) for name, p in named}
         kept_before = {name: self._masks.by_tensor[p].kept for name, p in named if p in self._masks.by_tensor}
@@ -329,7 +329,7 @@ def prune(
         bytes of a vector      60     36
     """
     place = current.here()
-    entry = next((entry for entry in trained(place).ordered if entry.optimizer is optimizer), None)
+    entry = next((entry for entry in place.context(Trained).ordered if entry.optimizer is optimizer), None)
     if entry is None:
         raise ConfigurationError(
             "this optimizer is not distributed; call quorate.distribute before quorate.shrink.prune"

@@ -20,8 +20,8 @@ from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import CheckpointError, ConfigurationError
 from quorate.core.telling import tell
 from quorate.observe.seen_losses import SeenLosses
-from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
-from quorate.observe.step_times import timing
+from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
+from quorate.observe.step_times import Timing
 from quorate.records.choice_rows import Shrunk
 from quorate.records.records import LateNumber
 from quorate.replica.masks import masks_of
@@ -80,7 +80,7 @@ class Shrinking(StepObserver):
         leaving.append(hook.remove)
         if loop is None and self._entry.worker is None:
             self._entry.optimizer.register_step_post_hook(lambda *_: self._stepped_alone())
-        observers(self._place).add(self)
+        self._place.context(Observers).add(self)
 
     @property
     def shares(self) -> list[float]:
@@ -229,7 +229,7 @@ class Shrinking(StepObserver):
 
     def _measure(self, moment: str, change: str, *, loss: float | None = None) -> None:
         """Measure the model on the first living worker, while the others wait at a pause, and record it."""
-        wire, recorder = self._place.wire, timing(self._place).recorder
+        wire, recorder = self._place.wire, self._place.context(Timing).recorder
         has_finished = self._entry.worker is not None and self._entry.worker.finished
         if wire.rank == wire.alive[0]:
             model, size = self._entry.model, self._size(loss)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from quorate.checkpoint.tensor_file import read_tensors, write_tensors
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.replica.masks import masks_of
 from quorate.shrink.masks import Scope
 from quorate.shrink.pruning import Pruning, prune
@@ -209,7 +209,7 @@ class _Lottery:
         """Return new draws, which are the same on all workers."""
         before = {p: p.detach().clone() for p in _parameters(self._optimizer)}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(data_context(self._place).seed * 1_000_003 + number)
+            torch.manual_seed(self._place.context(DataContext).seed * 1_000_003 + number)
             for module in self._pruning.model.modules():
                 reset: Any = getattr(module, "reset_parameters", None)
                 if callable(reset):

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import Distributed, trained
+from quorate.checkpoint.participants import Distributed, Trained
 from quorate.core.errors import ConfigurationError
 from quorate.train.combination import Combination
 from quorate.train.compatibility import check
@@ -92,7 +92,7 @@ def check_patterns(weights: Sequence[Weight], patterns: object) -> None:
 
 def distributed_entry(place: Place, optimizer: Optimizer, call: str) -> Distributed:
     """Return the training of a distributed `optimizer`. Raises `ConfigurationError` if it is not distributed."""
-    entry = next((entry for entry in trained(place).optimizers.values() if entry.optimizer is optimizer), None)
+    entry = next((entry for entry in place.context(Trained).optimizers.values() if entry.optimizer is optimizer), None)
     if entry is None:
         raise ConfigurationError(f"{call} takes an optimizer that quorate.distribute has returned")
     return entry

@@ -41,16 +41,15 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts import proposal
 from quorate.strategies.parts.local_steps import LocalStepSettings, SynchronousPhase, mean_of_all, take_mean
-from quorate.strategies.parts.proposal import ALL_REDUCE, LOCAL, Seen, propose
-from quorate.strategies.parts.step_measures import Measures, exchange_in, noise_in, square_of, step_in, work_in
 
 
 @dataclass(kw_only=True)
 class State(SynchronousPhase):
     """Whether steps are local, and what was measured."""
 
-    measures: Measures = kept("drop", default_factory=Measures)
+    measures: proposal.Measures = kept("drop", default_factory=proposal.Measures)
     synchronous_step: float = kept("same", default=0.0)
     """Seconds of a synchronous step, when they were measured last."""
     noise: float = kept("same", default=0.0)
@@ -94,12 +93,12 @@ class Auto(LocalStepSettings):
         measures, begin = state.measures, worker.step_seconds
         measures.work.append(begin)
         if not state.is_local:
-            own = square_of(worker.gradient) if measures.is_sample else None
+            own = proposal.square_of(worker.gradient) if measures.is_sample else None
             begin = worker.step_seconds
             worker.gradient = mean = worker.means.of_gradient().wait()
             measures.waited.append(worker.step_seconds - begin)
             if own is not None:
-                measures.squares.append((own, square_of(mean)))
+                measures.squares.append((own, proposal.square_of(mean)))
 
     def step(self, worker: Worker) -> None:
         state: State = worker.state
@@ -121,19 +120,20 @@ class Auto(LocalStepSettings):
     def pause(self, worker: Worker) -> None:
         """Propose, and change, while all replicas are equal."""
         state: State = worker.state
-        measures, state.measures = state.measures, Measures()
+        measures, state.measures = state.measures, proposal.Measures()
         rows = worker.means.gather(measures.row)
         if rows is None or not all(row[0] for row in rows):  # a worker has made too few steps
             return
         if not state.is_local:
-            state.noise, state.synchronous_step = noise_in(rows), step_in(rows)
-        seen = Seen(work=work_in(rows), exchange=exchange_in(rows), step=state.synchronous_step, noise=state.noise)
-        now, steps = LOCAL if state.is_local else ALL_REDUCE, int(self.period.count)
-        proposal = propose(seen, now, local_steps=steps, lateness=self.lateness, margin=self.margin)
-        if proposal.strategy.partition(":")[0] == now:
+            state.noise, state.synchronous_step = proposal.noise_in(rows), proposal.step_in(rows)
+        work, exchange = proposal.work_in(rows), proposal.exchange_in(rows)
+        seen = proposal.Seen(work=work, exchange=exchange, step=state.synchronous_step, noise=state.noise)
+        now, steps = proposal.LOCAL if state.is_local else proposal.ALL_REDUCE, int(self.period.count)
+        proposed = proposal.propose(seen, now, local_steps=steps, lateness=self.lateness, margin=self.margin)
+        if proposed.strategy.partition(":")[0] == now:
             return
-        acts = self.act and not proposal.strategy.startswith("quorum")
-        if worker.propose(proposal.strategy, proposal.why, acts=acts):
+        acts = self.act and not proposed.strategy.startswith("quorum")
+        if worker.propose(proposed.strategy, proposed.why, acts=acts):
             self._change(worker)
 
     def _change(self, worker: Worker) -> None:

@@ -40,21 +40,12 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts import neighbour_copies
 from quorate.strategies.parts.gossip import GossipSettings, unchanging_graph
-from quorate.strategies.parts.neighbour_copies import (
-    Advance,
-    NeighbourCopies,
-    by_coding,
-    equal_copies,
-    held_by,
-    pulled,
-    take_in,
-    tell,
-)
 
 
 @dataclass(kw_only=True)
-class State(NeighbourCopies):
+class State(neighbour_copies.NeighbourCopies):
     """The copies, and the rates that hold for this codec."""
 
     rates: tuple[float, float] = kept("drop")
@@ -91,9 +82,9 @@ class ChocoSGD(GossipSettings):
         graph = unchanging_graph(
             self.topology, worker.size, "choco-sgd keeps a copy of each neighbour, which must stay"
         )
-        share, held = held_by(worker.neighbours.codec)
+        share, held = neighbour_copies.held_by(worker.neighbours.codec)
         rates = (held / (2 - held), 1.0) if self.consensus_rate is None else (self.consensus_rate,) * 2
-        return State(graph=graph, rates=rates, share=share, **equal_copies(worker))
+        return State(graph=graph, rates=rates, share=share, **neighbour_copies.equal_copies(worker))
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
@@ -103,21 +94,21 @@ class ChocoSGD(GossipSettings):
             self._tell(worker)
             self.drain(worker)
         if s.pull is not None:
-            worker.replica.shift(by_coding(s.pull, *s.rates))
+            worker.replica.shift(neighbour_copies.by_coding(s.pull, *s.rates))
             s.pull = None
         if self.overlap:
             self._tell(worker)
 
     def _tell(self, worker: Worker) -> None:
         x = worker.parameters.bare()
-        tell(worker, x, lambda: x - worker.state.own, self._advanced(worker))
+        neighbour_copies.tell(worker, x, lambda: x - worker.state.own, self._advanced(worker))
 
     def drain(self, worker: Worker) -> None:
-        take_in(worker, self._advanced(worker))
+        neighbour_copies.take_in(worker, self._advanced(worker))
 
-    def _advanced(self, worker: Worker) -> Advance:
-        return lambda copy, q, number: copy.add_(by_coding(q, worker.state.share))  # x^_j
+    def _advanced(self, worker: Worker) -> neighbour_copies.Advance:
+        return lambda copy, q, number: copy.add_(neighbour_copies.by_coding(q, worker.state.share))  # x^_j
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         s: State = worker.state
-        return pulled(worker, None if s.pull is None else by_coding(s.pull, *s.rates))
+        return neighbour_copies.pulled(worker, None if s.pull is None else neighbour_copies.by_coding(s.pull, *s.rates))

@@ -38,19 +38,11 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import (
-    GossipSettings,
-    OnGraph,
-    begin_exchange,
-    begin_momenta,
-    forget_after_cycle,
-    own_copy,
-    undirected_graph,
-)
+from quorate.strategies.parts import gossip
 
 
 @dataclass(kw_only=True)
-class State(OnGraph):
+class State(gossip.OnGraph):
     """The state of D-PSGD between two steps."""
 
     under_way: UnderWay | None = kept("drop", default=None)
@@ -62,7 +54,7 @@ class State(OnGraph):
 
 @register("d-psgd")
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(GossipSettings):
+class DPSGD(gossip.GossipSettings):
     """Each step averages the parameters with those of the neighbours on an undirected graph."""
 
     momentum: Literal["keep", "average", "reset"] = "keep"
@@ -72,8 +64,8 @@ class DPSGD(GossipSettings):
     """Whether parameters are sent while the gradient is computed, as published; otherwise they are sent afterwards."""
 
     def start(self, worker: Worker) -> State:
-        graph = undirected_graph(self.topology, worker.size)
-        begin_momenta(worker, graph, self.topology, self.momentum)
+        graph = gossip.undirected_graph(self.topology, worker.size)
+        gossip.begin_momenta(worker, graph, self.topology, self.momentum)
         return State(graph=graph)
 
     def step(self, worker: Worker) -> None:
@@ -87,7 +79,7 @@ class DPSGD(GossipSettings):
             worker.replica.write(s.mixed, moments=True)
             worker.parameters = x
         if self.momentum == "reset":
-            forget_after_cycle(worker)
+            gossip.forget_after_cycle(worker)
         worker.update()  # of the gradient at x_i, and weight decay there
         worker.replica.shift(s.mixed.add_(s.sent, -1.0))  # from x_i to sum_j W_ij x_j
         s.sent = s.mixed = None
@@ -96,8 +88,8 @@ class DPSGD(GossipSettings):
 
     def _give(self, worker: Worker) -> None:
         s: State = worker.state
-        s.sent = own_copy(worker)
-        s.under_way = begin_exchange(worker, s.sent)
+        s.sent = gossip.own_copy(worker)
+        s.under_way = gossip.begin_exchange(worker, s.sent)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
         s, x = worker.state, worker.parameters

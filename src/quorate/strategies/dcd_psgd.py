@@ -42,16 +42,8 @@ from quorate.core.topology import Topology
 from quorate.core.vectors import Flat
 from quorate.gossip.topology.mixing import matrix
 from quorate.strategies import register
+from quorate.strategies.parts import neighbour_copies
 from quorate.strategies.parts.gossip import GossipSettings, unchanging_graph
-from quorate.strategies.parts.neighbour_copies import (
-    NeighbourCopies,
-    added,
-    check_unbiased,
-    equal_copies,
-    pulled,
-    take_in,
-    tell,
-)
 
 
 @register("dcd-psgd")
@@ -61,30 +53,30 @@ class DCDPSGD(GossipSettings):
 
     compresses = "differences"
 
-    def start(self, worker: Worker) -> NeighbourCopies:
+    def start(self, worker: Worker) -> neighbour_copies.NeighbourCopies:
         size, codec = worker.size, worker.neighbours.codec
         graph = unchanging_graph(self.topology, size, "dcd-psgd keeps a copy of each neighbour, which must stay")
-        check_unbiased(codec, "dcd-psgd")
+        neighbour_copies.check_unbiased(codec, "dcd-psgd")
         if codec is not None and worker.rank == 0:
             _warn(graph, size, codec)
-        return NeighbourCopies(graph=graph, **equal_copies(worker))
+        return neighbour_copies.NeighbourCopies(graph=graph, **neighbour_copies.equal_copies(worker))
 
     def step(self, worker: Worker) -> None:
-        s: NeighbourCopies = worker.state
+        s: neighbour_copies.NeighbourCopies = worker.state
         self.drain(worker)
         worker.update()  # line 5: of the gradient at x_t
         if s.pull is not None:
             worker.replica.shift(s.pull)
             s.pull = None
         x = worker.parameters.bare()
-        tell(worker, x, lambda: x - s.own, added)  # lines 6 and 8
+        neighbour_copies.tell(worker, x, lambda: x - s.own, neighbour_copies.added)  # lines 6 and 8
         worker.parameters = s.own  # line 7
 
     def drain(self, worker: Worker) -> None:
-        take_in(worker, added)
+        neighbour_copies.take_in(worker, neighbour_copies.added)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
-        return pulled(worker, worker.state.pull)
+        return neighbour_copies.pulled(worker, worker.state.pull)
 
 
 def most_noise(graph: Topology, size: int) -> float:

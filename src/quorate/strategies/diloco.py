@@ -46,22 +46,14 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts import outer_steps
 from quorate.strategies.parts.fragments import check_fragments
 from quorate.strategies.parts.local_steps import LocalStepSettings, begins_local, check_after, mean_of_all, take_mean
-from quorate.strategies.parts.outer_steps import (
-    OuterState,
-    OuterStepSettings,
-    begin_means_again,
-    outer_state,
-    outer_step,
-    stream,
-    take_means,
-)
 
 
 @register("diloco")
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(LocalStepSettings, OuterStepSettings):
+class DiLoCo(LocalStepSettings, outer_steps.OuterStepSettings):
     """Hundreds of local steps, then one step of an outer optimizer on the change of the parameters."""
 
     compresses = "deltas"
@@ -84,40 +76,42 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
     def lets_join(self) -> bool:
         return self.overlap == 0
 
-    def start(self, worker: Worker) -> OuterState:
+    def start(self, worker: Worker) -> outer_steps.OuterState:
         is_local = begins_local(worker, self.after)
         cut: dict[str, Any] = {"by": self.fragments_by}
-        return outer_state(worker.parameters, self.fragments, self.outer_optimizer, **cut, is_local=is_local)
+        return outer_steps.outer_state(
+            worker.parameters, self.fragments, self.outer_optimizer, **cut, is_local=is_local
+        )
 
     def backward(self, worker: Worker) -> None:
         worker.state.agree_on_gradient(worker)
 
     def step(self, worker: Worker) -> None:
-        state: OuterState = worker.state
+        state: outer_steps.OuterState = worker.state
         worker.update()  # theta_i <- InnerOpt(theta_i, g_i)
         if not state.is_local:
             if state.is_over(worker, self.after):
                 self.apply(worker, mean_of_all(worker, self.contribution(worker)[0], 1.0))
         elif self.fragments > 1 or self.overlap:
-            stream(worker, self)
+            outer_steps.stream(worker, self)
         else:
             state.count_step(worker, self.period)
             if state.is_due(worker, self.period):  # every H steps
                 x, weight, _ = state.give(worker, self.period, moments=self.momentum == "average")
                 mean = worker.means.of(x, weight=weight).wait()  # Delta <- 1/k sum of (theta - theta_i)
-                outer_step(worker, self, 0, mean)  # theta <- OuterOpt(theta, Delta), where all go on
+                outer_steps.outer_step(worker, self, 0, mean)  # theta <- OuterOpt(theta, Delta), where all go on
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         state, has_moments = worker.state, self.momentum == "average"
         if not state.is_local:
             return worker.replica.read(moments=has_moments), 0.0
-        take_means(worker, self, at_pause=True)  # in one order on all workers, also on one that pauses
+        outer_steps.take_means(worker, self, at_pause=True)  # in one order on all workers, also on one that pauses
         x, weight, _ = state.give(worker, self.period, moments=has_moments)
         return x, weight
 
     def apply(self, worker: Worker, result: Mean) -> None:
         if worker.state.is_local:
-            outer_step(worker, self, worker.state.newest, result.mean)
+            outer_steps.outer_step(worker, self, worker.state.newest, result.mean)
         else:  # after the last synchronous step
             take_mean(worker, result.mean, self.momentum)
             worker.state.begin_outer_steps(worker, worker.replica.parameters_of(result.mean))
@@ -130,4 +124,4 @@ class DiLoCo(LocalStepSettings, OuterStepSettings):
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.state.restore(worker, at)
         if at is None and not worker.state.under_way:
-            begin_means_again(worker)
+            outer_steps.begin_means_again(worker)

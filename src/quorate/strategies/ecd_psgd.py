@@ -35,19 +35,12 @@ from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
+from quorate.strategies.parts import neighbour_copies
 from quorate.strategies.parts.gossip import GossipSettings, unchanging_graph
-from quorate.strategies.parts.neighbour_copies import (
-    NeighbourCopies,
-    check_unbiased,
-    equal_copies,
-    pulled,
-    take_in,
-    tell,
-)
 
 
 @dataclass(kw_only=True)
-class State(NeighbourCopies):
+class State(neighbour_copies.NeighbourCopies):
     """The estimates, and x_t."""
 
     shown: Flat = kept("average")
@@ -65,8 +58,8 @@ class ECDPSGD(GossipSettings):
         graph = unchanging_graph(
             self.topology, worker.size, "ecd-psgd keeps an estimate of each neighbour, which must stay"
         )
-        check_unbiased(worker.neighbours.codec, "ecd-psgd")
-        return State(graph=graph, shown=worker.parameters.bare(), **equal_copies(worker))
+        neighbour_copies.check_unbiased(worker.neighbours.codec, "ecd-psgd")
+        return State(graph=graph, shown=worker.parameters.bare(), **neighbour_copies.equal_copies(worker))
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
@@ -76,14 +69,14 @@ class ECDPSGD(GossipSettings):
             worker.replica.shift(s.pull.add_(s.own).add_(s.shown, -1.0))  # line 5
             s.pull = None
         x, before, t = worker.parameters.bare(), s.shown, worker.neighbours.round + 2
-        tell(worker, x, lambda: (x - before) * (t / 2) + before, _estimated)  # line 7
+        neighbour_copies.tell(worker, x, lambda: (x - before) * (t / 2) + before, _estimated)  # line 7
         s.shown = x
 
     def drain(self, worker: Worker) -> None:
-        take_in(worker, _estimated)
+        neighbour_copies.take_in(worker, _estimated)
 
     def consensus(self, worker: Worker) -> tuple[Flat, float]:
-        return pulled(worker, worker.state.pull)
+        return neighbour_copies.pulled(worker, worker.state.pull)
 
 
 def _estimated(estimate: Flat, z: Flat, number: int) -> Flat:

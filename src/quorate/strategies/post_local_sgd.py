@@ -32,19 +32,12 @@ from quorate.core.means import Mean
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.local_steps import (
-    LocalStepSettings,
-    SynchronousPhase,
-    begins_local,
-    check_after,
-    mean_of_all,
-    take_mean,
-)
+from quorate.strategies.parts import local_steps
 
 
 @register("post-local-sgd")
 @dataclass(frozen=True, kw_only=True)
-class PostLocalSGD(LocalStepSettings):
+class PostLocalSGD(local_steps.LocalStepSettings):
     """Synchronous until the learning rate first falls, local steps after that."""
 
     _sparse_gradients = "both"
@@ -55,10 +48,10 @@ class PostLocalSGD(LocalStepSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_after(self.after)
+        local_steps.check_after(self.after)
 
-    def start(self, worker: Worker) -> SynchronousPhase:
-        return SynchronousPhase(is_local=begins_local(worker, self.after))
+    def start(self, worker: Worker) -> local_steps.SynchronousPhase:
+        return local_steps.SynchronousPhase(is_local=local_steps.begins_local(worker, self.after))
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         worker.means.step_alone(worker.state.is_local)
@@ -67,21 +60,21 @@ class PostLocalSGD(LocalStepSettings):
         worker.state.agree_on_gradient(worker)
 
     def step(self, worker: Worker) -> None:
-        state: SynchronousPhase = worker.state
+        state: local_steps.SynchronousPhase = worker.state
         worker.update()
         if not state.is_local:
             if state.is_over(worker, self.after):
                 x, _ = self.contribution(worker)
-                self.apply(worker, mean_of_all(worker, x, 1.0))
+                self.apply(worker, local_steps.mean_of_all(worker, x, 1.0))
             return
         state.count(worker, self.period)
         if state.is_due(worker, self.period):
-            self.apply(worker, mean_of_all(worker, *self.contribution(worker)))
+            self.apply(worker, local_steps.mean_of_all(worker, *self.contribution(worker)))
 
     def contribution(self, worker: Worker) -> tuple[Flat, float]:
         return worker.replica.read(moments=self.momentum == "average"), worker.state.weight(self.period)
 
     def apply(self, worker: Worker, result: Mean) -> None:
-        take_mean(worker, result.mean, self.momentum)
+        local_steps.take_mean(worker, result.mean, self.momentum)
         worker.state.restart()
         worker.state.turn_local(worker)

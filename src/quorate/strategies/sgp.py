@@ -37,27 +37,17 @@ from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.gossip.topology import topology_of
 from quorate.strategies import register
-from quorate.strategies.parts.gossip import (
-    GossipSettings,
-    OnGraph,
-    PushSum,
-    begin_exchange,
-    begin_momenta,
-    check_patience,
-    forget_after_cycle,
-    numerators,
-    take_shares,
-)
+from quorate.strategies.parts import gossip
 
 
 @dataclass(kw_only=True)
-class State(PushSum, OnGraph):
+class State(gossip.PushSum, gossip.OnGraph):
     """The state of push-sum, and the graph."""
 
 
 @register("sgp")
 @dataclass(frozen=True, kw_only=True)
-class SGP(GossipSettings):
+class SGP(gossip.GossipSettings):
     """Push-sum: shares of the parameters are sent along directed edges, together with a weight."""
 
     topology: str = "one-peer-exponential"
@@ -71,23 +61,23 @@ class SGP(GossipSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_patience(self.patience)
+        gossip.check_patience(self.patience)
 
     def start(self, worker: Worker) -> State:
         graph = topology_of(self.topology, worker.size)
-        begin_momenta(worker, graph, self.topology, self.momentum)
+        gossip.begin_momenta(worker, graph, self.topology, self.momentum)
         return State(graph=graph, x=worker.parameters.bare())
 
     def step(self, worker: Worker) -> None:
         s: State = worker.state
         self.drain(worker)
         worker.update(at=s.x)  # lines 2 and 3: the gradient at z, the update on x
-        share = numerators(worker, s.x, s.u)
-        received = begin_exchange(worker, share, s.u).within(self.patience)  # line 4
+        share = gossip.numerators(worker, s.x, s.u)
+        received = gossip.begin_exchange(worker, share, s.u).within(self.patience)  # line 4
         late = [] if self.patience is None else worker.neighbours.late()
-        s.x, s.u = take_shares(worker, [*received.values(), *late])  # lines 5 to 7
+        s.x, s.u = gossip.take_shares(worker, [*received.values(), *late])  # lines 5 to 7
         if self.momentum == "reset":
-            forget_after_cycle(worker)
+            gossip.forget_after_cycle(worker)
 
     def drain(self, worker: Worker) -> None:
         worker.state.take_edits(worker.replica)
@@ -97,8 +87,8 @@ class SGP(GossipSettings):
 
     def pause(self, worker: Worker) -> None:
         s: State = worker.state
-        own = NeighbourShare(numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
-        s.x, s.u = take_shares(worker, [own, *worker.neighbours.late()])
+        own = NeighbourShare(gossip.numerators(worker, s.x, s.u), 1.0, (s.u,), -1)
+        s.x, s.u = gossip.take_shares(worker, [own, *worker.neighbours.late()])
 
     def restored(self, worker: Worker, at: Flat | None) -> None:
         if at is None:

@@ -39,12 +39,11 @@ from typing import ClassVar
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.moments import AgreedMomentum
+from quorate.core.own_replica import AgreedMomentum
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat
 from quorate.strategies import register
-from quorate.strategies.parts.accumulated_momenta import AccumulatedMomenta, begin_squares, numbered
-from quorate.strategies.parts.momenta import FreezeSettings
+from quorate.strategies.parts.momenta import AccumulatedMomenta, FreezeSettings, begin_squares, numbered
 
 
 @register("zero-one-adam")

@@ -12,11 +12,11 @@ from torch.autograd import Function
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.core.arguments import one_sentence
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.train.combination import Combination
 from quorate.train.compatibility import check
 from quorate.wire import current
@@ -44,7 +44,7 @@ class _Together:
         place = current.place()
         if self.is_checked or place is None:
             return
-        distributed = [entry for entry in trained(place).optimizers.values() if entry.worker is not None]
+        distributed = [entry for entry in place.context(Trained).optimizers.values() if entry.worker is not None]
         for entry in distributed:
             assert entry.worker is not None
             check(Combination(label=entry.strategy or "", strategy=entry.worker.strategy, syncs_norms=True))
@@ -209,7 +209,7 @@ def sync_batch_norm(model: Module, group: int | None = None) -> Module:
     each: object = size if group is None else group
     if isinstance(each, bool) or not isinstance(each, int) or each < 1 or size % each:
         raise ConfigurationError(f"group must be a number of workers that divides {size}, not {group!r}")
-    shares_batches = data_context(place).deals is not None
+    shares_batches = place.context(DataContext).deals is not None
     check(Combination(syncs_norms=True, joins=wire.is_newcomer, shares_batches=shares_batches), "sync_batch_norm")
     calls = place.context(_Calls)
     calls.count += 1

@@ -12,7 +12,7 @@ from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
 from quorate.core.vectors import Flat, Layout, layout_on_cpu
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.means.headers import units_by_weight
 from quorate.means.reduction import Reduction
 from quorate.observe.digests import Digests
@@ -21,7 +21,7 @@ from quorate.observe.finite import Finite
 from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
-from quorate.observe.step_observer import observers
+from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer
 from quorate.quorums.round_watch import RoundWatch
 from quorate.quorums.rounds import InRounds, WorkerRounds
@@ -72,7 +72,7 @@ def begin_rounds(
     whole = WholeReplica(row)
     in_vectors = [x for x in replica.every if not any(x is table for table in replica.sparse_tables)]
     nbytes = whole.same(sum(x.numel() * x.element_size() for x in map(local, in_vectors)))
-    seed, is_survived = data_context(place).seed, strategy.on_death == "continue"
+    seed, is_survived = place.context(DataContext).seed, strategy.on_death == "continue"
     settings = by_rule(reduction, settings, wire.size, seed, strategy)
     terms: dict[str, Any] = {"size": wire.size, "max_size": wire.max_size, "seed": seed, "fragments": len(fragments)}
     tape = place.context(Replaying).of(wire.rank, timer.name)
@@ -120,6 +120,6 @@ def begin_rounds(
             reduction, layout_on_cpu(replica.layout), seed, wire.rank, wire.size, units or units_by_weight
         ),
         replica_wire=row,
-        observers=observers(place),
+        observers=place.context(Observers),
         **({} if coordinates is None else {"copies": lambda p: copies_of(p, coordinates)}),
     )

@@ -20,13 +20,12 @@ from torch.jit._builtins import _register_builtin
 from torch.nn import Embedding, EmbeddingBag, Module, functional
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.strategies import strategies
 from quorate.wire import current
-from quorate.wire.current import Place
 
 _LIBRARIES = {"accelerate": "Accelerate", "lightning": "Lightning", "lightning_fabric": "Lightning"}
 _LIBRARIES |= {"pytorch_lightning": "Lightning", "keras": "Keras"}
@@ -102,17 +101,17 @@ def check_call(optimizer: Optimizer, model: object, strategy: object, name: obje
         raise ConfigurationError(f"the name of an optimizer must be text, not {name!r}")
 
 
-def check_channel(channel: str, place: Place) -> None:
+def check_channel(channel: str, everything: Trained) -> None:
     """Raise `ConfigurationError` for the name of another optimizer that is being trained."""
-    other = trained(place).optimizers.get(channel)
+    other = everything.optimizers.get(channel)
     if other is not None and other.worker is not None and not other.worker.finished:
         raise ConfigurationError(f'another distributed optimizer already has the name "{channel}"; each needs its own')
 
 
-def check_served_alone(strategy: Strategy, parameters: Iterable[Tensor], place: Place) -> None:
+def check_served_alone(strategy: Strategy, parameters: Iterable[Tensor], everything: Trained) -> None:
     """Raise `ConfigurationError` if servers would step parameters that another optimizer trains, or the reverse."""
     ids = set(map(id, parameters))
-    for other in trained(place).optimizers.values():
+    for other in everything.optimizers.values():
         worker = other.worker
         if worker is None or worker.finished or not _is_stepped_by_servers(strategy, worker.strategy):
             continue
@@ -139,13 +138,13 @@ _lock = threading.Lock()
 
 
 @dataclass
-class _Equal:
+class EqualParameters:
     """The parameters of one worker that have to stay equal on all, and the strategy, by the parameter's id."""
 
     of: dict[int, tuple[weakref.ref[Tensor], str]] = field(default_factory=dict)
 
 
-def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: str, place: current.Place) -> None:
+def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: str, equal: EqualParameters) -> None:
     """Raise `ConfigurationError` for a module that writes one of `parameters` in its forward pass.
 
     From now on calls that would write them are refused as well. The caller has found that replicas have to stay equal
@@ -156,7 +155,7 @@ def check_forward_writes(model: Module, parameters: Iterable[Tensor], strategy: 
         is_written = isinstance(module, Embedding | EmbeddingBag) and module.max_norm is not None
         if is_written and any(id(p) in parameters_by_id for p in module.parameters(recurse=False)):
             raise ConfigurationError(_sentence(f"{name or 'the model'} ({type(module).__name__})", strategy))
-    place.context(_Equal).of.update((key, (weakref.ref(p), strategy)) for key, p in parameters_by_id.items())
+    equal.of.update((key, (weakref.ref(p), strategy)) for key, p in parameters_by_id.items())
     _wrap()
 
 
@@ -179,7 +178,7 @@ def _wrap() -> None:
         @functools.wraps(plain)
         def renorm(weight: Tensor, *arguments: object, **named: object) -> object:
             place = current.place()
-            entry = None if place is None else place.context(_Equal).of.get(id(weight))
+            entry = None if place is None else place.context(EqualParameters).of.get(id(weight))
             if entry is not None and entry[0]() is weight:
                 shape = "x".join(map(str, weight.shape))
                 raise ConfigurationError(_sentence(f"a call of embedding with a table of {shape}", entry[1]))

@@ -10,14 +10,13 @@ from typing import Any
 from torch.nn import Module
 
 from quorate.checkpoint.participants import Distributed
-from quorate.wire.current import Place
 
 Baseline = Callable[[Module], Callable[[], AbstractContextManager[None]]]
 
 
 @dataclass
 class Chosen:
-    """Overrides of the script by the command line, for one worker; `chosen_in(place)` returns them."""
+    """Overrides of the script by the command line, for one worker."""
 
     strategy_name: str | None = None
     """The strategy in place of the script's."""
@@ -33,8 +32,3 @@ class Chosen:
     """Number of optimizers distributed so far."""
     begun: list[Callable[[Distributed], None]] = field(default_factory=list)
     """Called, in order, with each optimizer that has been distributed."""
-
-
-def chosen_in(place: Place) -> Chosen:
-    """Return the overrides of the worker of `place`."""
-    return place.context(Chosen)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import Distributed, trained
+from quorate.checkpoint.participants import Distributed, Trained
 from quorate.checkpoint.saving import saving
 from quorate.core.arguments import one_sentence
 from quorate.core.autocast import without_autocast
@@ -26,14 +26,14 @@ from quorate.core.redundancy import Redundancy
 from quorate.core.servers import OwnServers
 from quorate.core.strategy import Strategy
 from quorate.data.common_draws import CommonDraws
-from quorate.data.context import Versioned, data_context
+from quorate.data.context import DataContext, Versioned
 from quorate.data.step_division import StepDivision
 from quorate.means.reduction import Reduction
 from quorate.observe.backward import observe_backward
 from quorate.observe.finite import OnNonfinite
-from quorate.observe.memory_use import memory_use
-from quorate.observe.pacing import injected
-from quorate.observe.step_times import timing
+from quorate.observe.memory_use import MemoryUse
+from quorate.observe.pacing import Injected
+from quorate.observe.step_times import Timing
 from quorate.observe.watch import Watch
 from quorate.replica.by_tensors import ShardBy, shard_by_of
 from quorate.replica.optimizer_state import inner_optimizers
@@ -44,24 +44,16 @@ from quorate.sharding.host_step import HostStep
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.parallelize import Sharded, sharded
 from quorate.strategies import strategies
-from quorate.train.alone import (
-    WORKER,
-    Alone,
-    AloneOnHost,
-    Compared,
-    class_of,
-    plain_again,
-    steps_on_host,
-    wrapped_class,
-)
+from quorate.train import alone, pieces
 from quorate.train.check_call import (
+    EqualParameters,
     check_call,
     check_channel,
     check_forward_writes,
     check_optimizer,
     check_served_alone,
 )
-from quorate.train.chosen import Chosen, chosen_in
+from quorate.train.chosen import Chosen
 from quorate.train.combination import COUNTED, UNCONCERNED, Combination
 from quorate.train.compatibility import check
 from quorate.train.distributed_optimizer import DistributedOptimizer
@@ -70,23 +62,14 @@ from quorate.train.leaving import leaving_of
 from quorate.train.loop import Loop, loops_of
 from quorate.train.methods_beside import beside
 from quorate.train.names import Settings, StrategyName
-from quorate.train.never_stepped import NeverStepped
+from quorate.train.never_stepped import NeverStepped, Undistributed
 from quorate.train.pauses import pause_with_loaders
-from quorate.train.pieces import (
-    AfterPieces,
-    as_pieces,
-    check_in_shards,
-    check_trained_stage,
-    in_pieces,
-    lay_out_steps,
-)
 from quorate.train.recorded import plain_of, record, settings_of
 from quorate.train.reduced import with_reduction
 from quorate.train.relayout import take_forms
 from quorate.train.schedules import follow
-from quorate.train.serving import serve, serves_only
+from quorate.train.serving import serve
 from quorate.train.step_weight import Weight
-from quorate.train.undistributed import Undistributed
 from quorate.train.watched import COMPARE_EVERY, Watched
 from quorate.train.wrappers import StillPlain, check_plain
 from quorate.wire import current
@@ -105,7 +88,7 @@ class Distributes:
     def step(self, closure: Callable[[], Any] | None = None, *arguments: Any, **named: Any) -> Any:
         """Make one step of the strategy with these arguments; return the result of the plain `step`."""
         if closure is not None and not callable(closure):
-            if takes_closure(wrapped_class(type(self))):
+            if takes_closure(alone.wrapped_class(type(self))):
                 raise ConfigurationError(f"step() takes a callable closure, not a {type(closure).__name__}")
             closure, arguments = None, (closure, *arguments)
         own: dict[str, Any] = self.__dict__
@@ -163,8 +146,8 @@ class Distributes:
         raise TypeError("a distributed optimizer cannot be copied; copy its state_dict() instead")
 
     def __reduce__(self) -> Any:
-        plain = wrapped_class(type(self))
-        return (plain_again, (plain, self.__getstate__()))
+        plain = alone.wrapped_class(type(self))
+        return (alone.plain_again, (plain, self.__getstate__()))
 
 
 def _kept(optimizer: Any, name: str) -> Any:
@@ -246,10 +229,11 @@ def distribute(
     check_call(optimizer, model, strategy, name)
     watched = Watched(on_nonfinite=on_nonfinite, compare_every=compare_every, weight=weight, shard_by=shard_by)
     spread = sharded(model, place, optimizer)
-    override, has_own_servers = chosen_in(place), bool(place.context(OwnServers).ranks)
+    override, has_own_servers = place.context(Chosen), bool(place.context(OwnServers).ranks)
+    data = place.context(DataContext)
     channel = str(override.optimizers + 1) if name is None else name
     if spread is None:
-        take_forms(place, channel, model, optimizer)
+        take_forms(place.wire, channel, model, optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if spread is None:
         check_plain(model, parameters)
@@ -279,18 +263,18 @@ def distribute(
         has_own_step=own_step is not None,
         is_foreign=getattr(plain, "is_foreign", False),
         has_own_servers=has_own_servers,
-        has_loaders=data_context(place).made > 0,
-        has_own_batches=data_context(place).is_of_script,
-        others_repeat=data_context(place).redundancy.is_there,
-        others_keep=data_context(place).division is not None,
+        has_loaders=data.made > 0,
+        has_own_batches=data.is_of_script,
+        others_repeat=data.redundancy.is_there,
+        others_keep=data.division is not None,
     )
     if spread is not None:
-        combination = in_pieces(combination, spread)
+        combination = pieces.in_pieces(combination, spread)
     check(combination, "servers", "offload")
     host = None if spread is None else host_step_of(spread, optimizer, place)
     _scale_learning_rates(optimizer, override.learning_rate_factor)
     override.optimizers += 1
-    check_channel(channel, place)
+    check_channel(channel, place.context(Trained))
     swapped: Any = optimizer
     saving(place)  # what is left to be written is written last
     said = settings_of(chosen) | {name: plain_of(value) for name, value in reduction.said.items()}
@@ -299,20 +283,20 @@ def distribute(
         entry |= {"coordinates": spread.coordinates, "pipeline": spread.pipeline}
     accumulates = getattr(chosen, "micro_batches", 1) > 1
     if place.wire.max_size == 1 and with_one_worker == "bypass" and not accumulates:
-        swapped.__class__ = class_of(Alone if host is None else AloneOnHost, plain)
+        swapped.__class__ = alone.class_of(alone.Alone if host is None else alone.AloneOnHost, plain)
         if spread is not None:
             optimizer.register_step_post_hook(lambda *_: spread.coordinates.traffic.forget())
         if host is not None:
-            steps_on_host(optimizer, host)
+            alone.steps_on_host(optimizer, host)
             entry["pause"] = host.catch_up
         leaving_of(place, lambda: loops_of(place)).begins()
         if chosen is not None and chosen.client_terms is not None:
-            data_context(place).bypassed = label
-        if timing(place).recorder is not None or injected(place).pacing is not None:
+            data.bypassed = label
+        if place.context(Timing).recorder is not None or place.context(Injected).pacing is not None:
             Watch(optimizer, place, channel)
     elif baseline is not None:
-        swapped.__class__ = class_of(Compared, plain)
-        optimizer.__dict__[WORKER] = baseline(model)
+        swapped.__class__ = alone.class_of(alone.Compared, plain)
+        optimizer.__dict__[alone.WORKER] = baseline(model)
         Watch(optimizer, place, channel, model)
     else:
         assert chosen is not None and label is not None
@@ -323,18 +307,18 @@ def distribute(
         patched = optimizer.__dict__.pop("step", None)  # an earlier scheduler froze the plain step into the instance
         if own_step is not None:
             optimizer.__dict__[OWN_STEP] = own_step
-        swapped.__class__ = class_of(Distributes, plain, beside)
+        swapped.__class__ = alone.class_of(Distributes, plain, beside)
         try:
-            check_served_alone(chosen, parameters, place)
+            check_served_alone(chosen, parameters, place.context(Trained))
             if spread is None and chosen.replicas == "equal" and place.wire.max_size > 1:
-                check_forward_writes(model, parameters, label, place)
+                check_forward_writes(model, parameters, label, place.context(EqualParameters))
             named = dataclasses.replace(watched, strategy=label, reduction=reduction)
             if spread is not None:
                 named = dataclasses.replace(named, host=host, shard_by=shard_by)
-                chosen, named = as_pieces(spread, chosen, named)
-                check_in_shards(model, spread.coordinates, parameters)
-                check_trained_stage(spread.coordinates, parameters)
-            if serves_only(place):
+                chosen, named = pieces.as_pieces(spread, chosen, named)
+                pieces.check_in_shards(model, spread.coordinates, parameters)
+                pieces.check_trained_stage(spread.coordinates, parameters)
+            if place.context(OwnServers).has(place.wire.rank):
                 serve(optimizer, plain, model, chosen, place, channel, named)
             if chosen.batch == "kept":
                 divide_steps(place, getattr(chosen, "micro_batches", 1), None if spread is None else spread.coordinates)
@@ -352,22 +336,22 @@ def distribute(
         entry |= {"worker": loop.worker, "pause": loop.pause, "resume": loop.resume}
         entry["laid_out"] = loop.relayout.laid_out
         follow(optimizer, loop.worker.schedules)
-        optimizer.__dict__[WORKER] = loop.worker
-        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, place)
+        optimizer.__dict__[alone.WORKER] = loop.worker
+        stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, data, lambda: loops_of(place))
         if spread is not None:
-            entry["owned"] = lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
+            entry["owned"] = pieces.lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
         looks = (
             StillPlain(loop.replica)
             if spread is None
-            else AfterPieces(loop.replica, spread.coordinates, loop.worker.timer)
+            else pieces.AfterPieces(loop.replica, spread.coordinates, loop.worker.timer)
         )
         watching.add(looks, stepped)
         place.leaving += [loop.finish, stepped.check]
-        data_context(place).client_terms = chosen.client_terms or data_context(place).client_terms
-        if chosen.waits or data_context(place).redundancy.by_round:
+        data.client_terms = chosen.client_terms or data.client_terms
+        if chosen.waits or data.redundancy.by_round:
             pause_with_loaders(place)
         else:
-            data_context(place).nobody_waits = True
+            data.nobody_waits = True
         if chosen.batch == "kept":
             pause_with_loaders(place)
     if override.label is None:
@@ -375,7 +359,7 @@ def distribute(
     override.label = override.label or label
     place.context(Undistributed).close()
     kept = Distributed(channel, optimizer, model, label, said, **entry)
-    trained(place).add(kept)
+    place.context(Trained).add(kept)
     record(place, kept, chosen)
     place.context(CommonDraws).part()
     for begin in override.begun:
@@ -435,7 +419,7 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostSte
     how = spread.offload
     if how is None:
         return None
-    boundaries, plain = memory_use(place).boundaries, type(optimizer)
+    boundaries, plain = place.context(MemoryUse).boundaries, type(optimizer)
     if not any(boundary is how.boundary for boundary in boundaries):  # two optimizers may have one model
         boundaries.append(how.boundary)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -450,7 +434,7 @@ def host_step_of(spread: Sharded, optimizer: Optimizer, place: Place) -> HostSte
 
 def divide_steps(place: Place, each: int, coordinates: Coordinates | None) -> None:
     """Divide the steps of all workers, or of all replicas, so that their batch is kept after a death."""
-    data, of = data_context(place), (place.wire.rank, place.wire.size, each)
+    data, of = place.context(DataContext), (place.wire.rank, place.wire.size, each)
     if coordinates is None:
         data.division = StepDivision(*of)
     else:
@@ -462,7 +446,7 @@ def divide_steps(place: Place, each: int, coordinates: Coordinates | None) -> No
 
 def deal_out(redundancy: Redundancy, place: Place, worker: Versioned) -> None:
     """Let loaders give workers the same batches, where `redundancy` says so; each example is counted by one worker."""
-    data, wire = data_context(place), place.wire
+    data, wire = place.context(DataContext), place.wire
     if not redundancy.is_there:
         return
     data.redundancy, data.versioned = redundancy, worker

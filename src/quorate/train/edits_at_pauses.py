@@ -77,7 +77,7 @@ class EditsAtPauses(StepObserver):
     def looks(self) -> bool:
         """Whether replicas meet in means of parameters or at a point, and are not hidden."""
         strategy, terms = self._worker.strategy, self._worker.strategy.client_terms
-        return (meets_in_means(strategy) or isinstance(self._worker.state, WithPoint)) and not (
+        return (strategy.meets_in_means or isinstance(self._worker.state, WithPoint)) and not (
             terms is not None and terms.is_hidden
         )
 
@@ -280,8 +280,3 @@ def weight_of_a_step(strategy: Strategy) -> float:
     if isinstance(strategy, LocalStepSettings) and strategy.period.unit == "steps":
         return 1 / strategy.period.count
     return 1.0
-
-
-def meets_in_means(strategy: Strategy) -> bool:
-    """Return whether replicas become equal in means of all."""
-    return strategy.meets == "all" and strategy.replicas == "meet"

@@ -15,8 +15,8 @@ from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.local_tensor import local
 from quorate.core.telling import tell
-from quorate.data.context import data_context
-from quorate.data.growth import growth
+from quorate.data.context import DataContext
+from quorate.data.growth import Growth
 from quorate.means.fault_tolerant_sum import FaultTolerantSum
 from quorate.optim.ada_scale import AdaScale
 from quorate.optim.lars import LARS
@@ -25,7 +25,6 @@ from quorate.replica.worker_momentum import HEAVY_BALL
 from quorate.train.alone import WORKER
 from quorate.train.worker import StrategyWorker
 from quorate.wire import current
-from quorate.wire.current import Place
 
 EXAMPLES = "examples_seen"
 """The key of the count in parameter groups, so that it is in checkpoints, and in copies for newcomers."""
@@ -78,7 +77,7 @@ class ExampleSchedule(LRScheduler):
             counts = self.optimizer.gain if isinstance(self.optimizer, AdaScale) else workers_now(worker)
             self._put(self.examples + self.batch * counts)
 
-    def follow_batches(self, place: Place, scaling: Scaling) -> None:
+    def follow_batches(self, growth: Growth, scaling: Scaling) -> None:
         """Count the growing batches of a loader, and scale the rate by this rule."""
         reference = ref(self)
 
@@ -89,7 +88,7 @@ class ExampleSchedule(LRScheduler):
                 schedule.rates = replace(schedule.rates, scale=schedule.rates.scale * scale)
                 schedule._put_rates()
 
-        growth(place).followers.append(grown)
+        growth.followers.append(grown)
 
     @property
     def examples(self) -> float:
@@ -202,7 +201,7 @@ def workers_now(worker: StrategyWorker | None) -> float:
         count = len(wire.alive)
         if not worker.has_rounds and not worker.is_served and isinstance(reducer, FaultTolerantSum):
             count = reducer.counted
-    return data_context(place).with_batches_of_their_own(float(count), wire.size)
+    return place.context(DataContext).with_batches_of_their_own(float(count), wire.size)
 
 
 @one_sentence({"total_examples": "it is the number of examples that all workers see in the training", "batch_size": ""})
@@ -288,7 +287,7 @@ def schedule(
     scheduler = ExampleSchedule(optimizer, rates, batch_size * accumulation, corrects_momentum=momentum_correction)
     place = current.place()
     if place is not None:
-        scheduler.follow_batches(place, rule)
+        scheduler.follow_batches(place.context(Growth), rule)
     if place is None or place.wire.rank == 0:
         lowest = float(scheduler.base_lrs[0])
         tell(

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.train.combination import Combination
 from quorate.train.compatibility import check
 from quorate.wire import current
@@ -92,11 +92,13 @@ def gathered(features: Tensor) -> Gathered:
     """
     _check_rows(features)
     place = current.here()
-    shares_batches = data_context(place).deals is not None
-    others_keep = data_context(place).division is not None
+    shares_batches = place.context(DataContext).deals is not None
+    others_keep = place.context(DataContext).division is not None
     check(Combination(gathers_features=True, shares_batches=shares_batches, others_keep=others_keep), "gathered")
     wire, calls = place.wire, place.context(_Calls)
-    workers = {entry.strategy: entry.worker for entry in trained(place).optimizers.values() if entry.worker is not None}
+    workers = {
+        entry.strategy: entry.worker for entry in place.context(Trained).optimizers.values() if entry.worker is not None
+    }
     alone = next((label for label, worker in workers.items() if worker.strategy.meets != "all"), None)
     if wire.size == 1 or alone is not None:
         if wire.rank == 0 and wire.size > 1 and not calls.has_said:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.checkpoint.saving import saving
-from quorate.data.context import data_context
-from quorate.observe.step_observer import NEVER, Phase, StepObserver, observers
-from quorate.observe.stopping import leave, stop_of
+from quorate.data.context import DataContext
+from quorate.observe.step_observer import NEVER, Observers, Phase, StepObserver
+from quorate.observe.stopping import Stop, leave
 from quorate.wire.current import Place
 from quorate.wire.failure import note_training
 from quorate.wire.survivors import DeathTolerance
@@ -50,15 +50,15 @@ class Leaving(StepObserver):
 
     def __init__(self, place: Place, trainings: Callable[[], Sequence[Training]]) -> None:
         """`trainings` gives those of all distributed optimizers of this worker, in an order that is the same on all."""
-        self._place, self._trainings, self._stop = place, trainings, stop_of(place)
+        self._place, self._trainings, self._stop = place, trainings, place.context(Stop)
         self.due = NEVER if self._stop.asked is None else 0
         self._stop.wakes.append(self)
-        context = checkpoint_context(place)
+        context = place.context(CheckpointContext)
         # Where the script keeps checkpoints, one is made before leaving.
         self._stop.before.append(lambda: saving(place).save({}) if context.listeners else None)
         saving(place)  # its boundary comes first
-        data_context(place).boundaries.append(self.between_steps)
-        observers(place).add(self)
+        place.context(DataContext).boundaries.append(self.between_steps)
+        place.context(Observers).add(self)
 
     def begins(self) -> None:
         """The training of another optimizer begins."""
@@ -80,7 +80,7 @@ class Leaving(StepObserver):
         if not stop.is_due and stop.asked is not None:
             stop.is_due = at_pause and not stop.is_agreed  # where no exchange has everyone, all are asked, and pause
         if stop.is_due and (_is_even(trainings) or self._passed(trainings)):
-            leave(self._place, trainings, at_pause=at_pause)
+            leave(stop, trainings, at_pause=at_pause)
 
     def _passed(self, trainings: Sequence[Training]) -> bool:
         """Whether one has made several further steps since: they make unequally many, and there is no telling when."""

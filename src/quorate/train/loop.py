@@ -12,42 +12,29 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from quorate.checkpoint.participants import by_name, trained
+from quorate.checkpoint.participants import Trained, by_name
 from quorate.checkpoint.saving import saving
 from quorate.core.autocast import without_autocast
 from quorate.core.errors import ConfigurationError
 from quorate.core.neighbours import keep_round
 from quorate.core.strategy import Strategy, buffers_at_pauses, sparse_gradients_of, steps_apart
 from quorate.core.vectors import Flat
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.hogwild.common_parameters import CommonParameters
 from quorate.means.headers import header_length
 from quorate.means.means import MeansOfAll
 from quorate.means.table_changes import can_exchange_changes
 from quorate.observe.backward import observe_backward
-from quorate.observe.ends import ends_of
-from quorate.observe.pacing import injected
+from quorate.observe.ends import Ends
+from quorate.observe.pacing import Injected
 from quorate.observe.step_observer import Phase, StepObserver
-from quorate.replica.plain_step import (
-    NO_ARGUMENTS,
-    StepArguments,
-    agreed_closure,
-    has_gradient,
-    options_of,
-    seen_as_a_step,
-)
+from quorate.observe.stopping import Stop
+from quorate.replica import plain_step
 from quorate.replica.replica import Replica
 from quorate.rounds.of_worker import AnyRounds
+from quorate.train import counted_steps
 from quorate.train.combination import Combination
 from quorate.train.compatibility import check
-from quorate.train.counted_steps import (
-    NOT_COUNTED,
-    agrees_on_means,
-    begin_counted,
-    counting,
-    end_counted,
-    settle_counted,
-)
 from quorate.train.in_common import common_of
 from quorate.train.joining import OpenTraining, admit, admit_openly, begin, close_admission, connect, enter
 from quorate.train.kept_batch import KeptInRounds
@@ -63,6 +50,7 @@ from quorate.train.survivors import agree_on_buffers_of, level, tolerate_deaths
 from quorate.train.watched import Watched
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
+from quorate.wire.survivors import DeathTolerance
 
 
 class Loop(StepObserver):
@@ -83,7 +71,7 @@ class Loop(StepObserver):
     ) -> None:
         """`may_count` raises `ConfigurationError` where steps cannot have weights."""
         self._place, self._observers, self.optimizer = place, observe_backward(place), name
-        self._pacing, self._may_count = injected(place).pacing, may_count
+        self._pacing, self._may_count = place.context(Injected).pacing, may_count
         wire = place.wire if watched.coordinates is None else watched.coordinates.across
         header = partial(header_length, max_size=wire.max_size)
         is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
@@ -94,10 +82,11 @@ class Loop(StepObserver):
         of_model = optimizer, plain, model, header, is_coded, watched.host, watched.reduction.narrow
         self.replica = Replica(*of_model, **how)
         self.worker = StrategyWorker(name, self.replica, strategy, place, watched)
-        self._trained = trained(place)
+        self._trained = place.context(Trained)
         self.common: CommonParameters | None = common_of(self.worker, watched.strategy, loops_of(place))
         """The parameters in memory that all workers share, under strategies with such memory."""
-        self.relayout = Relayout(self.worker, place, self._synchronize, self.common)
+        tolerance = self._tolerance = place.context(DeathTolerance)
+        self.relayout = Relayout(self.worker, tolerance, self._synchronize, self.common)
         self.leaving = leaving_of(place, lambda: loops_of(place))
         self.leaving.begins()
         self._has_agreed = False
@@ -120,20 +109,22 @@ class Loop(StepObserver):
             self.replica.check_moments()
         self.worker.state = strategy.start(self.worker)
         connect(self.worker)
-        tolerate_deaths(place, name, strategy, watched.coordinates)
-        enter(self.worker, self._open, trained(place), [loop.worker for loop in loops_of(place)])
+        tolerate_deaths(place.wire, tolerance, name, strategy, watched.coordinates)
+        enter(self.worker, self._open, place.context(Trained), [loop.worker for loop in loops_of(place)])
         self.worker.begins()
         self._may_differ = self.worker.has_rounds or self.worker.differs
         """Whether replicas may differ between two steps, or rounds be under way."""
         self._looks_at_own = self.worker.finite.looks and steps_apart(strategy)
         """Whether no exchange says which gradients are not finite, so that this worker looks at its own."""
         self._observers.add(self, *watches_of(self.worker, place))
-        data_context(place).boundaries.append(self._admit)
+        place.context(DataContext).boundaries.append(self._admit)
         if isinstance(self.worker.kept, KeptInRounds):
             self.worker.kept.takes_part_by(self.run_step)
         place.context(_Loops).all.append(self)
         run_beside_each_other(loops_of(place))
-        begin_part_tuning(self.worker, place, watched.reduction)
+        begin_part_tuning(
+            self.worker, self._observers, place.context(Stop), place.context(DataContext), watched.reduction
+        )
         self.worker.timer.set_out_again()
 
     # -- observe.step_observer.StepObserver
@@ -148,7 +139,7 @@ class Loop(StepObserver):
             self.worker.kept.pass_begins()
         self._gradient_begins()
         if self.counts is not None:
-            begin_counted(self.counts, self.worker, self._observers)
+            counted_steps.begin_counted(self.counts, self.worker, self._observers)
         if self.worker.neighbours.answers is not None:
             self.worker.neighbours.resume()
 
@@ -170,9 +161,9 @@ class Loop(StepObserver):
             return
         ready, has_stepped, self._has_stepped_inside = self.worker.means.ready, self._has_stepped_inside, False
         if self.counts is not None:
-            end_counted(self.counts, self.worker)
+            counted_steps.end_counted(self.counts, self.worker)
         elif self._observers.loss_factor != 1.0 and ready.fired:
-            raise ConfigurationError(NOT_COUNTED)
+            raise ConfigurationError(counted_steps.NOT_COUNTED)
         if not ready.fired or ready.paused or not self.worker.agrees_in_backward:
             return
         if has_stepped:  # steps inside have agreed; the next step agrees on the remaining gradients
@@ -186,7 +177,7 @@ class Loop(StepObserver):
 
     def _agree_on_gradient(self) -> None:
         without_autocast(self.strategy.backward, self.worker)
-        if self.counts is not None and agrees_on_means(self.worker):
+        if self.counts is not None and counted_steps.agrees_on_means(self.worker):
             self.counts.agreed()
         if self.worker.changes.samples_step:
             self.worker.changes.gradient_agreed()
@@ -199,7 +190,7 @@ class Loop(StepObserver):
         """Take the count of the next backward pass: see `DistributedOptimizer.weight`."""
         if self.counts is None:
             self._may_count()
-            self.counts = counting(self.worker)
+            self.counts = counted_steps.counting(self.worker)
         self.counts.note(count, full)
 
     def evaluating(self) -> AbstractContextManager[None]:
@@ -208,18 +199,20 @@ class Loop(StepObserver):
 
     # -- steps
 
-    def run_step(self, closure: Callable[[], Any] | None, arguments: StepArguments = NO_ARGUMENTS) -> Any:
+    def run_step(
+        self, closure: Callable[[], Any] | None, arguments: plain_step.StepArguments = plain_step.NO_ARGUMENTS
+    ) -> Any:
         """Make one `optimizer.step()`, and return the return value of the plain step."""
         worker = self.worker
         if worker.finished:
             raise ConfigurationError("step() was called after optimizer.finish(), which ends a training")
         if worker.kept is not None and not worker.kept.steps(closure):
             return None
-        if worker.is_served and data_context(self._place).is_evaluating:
+        if worker.is_served and self._place.context(DataContext).is_evaluating:
             check_step_in_evaluation(worker)
         if torch._C._current_graph_task_id() != -1:
             self._has_stepped_inside = worker.means.ready.holds_parts = True
-        if arguments is not NO_ARGUMENTS:
+        if arguments is not plain_step.NO_ARGUMENTS:
             check_arguments(worker)
         if self.replica.switch is not None:
             check_switched(worker)
@@ -236,7 +229,7 @@ class Loop(StepObserver):
                 of_closure = closure()
         elif closure is not None:
             weight = None if self.counts is None else lambda: worker.weight
-            agreed = agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
+            agreed = plain_step.agreed_closure(closure, lambda: worker.means, self.replica.plain, weight)
             worker.arguments = replace(arguments, closure=agreed)
         if worker.agrees_in_backward and not self._has_agreed and closure is None:
             self._admit()
@@ -248,14 +241,14 @@ class Loop(StepObserver):
         if self._may_differ and (worker.step >= self.relayout.due or not self.replica.is_laid_out):
             self.relayout.look(in_backward=False)
         if self.counts is not None:
-            settle_counted(self.counts, worker)
+            counted_steps.settle_counted(self.counts, worker)
         worker.leaves_out = self._looks_at_own and leaves_out_own(worker)
         if worker.means.ready.has_graph:
             worker.means.ready.drop_graphs()
         number = worker.updates + (0 if is_late else 1)
         if not (bad and worker.finite.leaves_out(bad, number, is_scaled=self.replica.is_scaled)):
             with_hooks(worker)
-        self._has_agreed, worker.arguments = False, NO_ARGUMENTS
+        self._has_agreed, worker.arguments = False, plain_step.NO_ARGUMENTS
         if self.counts is not None:
             self.counts.restart()
         loss, worker.loss = worker.loss if of_closure is None else of_closure, None
@@ -277,7 +270,7 @@ class Loop(StepObserver):
     def _agree_without_backward(self) -> None:
         """Agree on a gradient written by hand. Without one, take part with weight 0 in a step on a mean of all."""
         worker, trained = self.worker, self.replica.all_trained
-        has_any = has_gradient(trained)
+        has_any = plain_step.has_gradient(trained)
         if not has_any and (worker.differs or not trained):
             return
         if self.counts is not None:
@@ -306,7 +299,7 @@ class Loop(StepObserver):
         """Wait until no worker steps any more, and level replicas with the most advanced worker."""
         if not self.worker.finished:
             with self.replica.in_training():
-                meet_pieces(self.worker, self._place, "a pause of training")
+                meet_pieces(self.worker, self._trained, "a pause of training")
                 self._admit()
                 self.relayout.look(in_backward=False, is_pause=True)  # where this worker has made no step since
                 self._quiesce()
@@ -390,8 +383,9 @@ class Loop(StepObserver):
 
     def _level(self, *, always: bool = False) -> None:
         worker, replica = self.worker, self.replica
-        updates, own = worker.updates, options_of(replica.optimizer)
-        worker.updates = level(replica.all_trained, replica.optimizer, worker.wire, updates, self._place, always=always)
+        updates, own = worker.updates, plain_step.options_of(replica.optimizer)
+        group = self._tolerance.surviving_replicas
+        worker.updates = level(replica.all_trained, replica.optimizer, worker.wire, updates, group, always=always)
         if worker.updates > updates and not worker.has_ended:
             worker.schedules.catch_up(replica.optimizer, worker.updates - updates, own)
 
@@ -399,7 +393,7 @@ class Loop(StepObserver):
         """Make the buffers of all workers equal as the strategy says: rank 0's (as under DDP), or the mean."""
         if not self.worker.finished:
             row = None if self.worker.coordinates is None else self.worker.coordinates.abreast
-            of_model = self.worker.buffers, self.worker.wire, self._place
+            of_model = self.worker.buffers, self.worker.wire, self._tolerance.surviving_replicas
             agree_on_buffers_of(*of_model, kind=buffers_at_pauses(self.strategy), row=row)
             self.worker.buffers.seen(reads=True)
 
@@ -413,7 +407,7 @@ class Loop(StepObserver):
 
     def _end(self) -> None:
         worker = self.worker
-        meet_pieces(worker, self._place, "the end of training")
+        meet_pieces(worker, self._trained, "the end of training")
         self._admit()
         saving(self._place).boundary()
         note_end(worker, self._place)
@@ -439,7 +433,7 @@ class Loop(StepObserver):
         self.leaving.finished()
         worker.digests.look_at_end(worker.updates)
         if worker.wire.size > 1:
-            ends_of(self._place).look(self._place)
+            self._place.context(Ends).look(self._place)
 
     @property
     def running_rounds(self) -> AnyRounds | None:
@@ -480,7 +474,7 @@ def _make_step(worker: StrategyWorker) -> None:
         if not worker.kept.is_step:
             worker.step, worker.begun = worker.step - 1, worker.begun - 1
     elif worker.is_served:
-        seen_as_a_step(worker.replica.optimizer, lambda: without_autocast(worker.strategy.step, worker))
+        plain_step.seen_as_a_step(worker.replica.optimizer, lambda: without_autocast(worker.strategy.step, worker))
     else:
         without_autocast(worker.strategy.step, worker)
 

@@ -1,19 +1,59 @@
-"""A distributed optimizer whose `step` is never called, while other code updates its parameters."""
+"""Optimizers that nobody expects: one that steps before any is distributed, and a distributed one that never steps."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.observe.signatures import Sample
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.replica.plain_step import has_gradient
-from quorate.train.loop import loops_of
+from quorate.train.loop import Loop
 from quorate.train.worker import StrategyWorker
+from quorate.wire import current
 from quorate.wire.current import Place
+
+
+class Undistributed:
+    """The optimizers of one worker that step before any is distributed, in a run that was asked for a strategy.
+
+    Cost: a call before each step of an optimizer until one is distributed.
+    """
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+
+    def watch(self, place: Place, asked: str) -> None:
+        """Say it once where an optimizer steps, and what was `asked` for is not used."""
+        has_said = False
+
+        def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            nonlocal has_said
+            if has_said or self._hook is None or current.place() is not place:
+                return
+            has_said = True
+            tell(
+                f"quorate: rank {place.wire.rank}: {type(optimizer).__name__} steps, and no optimizer was distributed; "
+                f"{asked} has no effect, and workers train apart: call quorate.distribute(optimizer, model) first\n"
+            )
+
+        self._hook = register_optimizer_step_pre_hook(look)
+        place.leaving.append(self.close)
+
+    def close(self) -> None:
+        """An optimizer was distributed, or the worker leaves."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
 
 _TOLD_AFTER = 10
 _RAISED_AFTER = 5
@@ -41,15 +81,15 @@ class NeverStepped(StepObserver):
 
     phase = Phase.CHECK
 
-    def __init__(self, worker: StrategyWorker, place: Place) -> None:
-        self._worker, self._place, self._updates = worker, place, 0
+    def __init__(self, worker: StrategyWorker, context: DataContext, loops: Callable[[], Sequence[Loop]]) -> None:
+        """`loops` returns those of all optimizers of the worker."""
+        self._worker, self._context, self._loops, self._updates = worker, context, loops, 0
         self._step = self._passes = self._most = 0
         """The newest step, the backward passes behind it (without the first), and the most of these in a step."""
         self._versions: list[int] | None = None
         """Versions of the parameters after the newest backward pass with gradients, and perhaps a checksum."""
         self._counts = Counter[str]()
         """Batches, and calls that bring workers together, without a backward pass or a step."""
-        context = self._context = data_context(place)
         has_replicas = worker.wire.size > 1 and worker.digests.compares and worker.strategy.replicas != "shared"
         units = {"batches": context.boundaries, _MEETINGS: context.meetings} if has_replicas else {}
         self._looks = [(callbacks, partial(self._look, unit)) for unit, callbacks in units.items()]
@@ -64,7 +104,7 @@ class NeverStepped(StepObserver):
             return
         count = self._counts[unit] = self._counts[unit] + 1
         times, rest = divmod(count, _COMPARED_AFTER)
-        if rest or times & (times - 1) or any(loop.step for loop in loops_of(self._place)):
+        if rest or times & (times - 1) or any(loop.step for loop in self._loops()):
             return
         worker.digests.look_unstepped(
             f"{count} {unit}",
@@ -142,7 +182,7 @@ class NeverStepped(StepObserver):
     def _is_of_another_loop(self) -> bool:
         """Return whether another distributed optimizer steps some of the parameters."""
         own_ids = set(map(id, self._worker.replica.every))
-        others = (loop for loop in loops_of(self._place) if loop.worker is not self._worker and loop.step)
+        others = (loop for loop in self._loops() if loop.worker is not self._worker and loop.step)
         return any(id(p) in own_ids for loop in others for p in loop.replica.every)
 
     def _sentence(self) -> str:

@@ -23,11 +23,10 @@ from quorate.buckets.flat import FIRST_PART_BYTES, PART_BYTES, PART_BYTES_ON_GPU
 from quorate.core.contracts import Wire
 from quorate.core.fields import Fields
 from quorate.core.vectors import Layout
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.means.reduction import Reduction, ReductionSettings
-from quorate.observe.backward import observe_backward
-from quorate.observe.step_observer import NEVER, Phase, StepObserver
-from quorate.observe.stopping import RETRY, stop_of
+from quorate.observe.step_observer import NEVER, Observers, Phase, Spending, StepObserver
+from quorate.observe.stopping import RETRY, Stop
 from quorate.records.choice_rows import Tuned
 from quorate.train.worker import StrategyWorker
 from quorate.tuning.account import candidates, middle, sentences
@@ -36,7 +35,6 @@ from quorate.tuning.choices import Choice, Profile, profile_of
 from quorate.tuning.decision import Pair, left_band
 from quorate.tuning.proposals import proposer_of
 from quorate.tuning.tuner import Outcome, Trial, Tuner
-from quorate.wire.current import Place
 
 WARM_UP, MEASURED, STEPS = 3, 8, 200
 """Sums before ready times are measured, sums of which they are, and steps after which a tuning has ended."""
@@ -53,9 +51,11 @@ class PartTuning(StepObserver):
 
     phase = Phase.RECORD
 
-    def __init__(self, worker: StrategyWorker, place: Place, reduction: Reduction) -> None:
-        self.optimizer, self._worker, self._place = worker.name, worker, place
-        self._settings, self._spending = reduction.settings, observe_backward(place).spending
+    def __init__(
+        self, worker: StrategyWorker, spending: Spending, stop: Stop, data: DataContext, reduction: Reduction
+    ) -> None:
+        self.optimizer, self._worker, self._stop, self._data = worker.name, worker, stop, data
+        self._settings, self._spending = reduction.settings, spending
         self._changes = bool(self._settings.autotune or {"part_order", "part_layout"} & reduction.parts.keys())
         """Whether more is to be done than to begin as the settings say."""
         self._sums, self._prepared, self._decisions, self._began = 0, -1, 0, 0
@@ -214,11 +214,10 @@ class PartTuning(StepObserver):
         if self._settings.autotune:
             self._due_at, self._stage = self._sums + LOOKS_EVERY, self._begin_measuring
         if self._settings.autotune == "only":
-            stop = stop_of(self._place)
-            if data_context(self._place).made:
-                stop.end("the tuning has ended")
+            if self._data.made:
+                self._stop.end("the tuning has ended")
             else:
-                stop.ask(RETRY)
+                self._stop.ask(RETRY)
 
     def _record(self) -> None:
         worker, recorder = self._worker, self._worker.timer.recorder
@@ -265,11 +264,13 @@ def sampled_costs(wire: Wire, device: torch.device) -> LinkCosts:
     return costs_of(samples, max(0.0, seconds(smallest, TOGETHER, count) - least) / (TOGETHER - 1))
 
 
-def begin_part_tuning(worker: StrategyWorker, place: Place, reduction: Reduction) -> None:
+def begin_part_tuning(
+    worker: StrategyWorker, watching: Observers, stop: Stop, data: DataContext, reduction: Reduction
+) -> None:
     """Arrange the parts of a worker's gradients while training, if its settings say more than their sizes."""
     if reduction.arranges and worker.wire.size > 1 and worker.means.can_be_arranged:
-        worker.means.parts = tuning = PartTuning(worker, place, reduction)
-        observe_backward(place).add(tuning)
+        worker.means.parts = tuning = PartTuning(worker, watching.spending, stop, data, reduction)
+        watching.add(tuning)
 
 
 BAND = 2.0

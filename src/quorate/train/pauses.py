@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.checkpoint.saving import saving
 from quorate.core.autocast import without_autocast
 from quorate.core.errors import ConfigurationError
 from quorate.core.strategy import steps_apart
 from quorate.core.vectors import Flat
-from quorate.data.context import data_context
-from quorate.observe.ends import ends_of
-from quorate.observe.step_observer import observers
+from quorate.data.context import DataContext
+from quorate.observe.ends import Ends
+from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import note_distance
 from quorate.train.in_common import apart
 from quorate.train.loop import Loop, loops_of
@@ -28,10 +28,10 @@ def pause(place: Place) -> None:
     Does nothing without a distributed optimizer. Raises as `Work.wait`.
     """
     loops = loops_of(place)
-    if (division := data_context(place).division) is not None:
+    if (division := place.context(DataContext).division) is not None:
         division.check_meeting()
     saving(place).boundary()
-    for kept in trained(place).ordered:
+    for kept in place.context(Trained).ordered:
         if kept.worker is None:
             kept.pause()
     for loop in loops[:1]:
@@ -53,7 +53,7 @@ def pause(place: Place) -> None:
 def enter_evaluation(place: Place) -> None:
     """Pause for an evaluation, which all workers enter. Raises as `Ends.evaluation_begins`, and as `pause`."""
     needs_all = any(evaluates_with_all(loop.worker) and not loop.worker.finished for loop in loops_of(place))
-    ends_of(place).evaluation_begins(place, needs_all=needs_all)
+    place.context(Ends).evaluation_begins(place, needs_all=needs_all)
     pause(place)
 
 
@@ -101,7 +101,7 @@ def waiting(place: Place) -> Iterator[Callable[[], None]]:
 @contextmanager
 def backward_is_local(place: Place) -> Iterator[None]:
     """Exclude backward passes inside from training: see `Loop.evaluating`."""
-    watching = observers(place)
+    watching = place.context(Observers)
     with ExitStack() as inside:
         for loop in loops_of(place):
             inside.enter_context(loop.evaluating())
@@ -120,7 +120,7 @@ def agree_on_buffers(place: Place) -> None:
 
 def pause_with_loaders(place: Place) -> None:
     """Let loaders that end for all workers together call `pause`."""
-    callbacks = data_context(place).at_pause
+    callbacks = place.context(DataContext).at_pause
     if not callbacks:
         callbacks.append(partial(pause, place))
 

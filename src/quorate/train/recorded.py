@@ -13,8 +13,8 @@ from quorate.checkpoint.participants import Distributed
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.strategy import Strategy
-from quorate.observe.memory_use import memory_use
-from quorate.observe.step_times import timing
+from quorate.observe.memory_use import MemoryUse
+from quorate.observe.step_times import Timing
 from quorate.records.rows import Distribute as DistributeRow
 from quorate.replica.optimizer_state import keys_like_parameters
 from quorate.sharding.memory import Held, offloaded
@@ -25,7 +25,7 @@ from quorate.wire.current import Place
 
 def record(place: Place, kept: Distributed, chosen: Strategy | None) -> None:
     """Record the arguments of `distribute`, if the worker keeps records."""
-    recorder, optimizer = timing(place).recorder, kept.optimizer
+    recorder, optimizer = place.context(Timing).recorder, kept.optimizer
     if recorder is None:
         return
     recorder.write(
@@ -68,11 +68,11 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
         layout = spread.pipeline.layout
         schedule = {"schedule": layout.schedule, "microbatches": layout.microbatches, "stages": layout.stages}
         how["pipeline"] = {**schedule, "workers": layout.workers, "worker": spread.coordinates.stage}
-    return how if memory_use(place).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
+    return how if place.context(MemoryUse).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
 
 def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
-    use, optimizer, model = memory_use(place), whose.optimizer, whose.model
+    use, optimizer, model = place.context(MemoryUse), whose.optimizer, whose.model
     spread = sharded(model, place, optimizer)
     new = {id(x): x for x in (*model.parameters(), *model.buffers()) if id(x) not in use.foreseen}
     use.foreseen |= new.keys()

@@ -16,7 +16,7 @@ import torch
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from quorate.core.contracts import Message
+from quorate.core.contracts import Message, Wire
 from quorate.core.errors import ConfigurationError, Diverged, ranks_in_words
 from quorate.core.fields import Fields
 from quorate.core.resize import laws_of
@@ -29,8 +29,7 @@ from quorate.train.pieces import check_trained_stage
 from quorate.train.same_call import compare_layouts
 from quorate.train.survivors import agree_on_buffers
 from quorate.train.worker import StrategyWorker
-from quorate.wire.current import Place
-from quorate.wire.survivors import surviving_replicas
+from quorate.wire.survivors import DeathTolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,15 @@ class Relayout:
     """The layouts of one worker; `synchronize` pauses all, and makes every replica the mean."""
 
     def __init__(
-        self, worker: StrategyWorker, place: Place, synchronize: Callable[[], None], common: CommonParameters | None
+        self,
+        worker: StrategyWorker,
+        tolerance: DeathTolerance,
+        synchronize: Callable[[], None],
+        common: CommonParameters | None,
     ) -> None:
         """`common` are the parameters in memory that all workers share."""
-        self._worker, self._replica, self._place, self._synchronize = worker, worker.replica, place, synchronize
-        self._common = common
+        self._worker, self._replica, self._tolerance = worker, worker.replica, tolerance
+        self._synchronize, self._common = synchronize, common
         self._changes = LayoutChanges(worker)
         self._announced: str | None = None
         """The place of this worker's announcement, while it waits for all to pause."""
@@ -139,7 +142,7 @@ class Relayout:
                 p.grad = None  # an old gradient, which every round would step on while this worker is paused
         new = [p.detach() for p in replica.every if id(p) not in old_ids]
         if apart and new:  # a newcomer has drawn its own
-            agree_on_buffers(new, "rank0", worker.wire, self._place)
+            agree_on_buffers(new, "rank0", worker.wire, self._tolerance.surviving_replicas)
         self._continue()
 
     def replace(self, change: Callable[[], bool], words: str) -> None:
@@ -181,7 +184,7 @@ class Relayout:
 
         No worker returns before all have come here, and so have read the announcements.
         """
-        wire, group = self._worker.wire, surviving_replicas(self._place)
+        wire, group = self._worker.wire, self._tolerance.surviving_replicas
         own = torch.tensor([crc32(self._worker.digests.text())])
         digests = (wire if group is None else group).all_gather(own).wait()
         if len(set(map(int, digests))) > 1:
@@ -198,14 +201,16 @@ class Relayout:
         """Copy rank 0's numbers of a new group to all workers, which have all added it, before they are used."""
         if self._is_apart:
             self.look(in_backward=False)
-        elif surviving_replicas(self._place) is None:
+        elif self._tolerance.surviving_replicas is None:
             copy_tensors(parameters, self._worker.wire)
         else:
-            agree_on_buffers([p.detach() for p in parameters], "rank0", self._worker.wire, self._place)
+            agree_on_buffers(
+                [p.detach() for p in parameters], "rank0", self._worker.wire, self._tolerance.surviving_replicas
+            )
 
     def _compare(self) -> None:
         """Raise `ConfigurationError` if workers train different parameters; all have laid them out."""
-        layout, wire, group = self._replica.layout, self._worker.wire, surviving_replicas(self._place)
+        layout, wire, group = self._replica.layout, self._worker.wire, self._tolerance.surviving_replicas
         if group is None:
             compare_layouts(layout, wire)
             return
@@ -233,9 +238,9 @@ def key_of_forms(name: str) -> str:
     return f"forms/{name}/"
 
 
-def take_forms(place: Place, name: str, model: Module, optimizer: Optimizer) -> None:
+def take_forms(wire: Wire, name: str, model: Module, optimizer: Optimizer) -> None:
     """Give the weights of a newcomer's model the forms that they have on the other workers by now."""
-    if place.wire.is_newcomer and (written := place.wire.board.get(key_of_forms(name))) is not None:
+    if wire.is_newcomer and (written := wire.board.get(key_of_forms(name))) is not None:
         give_forms(model, json.loads(written), [optimizer])
 
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.encoding import decoded, encoded, flats_as_parts, parts_as_flats
-from quorate.checkpoint.participants import Entered, Participant, trained
+from quorate.checkpoint.participants import Entered, Participant, Trained
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
 from quorate.core.resize import laws_of
 from quorate.core.vectors import Flat, full_segments, pack
-from quorate.data.resuming import enter_at, whereabouts
+from quorate.data.context import DataContext
+from quorate.data.loader import Loaders
 from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import (
     beside,
@@ -90,7 +91,7 @@ class ReplicaCopy:
                 "beside": len(others),
                 "kept": len(kept),
                 "state": state,
-                "data": whereabouts(self._place),
+                "data": self._place.context(Loaders).whereabouts(self._place.context(DataContext)),
             }
             more = [*others, *kept]
         return header, [*(masks[number] for number in sorted(masks)), *more, *parameters, *(x.clone() for x in tensors)]
@@ -106,7 +107,7 @@ class ReplicaCopy:
 
     def _state_to_plain(self) -> tuple[str, list[Tensor]]:
         """Return the state of strategy and script that is equal on all workers, or nearly, as JSON and tensors."""
-        extras = {name: thing.state_dict() for name, thing in trained(self._place).extras.items()}
+        extras = {name: thing.state_dict() for name, thing in self._place.context(Trained).extras.items()}
         tensors: list[Tensor] = []
         fields = flats_as_parts(self._fields(_SENT))
         reducer = flats_as_parts(_fields_of(self._worker.reducer_state, ("same",)))
@@ -138,7 +139,7 @@ class ReplicaCopy:
             optimizer_from_other(replica.optimizer, header, tensors[count:], written)
         elif whole is not None:
             optimizer_from_plain(replica.optimizer, header, tensors[count:])
-            entered = trained(self._place).entered
+            entered = self._place.context(Trained).entered
             assert entered is not None
             entered.options[worker.name] = [options_of(group) for group in replica.optimizer.param_groups]
         replica.options.go_on(header["own options"])
@@ -173,8 +174,8 @@ class ReplicaCopy:
         for name, value in parts_as_flats(state["reducer"], replica.layout).items():
             setattr(self._worker.reducer_state, name, value)
         if self.is_first:
-            trained(self._place).entered = Entered(state["extras"], state["step"])
-            enter_at(self._place, whole["data"])
+            self._place.context(Trained).entered = Entered(state["extras"], state["step"])
+            self._place.context(Loaders).enter_at(whole["data"], self._place.context(DataContext))
         return tensors[end:]
 
     def _compare(self, whole: dict[str, Any]) -> None:

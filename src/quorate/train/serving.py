@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 from quorate.core.errors import Stopped
 from quorate.core.servers import OwnServers
 from quorate.core.strategy import Strategy
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.means.headers import header_length
-from quorate.observe.step_times import timing
-from quorate.observe.stopping import stop_of
+from quorate.observe.step_times import Timing
+from quorate.observe.stopping import Stop
 from quorate.replica.replica import Replica
 from quorate.servers.server_task import OwnServer
 from quorate.strategies.parts.servers import PlacedOnServers, ServerSettings
@@ -24,25 +24,20 @@ from quorate.train.watched import Watched
 from quorate.wire.current import Place
 
 
-def serves_only(place: Place) -> bool:
-    """Return whether this rank is a server, and no worker."""
-    return place.wire.rank in place.context(OwnServers).ranks
-
-
 def serve(
     optimizer: Optimizer, plain: Any, model: Module, strategy: Strategy, place: Place, name: str, watched: Watched
 ) -> NoReturn:
     """Serve until the end, and raise `Stopped`. Arguments as of `train.loop.Loop`."""
     assert isinstance(strategy, ServerSettings) and isinstance(strategy, PlacedOnServers)
-    own, wire, stop = place.context(OwnServers), place.wire.channel(f"optimizer/{name}"), stop_of(place)
+    own, wire, stop = place.context(OwnServers), place.wire.channel(f"optimizer/{name}"), place.context(Stop)
     own.has_served = True
     header = partial(header_length, max_size=wire.max_size)
     is_coded = None if watched.reduction.codec is None else watched.reduction.is_coded
     replica = Replica(optimizer, plain, model, header, is_coded, exchanges_rows=True)
     check = partial(compare_with_those_joined, call_of(replica, strategy, watched.choices), who="server")
     goes_on = strategy.on_death == "continue"
-    coding, _ = served_coding_of(watched.reduction, data_context(place).seed)
-    recorder = timing(place).recorder
+    coding, _ = served_coding_of(watched.reduction, place.context(DataContext).seed)
+    recorder = place.context(Timing).recorder
     server = OwnServer(
         wire,
         replica,

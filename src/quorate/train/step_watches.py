@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.core.device_copies import HostCopy, widest
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local, numbers_in
 from quorate.core.strategy import copies_buffers, is_gossip, steps_apart
 from quorate.core.telling import tell
-from quorate.data.resuming import loaders
+from quorate.data.loader import Loaders
 from quorate.observe.digests import digest_of
-from quorate.observe.ends import EndWatch, ends_of
+from quorate.observe.ends import Ends, EndWatch
 from quorate.observe.step_observer import NEVER, Phase, StepObserver
-from quorate.observe.stopping import stop_of
+from quorate.observe.stopping import Stop
 from quorate.replica.optimizer_state import clears_gradients
 from quorate.replica.plain_step import has_gradient
 from quorate.train.step_weight import StepWeight
@@ -36,9 +36,12 @@ from quorate.wire.current import Place
 
 def watches_of(worker: StrategyWorker, place: Place) -> list[StepObserver]:
     """Return the observers of the steps of one optimizer that have something to do under its strategy."""
-    watches: list[StepObserver] = [EndWatch(place, worker.name, lambda: worker.step), OwnGradients(worker)]
+    watches: list[StepObserver] = [
+        EndWatch(place, worker.name, lambda: worker.step),
+        OwnGradients(worker),
+    ]
     if worker.coordinates is not None:
-        watches.append(PieceWatch(worker, place))
+        watches.append(PieceWatch(worker, place.context(Stop)))
     if worker.digests.compares and not (worker.has_rounds or worker.differs):
         watches.append(ReplicaWatch(worker))
     if worker.digests.compares and worker.has_rounds and not worker.differs:
@@ -63,11 +66,11 @@ class PieceWatch(StepObserver):
 
     phase = Phase.CHECK
 
-    def __init__(self, worker: StrategyWorker, place: Place) -> None:
+    def __init__(self, worker: StrategyWorker, stop: Stop) -> None:
         assert worker.coordinates is not None
         self.optimizer, self._worker, self._traffic = worker.name, worker, worker.coordinates.traffic
-        self._stop = stop_of(place)
-        self._stop.is_agreed = True
+        self._stop = stop
+        stop.is_agreed = True
         self._traffic.pauses.append(lambda: worker.means.ready.pausing())
 
     def step_ended(self) -> None:
@@ -146,12 +149,12 @@ def evaluating(worker: StrategyWorker, has_agreed: Callable[[], bool]) -> Iterat
         )
 
 
-def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
+def meet_pieces(worker: StrategyWorker, everything: Trained, call: str) -> None:
     """Bring the workers of a replica together before `call`, a pause or the end of training.
 
     Raises `Mismatch` where they are in the middle of a step, and as `Trained.check_entered`.
     """
-    trained(place).check_entered()
+    everything.check_entered()
     if worker.replica.host is not None:
         worker.replica.host.catch_up()
     if worker.coordinates is not None:
@@ -161,9 +164,9 @@ def meet_pieces(worker: StrategyWorker, place: Place, call: str) -> None:
 
 def note_end(worker: StrategyWorker, place: Place) -> None:
     """Report to the other workers that this one ends the training of an optimizer."""
-    had_more = any(loader.is_under_way for loader in loaders(place).values())
+    had_more = any(loader.is_under_way for loader in place.context(Loaders).by_number.values())
     needs_all = evaluates_with_all(worker)
-    ends_of(place).ended(place, worker.name, worker.step, had_more=had_more, needs_all=needs_all)
+    place.context(Ends).ended(place, worker.name, worker.step, had_more=had_more, needs_all=needs_all)
 
 
 def evaluates_with_all(worker: StrategyWorker) -> bool:

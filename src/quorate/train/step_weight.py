@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.observe.step_observer import Phase, StepObserver
-from quorate.wire.current import Place
 
 Weight = Literal["equal", "examples", "tokens"]
 
@@ -23,8 +22,8 @@ class StepWeight(StepObserver):
 
     phase = Phase.MEASURE
 
-    def __init__(self, place: Place, optimizer: str, weight: Weight) -> None:
-        self._place, self.optimizer, self._weight = place, optimizer, weight
+    def __init__(self, consumed: Consumed, optimizer: str, weight: Weight) -> None:
+        self._consumed, self.optimizer, self._weight = consumed, optimizer, weight
         self.varies = weight != "equal"
         """Whether steps count differently: else nothing is to be observed."""
         self._until = self._loaded
@@ -53,7 +52,7 @@ class StepWeight(StepObserver):
 
     @property
     def _loaded(self) -> int:
-        taken = consumed(self._place)
+        taken = self._consumed
         return taken.all_tokens if self._weight == "tokens" else taken.all_examples
 
     @property
@@ -67,7 +66,7 @@ class StepWeight(StepObserver):
                 "in rounds each gradient counts as a share of a full batch, which tokens do not have; use "
                 'weight="examples" or "equal"'
             )
-        return max(self._largest, float(consumed(self._place).full_batch)) if self._weight == "examples" else 1.0
+        return max(self._largest, float(self._consumed.full_batch)) if self._weight == "examples" else 1.0
 
     def step_ended(self) -> None:
         """Count all that is loaded from now on for the next step."""

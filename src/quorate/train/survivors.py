@@ -24,16 +24,9 @@ from quorate.means.means import MeansOfAll
 from quorate.replica.optimizer_state import optimizer_from_plain, optimizer_to_plain, write_back
 from quorate.rounds.entering import say_over
 from quorate.sharding.mesh import Coordinates
-from quorate.wire.current import Place
+from quorate.wire import failure
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.failure import (
-    allow_going_on,
-    allow_going_on_after_errors,
-    forbid_going_on,
-    note_training,
-    wait_for_all_to_say,
-)
-from quorate.wire.survivors import DeathTolerance, Survivors, surviving_replicas, survivors
+from quorate.wire.survivors import DeathTolerance, Survivors
 
 Kind = Literal["none", "mean", "rank0"]
 """How buffers become equal."""
@@ -48,35 +41,34 @@ class Updates(Fields):
     updates: int
 
 
-def tolerate_deaths(place: Place, name: str, strategy: Strategy, coordinates: Coordinates | None = None) -> None:
+def tolerate_deaths(
+    wire: Wire, tolerance: DeathTolerance, name: str, strategy: Strategy, coordinates: Coordinates | None = None
+) -> None:
     """Prepare for deaths, and errors in a script, as `strategy` says, now that optimizer `name` is distributed.
 
     Workers continue only if the strategies of all optimizers do. `coordinates` are this worker's where replicas are in
     pieces.
     """
-    wire = place.wire
     wanted, errors = strategy.on_death == "continue", strategy.on_error == "continue"
-    note_training(wire.board, wire.rank, is_under_way=True)
-    allow_going_on_after_errors(wire.board, wanted=wanted and errors)
-    own = place.context(DeathTolerance)
-    if wanted and not own.is_refused:
-        own.survivors = own.survivors or Survivors(wire.channel("survivors"))
+    failure.note_training(wire.board, wire.rank, is_under_way=True)
+    failure.allow_going_on_after_errors(wire.board, wanted=wanted and errors)
+    if wanted and not tolerance.is_refused:
+        tolerance.survivors = tolerance.survivors or Survivors(wire.channel("survivors"))
         if coordinates is not None:
-            own.between = own.between or Survivors(coordinates.across.channel("survivors"))
-            own.replica = frozenset(coordinates.replica_ranks)
+            tolerance.between = tolerance.between or Survivors(coordinates.across.channel("survivors"))
+            tolerance.replica = frozenset(coordinates.replica_ranks)
         wire.tolerate_deaths(_TAG)
         if not wire.is_newcomer:
-            allow_going_on(wire.board, wire.size, name=name)
-            wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
+            failure.allow_going_on(wire.board, wire.size, name=name)
+            failure.wait_for_all_to_say(wire.board, wire.rank, wire.size, wire.timeout)
     elif wire.size > 1:
-        own.survivors, own.between, own.is_refused = None, None, True
-        forbid_going_on(wire.board)
-    own.tell_launcher()  # it judges a death by what it knows then
+        tolerance.survivors, tolerance.between, tolerance.is_refused = None, None, True
+        failure.forbid_going_on(wire.board)
+    tolerance.tell_launcher()  # it judges a death by what it knows then
 
 
-def agree_on_buffers(buffers: Sequence[Tensor], kind: Kind, wire: Wire, place: Place) -> None:
+def agree_on_buffers(buffers: Sequence[Tensor], kind: Kind, wire: Wire, group: Survivors | None) -> None:
     """Make buffers equal as `means.equal_replicas.agree_on`, among survivors; rank 0's are the first one's."""
-    group = surviving_replicas(place)
     if group is None:
         agree_on(buffers, kind, wire)
         return
@@ -92,17 +84,19 @@ def agree_on_buffers(buffers: Sequence[Tensor], kind: Kind, wire: Wire, place: P
             write_back(own, sum_in_order(list(map(widened, gathered))) / len(gathered) if is_mean else gathered[0])
 
 
-def agree_on_buffers_of(buffers: ForwardBuffers, wire: Wire, place: Place, *, kind: Kind, row: Wire | None) -> None:
+def agree_on_buffers_of(
+    buffers: ForwardBuffers, wire: Wire, group: Survivors | None, *, kind: Kind, row: Wire | None
+) -> None:
     """Make the buffers of a model equal as `agree_on_buffers`; `row` connects the workers of its pieces, if any."""
     if row is not None:
         every = list(buffers.model.buffers())
-        agree_on_buffers(every, kind, wire, place)
+        agree_on_buffers(every, kind, wire, group)
         agree_on(every, kind, row)
     elif kind != "none":
-        agree_on_buffers(_buffers_alike(buffers, wire, place), kind, wire, place)
+        agree_on_buffers(_buffers_alike(buffers, wire, group), kind, wire, group)
 
 
-def _buffers_alike(buffers: ForwardBuffers, wire: Wire, place: Place) -> list[Tensor]:
+def _buffers_alike(buffers: ForwardBuffers, wire: Wire, group: Survivors | None) -> list[Tensor]:
     """Return the buffers of a model that have the same shape and dtype on all workers.
 
     Others stay each worker's own, such as caches as long as the longest sequence. One line on stderr names the first of
@@ -113,7 +107,6 @@ def _buffers_alike(buffers: ForwardBuffers, wire: Wire, place: Place) -> list[Te
         return list(buffers.model.buffers())
     buffers.find()
     own = {slot.name: f"{x.dtype} {tuple(x.shape)}" for slot in buffers.slots if (x := slot.tensor) is not None}
-    group = surviving_replicas(place)
     carried = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
     gathered = (wire if group is None else group).all_gather(carried).wait()
     of_workers = [json.loads(bytes(x.tolist())) for x in gathered]
@@ -129,10 +122,15 @@ def _buffers_alike(buffers: ForwardBuffers, wire: Wire, place: Place) -> list[Te
 
 
 def level(
-    tensors: Sequence[Tensor], optimizer: Optimizer, wire: Wire, updates: int, place: Place, *, always: bool = False
+    tensors: Sequence[Tensor],
+    optimizer: Optimizer,
+    wire: Wire,
+    updates: int,
+    group: Survivors | None,
+    *,
+    always: bool = False,
 ) -> int:
     """Level replicas as `means.equal_replicas.level`, among survivors."""
-    group = surviving_replicas(place)
     if group is None:
         return level_all(tensors, optimizer, wire, updates, always=always)
     while True:
@@ -158,9 +156,9 @@ def level(
         return most
 
 
-def synchronize(means: MeansOfAll, place: Place) -> None:
+def synchronize(means: MeansOfAll, left: Survivors | None) -> None:
     """Include newcomers in what workers call together from here on, as all have paused or ended."""
-    left, reducer, members = survivors(place), means.reducer, means.headers.admission.members.everyone
+    reducer, members = means.reducer, means.headers.admission.members.everyone
     if left is not None and isinstance(reducer, FaultTolerantSum) and left.members != members:
         left.among(members, reducer.calls)
     if means.all_ended:

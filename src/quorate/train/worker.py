@@ -8,21 +8,21 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from quorate.checkpoint.participants import Participant, trained
+from quorate.checkpoint.participants import Participant, Trained
 from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.moments import AgreedMomentum
+from quorate.core.own_replica import AgreedMomentum
 from quorate.core.servers import OwnServers, ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.vectors import Flat, Layout, full_segments
-from quorate.data.consumption import consumed
-from quorate.data.context import data_context
-from quorate.data.growth import growth
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
+from quorate.data.growth import Growth
 from quorate.gossip.neighbours import AmongNeighbours, NeighbourExchange
 from quorate.means.fault_tolerant_sum import FaultTolerantSum, SumsOfWorker
-from quorate.means.forward_buffers import BufferCopies, forward_buffers
+from quorate.means.forward_buffers import BufferCopies, BuffersOfModels
 from quorate.means.headers import Announced
 from quorate.means.means import MeansOfAll
 from quorate.means.table_changes import TableChanges
@@ -36,9 +36,9 @@ from quorate.observe.gradient_noise import NoiseWatch
 from quorate.observe.local_changes import LocalChanges
 from quorate.observe.losses import Losses
 from quorate.observe.seen_losses import OuterLosses
-from quorate.observe.step_observer import observers
+from quorate.observe.step_observer import Observers
 from quorate.observe.step_times import StepTimer, note_distance, note_outer_step
-from quorate.observe.stopping import stop_of
+from quorate.observe.stopping import Stop
 from quorate.quorums.rounds import InRounds, WorkerRounds
 from quorate.quorums.worker_group import WorkerGroup
 from quorate.replica.masks import masks_of
@@ -56,8 +56,7 @@ from quorate.train.loss_counts import LossCounts
 from quorate.train.reduced import edge_coding_of, reducer_of, served_coding_of
 from quorate.train.replica_copy import ReplicaCopy
 from quorate.train.same_call import call_of, tensors_of
-from quorate.train.schedules import Schedules
-from quorate.train.shrunk_rate import ShrunkRate
+from quorate.train.schedules import Schedules, ShrunkRate
 from quorate.train.step_weight import StepWeight
 from quorate.train.survivors import synchronize
 from quorate.train.watched import Watched
@@ -80,19 +79,21 @@ class StrategyWorker:
         self.label = watched.strategy
         self.timer = StepTimer(place, name, meter, None if coordinates is None else coordinates.traffic)
         self.rank, self.size, self.step, self.weight = wire.rank, wire.size, 0, 1.0
-        self.seed, self.updater, self._reduction = data_context(place).seed, updater, watched.reduction
+        self.seed, self.updater, self._reduction = place.context(DataContext).seed, updater, watched.reduction
         self.tolerates_death = strategy.on_death == "continue"
         self.agrees_in_backward, self.differs = strategy.agrees_in_backward, strategy.replicas != "equal"
         self.state: Any = None
         self.has_ended = self.finished = self.leaves_out = False
         self.arguments = NO_ARGUMENTS  # of the current step
         self.loss: Any = None  # that its plain step has returned
-        division = data_context(place).division
+        division = place.context(DataContext).division
         kept: type[MicroBatches] = KeptInRounds if strategy.meets == "rounds" else KeptBatch
         self.kept: MicroBatches | None = None
         if division is not None:
             self.kept = kept(division, replica, lambda: self.means, lambda: self.rounds.progress)
-        self.step_weight: StepWeight | LossCounts | MicroBatches = self.kept or StepWeight(place, name, watched.weight)
+        self.step_weight: StepWeight | LossCounts | MicroBatches = self.kept or StepWeight(
+            place.context(Consumed), name, watched.weight
+        )
         self.begun = 0
         """The number of steps that were begun, also before a checkpoint was loaded."""
         self.schedules = Schedules(
@@ -109,7 +110,7 @@ class StrategyWorker:
         )
         self.losses = Losses(wire if coordinates is None else place.wire, self.timer, lambda: self.version)
         is_exact = coordinates is None and watched.reduction.forms_means
-        self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=growth(place))
+        self.noise = NoiseWatch(self.timer, self.losses, self.size, is_on=is_exact, asked=place.context(Growth))
         is_scaled = getattr(strategy, "shrunk_rate", "kept") == "scaled"
         self._shrunk = ShrunkRate(replica.optimizer, replica.plain, wire) if is_scaled else None
         self.changes = LocalChanges(
@@ -128,7 +129,7 @@ class StrategyWorker:
         self._rounds: WorkerRounds | None = None
         self._servers: ServedParameters | None = None
         self._group: WorkerGroup | None = None
-        self.buffers, self.edits = forward_buffers(replica.model, place), EditsAtPauses(self)
+        self.buffers, self.edits = place.context(BuffersOfModels).of(replica.model), EditsAtPauses(self)
         self._table_changes: TableChanges | None = None
         self.neighbours, self.means = self._new_neighbours(), self._new_means()
         self.call = call_of(replica, strategy, watched.choices)
@@ -156,7 +157,9 @@ class StrategyWorker:
             )
         place = self._place
         watches = Watches(
-            announced=Announced(stop_of(place), saving(place), self, self.finite, self.noise, self.changes, copies),
+            announced=Announced(
+                place.context(Stop), saving(place), self, self.finite, self.noise, self.changes, copies
+            ),
             spending=observe_backward(self._place).spending,
             beside=self._place.context(SumsOfWorker).all if self.tolerates_death else None,
             exclusions=ExclusionWatch(self.timer, self.losses),
@@ -177,7 +180,7 @@ class StrategyWorker:
         shadow = Shadow(
             contribution=self.edits.contribution,
             apply=self._apply,
-            synchronized=lambda: synchronize(self.means, self._place),
+            synchronized=lambda: synchronize(self.means, self._place.context(DeathTolerance).survivors),
             **settles,
         )
         reducer = reducer_of(self._reduction, self.strategy, self.replica.layout, self.wire, self.seed)
@@ -257,7 +260,7 @@ class StrategyWorker:
     # -- core.strategy.Worker
 
     def now(self) -> float:
-        count = sum(kept.worker is not None for kept in trained(self._place).optimizers.values())
+        count = sum(kept.worker is not None for kept in self._place.context(Trained).optimizers.values())
         if count > 1:
             raise ConfigurationError(
                 f"the strategy goes by the clock (as where sync_every is a time), and {count} optimizers are "
@@ -275,15 +278,15 @@ class StrategyWorker:
 
     @property
     def examples(self) -> int:
-        return consumed(self._place).of_step
+        return self._place.context(Consumed).of_step
 
     @property
     def turn(self) -> Turn | None:
-        return consumed(self._place).turn
+        return self._place.context(Consumed).turn
 
     @property
     def client_round(self) -> ClientRound | None:
-        return consumed(self._place).client_round
+        return self._place.context(Consumed).client_round
 
     @property
     def gradient(self) -> Flat:
@@ -325,7 +328,7 @@ class StrategyWorker:
         if self.wire.rank != self.wire.alive[0] or not self.timer.is_alone:
             return None
         losses = OuterLosses(self.name, lambda: self.step, is_scaled=lambda: self.replica.is_scaled)
-        observers(self._place).add(losses)
+        self._place.context(Observers).add(losses)
         return losses
 
     @property
@@ -475,7 +478,7 @@ class StrategyWorker:
         """
         if self._rounds is not None and not self.differs:
             return self._rounds.progress
-        dealt = consumed(self._place).dealt
+        dealt = self._place.context(Consumed).dealt
         meets_in_each_step = self.strategy.meets == "neighbours" and not hasattr(self.strategy, "sync_every")
         return None if dealt is None or not self.differs or meets_in_each_step else dealt + 1
 

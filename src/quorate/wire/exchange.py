@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work, Write
 from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout
+from quorate.core.fields import Fields
 from quorate.wire.cut import WHOLE_BYTES, piece
 from quorate.wire.swap import Envelope, Swap
 from quorate.wire.work import Together
@@ -33,6 +35,13 @@ IDLE_SECONDS = 60.0
 
 _SUMMED = (torch.float32, torch.float64, torch.int32, torch.int64, torch.complex64, torch.complex128)
 """Dtypes that the backends add; others are widened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Fields):
+    """The message of `tell_all`."""
+
+    value: Any  # open: plain JSON
 
 
 def sum_in_order(tensors: Sequence[Tensor], hosts: Sequence[int] = ()) -> Tensor:
@@ -257,8 +266,8 @@ class CollectivesByMessages(Wire):
         return self._swap(f"scatter from {root}", outgoing, combine)
 
     def tell_all(self, operation: str, value: Any) -> Work[list[Any]]:
-        outgoing = [Message(header={"value": value})] * self.size
-        return self._swap(operation, outgoing, lambda messages: [message.header["value"] for message in messages])
+        outgoing = [Message(header=Value(value).header())] * self.size
+        return self._swap(operation, outgoing, lambda messages: [Value.read(each.header).value for each in messages])
 
     def barrier(self) -> Work[None]:
         return self._swap("barrier", [Message()] * self.size, lambda messages: None)

@@ -19,16 +19,7 @@ from typing import Literal
 from quorate.core.contracts import Board
 from quorate.core.errors import Diverged, Failure, Mismatch, NotFinite, PeerFailed, WireTimeout, ranks_in_words
 from quorate.core.fields import Fields
-from quorate.wire.members import (
-    GONE,
-    Coming,
-    Death,
-    history_in,
-    history_to_bytes,
-    members_in,
-    members_on,
-    read_deaths,
-)
+from quorate.wire import members
 from quorate.wire.naming import coordinates_in_words
 
 _OUTLIVES = "outlives"
@@ -188,10 +179,10 @@ def is_in_training(board: Board, rank: int) -> bool:
 def is_survived(board: Board, rank: int) -> bool:
     """Whether the others go on after the death of `rank`; false for the last worker, and for a server whose parameters
     no other keeps."""
-    written, history = board.get(_OUTLIVES), board.get(GONE)
+    written, history = board.get(_OUTLIVES), board.get(members.GONE)
     if written is None or int(written) == 0 or board.get(f"{_SERVER}/{rank}") == b"1":
         return False
-    return any(other != rank for other in members_in(history, int(written)).alive)
+    return any(other != rank for other in members.members_in(history, int(written)).alive)
 
 
 def stops_at_deaths(board: Board) -> bool | None:
@@ -202,7 +193,7 @@ def stops_at_deaths(board: Board) -> bool | None:
 
 def has_come(board: Board, size: int, rank: int) -> bool:
     """Whether `rank` takes part in the run: from the start (one of `size`, or a server), or since it joined."""
-    return rank < size or is_server(board, rank) or rank in members_in(board.get(GONE), size).joined
+    return rank < size or is_server(board, rank) or rank in members.members_in(board.get(members.GONE), size).joined
 
 
 def report_outsider(board: Board, rank: int, reason: str, host: str | None = None) -> None:
@@ -213,9 +204,9 @@ def report_outsider(board: Board, rank: int, reason: str, host: str | None = Non
 
 def report_coming(board: Board, rank: int) -> None:
     """Note that `rank` has joined the training."""
-    coming = Coming(rank)
-    while coming not in (history := history_in(written := board.get(GONE))):
-        if board.swap(GONE, written, history_to_bytes([*history, coming])):
+    coming = members.Coming(rank)
+    while coming not in (history := members.history_in(written := board.get(members.GONE))):
+        if board.swap(members.GONE, written, members.history_to_bytes([*history, coming])):
             return
 
 
@@ -223,10 +214,10 @@ def report_death(board: Board, rank: int, reason: str, host: str | None = None) 
     """Write the death of `rank` under `gone` where the others outlive it (True), else as the failure of the run."""
     place = socket.gethostname() if host is None else host
     while is_survived(board, rank):
-        history = history_in(written := board.get(GONE))
-        if any(isinstance(event, Death) and event.rank == rank for event in history):
+        history = members.history_in(written := board.get(members.GONE))
+        if any(isinstance(event, members.Death) and event.rank == rank for event in history):
             return True
-        if board.swap(GONE, written, history_to_bytes([*history, Death(rank, place, reason)])):
+        if board.swap(members.GONE, written, members.history_to_bytes([*history, members.Death(rank, place, reason)])):
             return True
     report_failure(board, rank, reason, place)
     return False
@@ -248,8 +239,8 @@ def pass_on(source: Board, target: Board) -> None:
             target.swap(key, None, written)
     if source.peek(_OUTLIVES) == b"0":
         forbid_going_on(target)
-    dead = members_on(target, 0).dead
-    for death in read_deaths(source):
+    dead = members.members_on(target, 0).dead
+    for death in members.read_deaths(source):
         if death.rank not in dead:
             report_death(target, death.rank, death.reason, death.host)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import ConfigurationError, WireTimeout
-from quorate.core.members import Members
+from quorate.core.members import DeathNotice, Members
 from quorate.wire.cut import WHOLE_BYTES
 from quorate.wire.exchange import CollectivesByMessages, assembled, describe, patiently, pieces_of
 from quorate.wire.swap import Envelope, Swap
@@ -123,8 +123,8 @@ class GroupWire(CollectivesByMessages):
         def ours(results: list[tuple[int, Message]]) -> tuple[int, Message]:
             sender, message = results[0]
             if sender == self.parent.rank and "gone" in message.header:
-                deaths = Members(0, dead=frozenset(message.header["gone"]))
-                message = Message(header={"gone": sorted(self._of(deaths).dead)})
+                deaths = Members(0, dead=frozenset(DeathNotice.read(message.header).gone))
+                message = Message(header=DeathNotice(sorted(self._of(deaths).dead)).header())
             return self.ranks.index(sender), message
 
         return Together([work], ours, self.clock)

@@ -21,7 +21,6 @@ from torch import Tensor
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch, PeerFailed, WireTimeout, ranks_in_words
 from quorate.core.fields import Fields
-from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
 from quorate.wire.work import Together
 
@@ -196,22 +195,14 @@ class DeathTolerance:
     is_refused: bool = False
     """Whether some optimizer cannot go on after a death."""
 
+    @property
+    def surviving_replicas(self) -> Survivors | None:
+        """The `survivors`; for replicas in pieces, those that hold the same piece as this worker."""
+        return self.between or self.survivors
 
-def dead_of_replica(place: Place) -> list[int]:
-    """Return the dead workers of this worker's replica in pieces, where other replicas go on."""
-    tolerance = place.context(DeathTolerance)
-    return [] if tolerance.between is None else sorted(tolerance.replica & place.wire.dead)
-
-
-def survivors(place: Place) -> Survivors | None:
-    """Return the survivors of the worker of `place`; None where a death ends the run."""
-    return place.context(DeathTolerance).survivors
-
-
-def surviving_replicas(place: Place) -> Survivors | None:
-    """Return the `survivors`; for replicas in pieces, those that hold the same piece as this worker."""
-    tolerance = place.context(DeathTolerance)
-    return tolerance.between or tolerance.survivors
+    def dead_of_replica(self, dead: frozenset[int]) -> list[int]:
+        """Return which of the `dead` workers are of this worker's replica in pieces, where other replicas go on."""
+        return [] if self.between is None else sorted(self.replica & dead)
 
 
 def mean_of_number(value: Tensor, wire: Wire, survivors: Survivors | None) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 import quorate
 from quorate.checkpoint.folder import MANIFEST, complete_ones, verify
 from quorate.checkpoint.loading import choose
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.checkpoint.saving import saving
 from quorate.checkpoint.tensor_file import FileOutput
 from quorate.core.errors import CheckpointError
@@ -192,7 +192,7 @@ def test_a_write_that_is_cut_off_anywhere_leaves_the_one_before(seed: int, root:
     sentences: list[str] = []
 
     def task(world: World) -> Any:
-        checkpoint_context(current.here()).listeners = [sentences.append]
+        current.here().context(CheckpointContext).listeners = [sentences.append]
         return train(world, 9, saves=saves)
 
     def saves(rank: int, step: int) -> bool:

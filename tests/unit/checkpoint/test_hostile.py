@@ -15,7 +15,7 @@ import torch
 import quorate
 from quorate.checkpoint.folder import MANIFEST
 from quorate.checkpoint.loading import choose
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.core.errors import CheckpointError, PeerFailed
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
@@ -53,7 +53,7 @@ def outcomes(root: Path, name: str) -> list[Any]:
 
     @joined
     def live(world: quorate.World) -> Told:
-        checkpoint_context(current.here()).root = root
+        current.here().context(CheckpointContext).root = root
         return train(world, 9, strategy=name, **STRATEGIES[name])
 
     return VirtualWorld(2, timeout=20.0, generators=True).outcomes(live)

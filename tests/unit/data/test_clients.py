@@ -13,7 +13,7 @@ import quorate
 from quorate.core.clients import ClientTerms
 from quorate.core.errors import ConfigurationError
 from quorate.data.clients import ClientShare, drawn
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.every_strategy import OF_THE_SAME_BATCHES
@@ -122,16 +122,16 @@ def test_the_loader_says_whose_each_batch_is() -> None:
     def task(world: quorate.World) -> list[tuple[int, bool, int]]:
         place = current.here()
         loader = quorate.loader(DATA, 4, partition="label:each=1", clients=6)
-        data_context(place).client_terms = terms(sampled=0.5, epochs=2)  # an optimizer may be distributed later
+        place.context(DataContext).client_terms = terms(sampled=0.5, epochs=2)  # an optimizer may be distributed later
         turns = []
-        from quorate.data.consumption import consumed
+        from quorate.data.consumption import Consumed
 
         for _ in loader:
-            turn = consumed(place).turn
+            turn = place.context(Consumed).turn
             assert turn is not None
             turns.append((turn.client, turn.is_last, len(loader)))
-            consumed(place).follow_steps()
-            consumed(place).stepped()
+            place.context(Consumed).follow_steps()
+            place.context(Consumed).stepped()
         return turns
 
     for rank, turns in enumerate(in_world(2, task)):

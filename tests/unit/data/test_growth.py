@@ -81,9 +81,9 @@ def training(epochs: int, root: Path | None = None, **settings: Any) -> Any:
 
     def live(world: quorate.World) -> tuple[list[tuple[int, int]], int, float]:
         if root is not None:
-            from quorate.checkpoint.participants import checkpoint_context
+            from quorate.checkpoint.participants import CheckpointContext
 
-            checkpoint_context(current.here()).root = root
+            current.here().context(CheckpointContext).root = root
         model = torch.nn.Linear(PLACES, 1, bias=False)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-4)
         optimizer = quorate.distribute(optimizer, model)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.partitions import labels_of, partitions, split
+from quorate.data.clients import labels_of, partitions, split
 
 LABELS = np.repeat(np.arange(10), 60)
 

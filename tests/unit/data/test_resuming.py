@@ -23,10 +23,9 @@ from torch.utils.data import Dataset, TensorDataset
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.data.consumption import consumed
-from quorate.data.context import data_context
-from quorate.data.loader import Loader
-from quorate.data.resuming import go_on, positions
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
+from quorate.data.loader import Loader, Loaders
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -57,11 +56,11 @@ def be(rank: int, size: int, board: Board | None = None) -> Place:
 
 def trains(place: Place) -> None:
     """An optimizer is distributed there."""
-    consumed(place).follow_steps()
+    place.context(Consumed).follow_steps()
 
 
 def steps(place: Place) -> None:
-    consumed(place).stepped()
+    place.context(Consumed).stepped()
 
 
 def loader_of(rank: int = 0, size: int = 1, n: int = 20, batch_size: int = 4, **options: Any) -> Loader:
@@ -250,7 +249,7 @@ def test_a_batch_counts_when_a_step_follows_it() -> None:
     loader = loader_of(n=20, shuffle=False)
     place = current.here()
     had = []
-    data_context(place).boundaries = [lambda: had.append(loader.state_dict()["begun"]["0"]["consumed"])]
+    place.context(DataContext).boundaries = [lambda: had.append(loader.state_dict()["begun"]["0"]["consumed"])]
     iterator = iter(loader)
     assert (loader.state_dict()["epoch"], loader.state_dict()["begun"]) == (0, {})  # nothing was asked for
 
@@ -289,8 +288,8 @@ def test_without_an_optimizer_a_batch_counts_when_it_is_given() -> None:
 def test_of_an_evaluation_nothing_is_left_and_it_is_no_boundary() -> None:
     loader = loader_of(n=12, shuffle=False)
     place = current.here()
-    data_context(place).boundaries = [lambda: pytest.fail("an evaluation is no training loop")]
-    data_context(place).is_evaluating = True
+    place.context(DataContext).boundaries = [lambda: pytest.fail("an evaluation is no training loop")]
+    place.context(DataContext).is_evaluating = True
     for _ in range(2):
         assert values(next(iter(loader))) == [0, 1, 2, 3]
         steps(place)
@@ -381,7 +380,7 @@ def test_what_an_iteration_left_early_had_left_comes_first() -> None:
 def test_an_end_by_time_is_no_end_of_the_epoch() -> None:
     loader = loader_of(n=20)
     place = current.here()
-    data_context(place).limit = SimpleNamespace(is_reached=lambda: consumed(place).steps == 2)
+    place.context(DataContext).limit = SimpleNamespace(is_reached=lambda: place.context(Consumed).steps == 2)
     for _ in range(3):
         for _ in loader:
             steps(place)
@@ -494,20 +493,20 @@ def test_several_loaders_go_on_each_with_its_own_also_those_made_later() -> None
         for _ in range(batches):
             next(iterator)
             steps(place)
-    saved = through_json(positions(place))
+    saved = through_json(place.context(Loaders).positions())
     assert sorted(saved) == ["1", "3"]
     place = be(0, 1)
     trains(place)
     first_again = make()
-    go_on(place, [saved])
+    place.context(Loaders).go_on([saved])
     second_again, third_again = make(), make()
     assert [len(list(loader)) for loader in (first_again, second_again, third_again)] == [5, 6, 2]
 
 
 def test_positions_without_loaders() -> None:
     place = be(0, 1)
-    assert positions(place) == {}
-    go_on(place, [{}, {}])
+    assert place.context(Loaders).positions() == {}
+    place.context(Loaders).go_on([{}, {}])
     assert len(list(quorate.loader(TensorDataset(torch.arange(12)), 2))) == 6
 
 

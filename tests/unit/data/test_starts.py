@@ -12,9 +12,8 @@ from torch.utils.data import TensorDataset
 
 import quorate
 from quorate.core.contracts import Wire
-from quorate.data.consumption import consumed
-from quorate.data.loader import Loader
-from quorate.data.resuming import go_on
+from quorate.data.consumption import Consumed
+from quorate.data.loader import Loader, Loaders
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -31,7 +30,7 @@ def alone() -> Place:
 
 
 def first_loader() -> Loader:
-    consumed(alone()).follow_steps()
+    alone().context(Consumed).follow_steps()
     return quorate.loader(TensorDataset(torch.arange(12)), 4)
 
 
@@ -57,9 +56,9 @@ def test_a_loader_that_is_made_in_each_epoch_says_once_that_the_order_is_the_sam
 ) -> None:
     data = TensorDataset(torch.arange(12))
     place = alone()
-    consumed(place).follow_steps()
+    place.context(Consumed).follow_steps()
     in_each_epoch(data, sets_epoch=True)
-    consumed(place).follow_steps()  # another training of the same data
+    place.context(Consumed).follow_steps()  # another training of the same data
     list(quorate.loader(data, 4))
     together = [quorate.loader(data, 4, seed=5) for _ in range(2)]
     assert [len(list(loader)) for loader in together] == [3, 3]
@@ -74,15 +73,15 @@ def test_a_loader_without_a_position_says_so_and_later_ones_get_none(capsys: pyt
     data = TensorDataset(torch.arange(12))
     old = first_loader()
     next(iter(old))
-    consumed(current.here()).stepped()
+    current.here().context(Consumed).stepped()
     place = alone()
-    consumed(place).follow_steps()
-    go_on(place, [{"3": old.state_dict()}])
+    place.context(Consumed).follow_steps()
+    place.context(Loaders).go_on([{"3": old.state_dict()}])
     with torch.no_grad():
         list(quorate.loader(data, 4))
     assert LACKS not in capsys.readouterr().err
     place = alone()
-    consumed(place).follow_steps()
-    go_on(place, [{"3": old.state_dict()}])
+    place.context(Consumed).follow_steps()
+    place.context(Loaders).go_on([{"3": old.state_dict()}])
     assert in_each_epoch(data, sets_epoch=True) == [3, 3, 3]
     assert capsys.readouterr().err.count(LACKS) == 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import quorate
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.core.errors import ConfigurationError
 from quorate.foreign.optimizer import hand_back
 from quorate.foreign.rule import Rule, RuleState
@@ -129,7 +129,7 @@ def test_servers_go_on_where_the_state_is_handed_back_between_steps() -> None:
 @pytest.mark.parametrize("size", [1, 2])
 def test_state_is_in_checkpoints(size: int, tmp_path: Path) -> None:
     def both(world: quorate.World) -> tuple[Tensor, Tensor]:
-        checkpoint_context(current.here()).root = tmp_path
+        current.here().context(CheckpointContext).root = tmp_path
         unbroken = train(made(model_of()), model_of(), world.rank)
         training = made(model_of())
         train(training, model_of(), world.rank, end=3)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver
 from quorate.launch.worker.world import World
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -23,7 +23,7 @@ def train(name: str, settings: Mapping[str, object], steps: int, look: Callable[
     """Let each worker of three call the result of `look` with the number of each step and the model, after it."""
 
     def task(world: World) -> None:
-        chosen_in(current.here()).strategy_name, chosen_in(current.here()).settings = name, settings
+        current.here().context(Chosen).strategy_name, current.here().context(Chosen).settings = name, settings
         model = DistributedDataParallel(nn.Linear(3, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         looks = look(world)

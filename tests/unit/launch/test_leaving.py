@@ -117,7 +117,7 @@ def save():
     time.sleep(1.0)
     (HERE / "saved").write_text("x")
 if world.rank == 0:
-    stopping.stop_of(current.here()).before.append(save)
+    current.here().context(stopping.Stop).before.append(save)
 while True:
     model(torch.ones(1, 2)).sum().backward()
     (HERE / f"going-{world.rank}").write_text("x")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quorate.data.consumption import Consumed
 from quorate.launch.takeover.wrapper import DistributedDataParallel, count_examples
 from quorate.launch.worker.world import World
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -22,7 +22,7 @@ SIZE, RATE = 3, 0.1
 
 
 def wrapped(strategy: str) -> tuple[Any, Any]:
-    chosen_in(current.here()).strategy_name = strategy
+    current.here().context(Chosen).strategy_name = strategy
     torch.manual_seed(2)
     model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
     return model, torch.optim.SGD(model.parameters(), lr=RATE)

@@ -22,7 +22,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.launch.takeover.wrapper import DistributedDataParallel
 from quorate.launch.worker.world import World
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.joined import joined
@@ -69,7 +69,7 @@ def test_parameters_that_some_workers_or_all_do_not_use(name: str) -> None:
     arguments: dict[str, Any] = {name: True}
 
     def task(world: World) -> Tensor:
-        chosen_in(current.here()).strategy_name = "all-reduce"
+        current.here().context(Chosen).strategy_name = "all-reduce"
         plain = Heads()
         model = DistributedDataParallel(plain, **arguments)
         optimizer = sgd(plain)
@@ -111,7 +111,7 @@ def test_buffers_that_forward_passes_read_are_rank_0_s_or_each_worker_s(argument
     is_common = not arguments
 
     def task(world: World) -> tuple[Tensor, Tensor, Tensor]:
-        chosen_in(current.here()).strategy_name = "all-reduce"
+        current.here().context(Chosen).strategy_name = "all-reduce"
         plain = Centred()
         model = DistributedDataParallel(plain, **arguments)
         optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
@@ -148,7 +148,7 @@ def trained(name: str, register: Any, settings: Mapping[str, Any], world: World)
     if register is None:
         optimizer = quorate.distribute(optimizer, plain, name, **settings)
     else:
-        chosen_in(current.here()).strategy_name = name
+        current.here().context(Chosen).strategy_name = name
         model = DistributedDataParallel(plain)
         model.register_comm_hook(*register)
     for step in range(STEPS):
@@ -190,7 +190,7 @@ def test_an_argument_that_torch_does_not_have_is_a_type_error() -> None:
 
 def test_a_hook_after_the_first_forward_pass_is_refused() -> None:
     def task(world: World) -> None:
-        chosen_in(current.here()).strategy_name = "all-reduce"
+        current.here().context(Chosen).strategy_name = "all-reduce"
         model = DistributedDataParallel(nn.Linear(4, 1))
         optimizer = sgd(model)
         model(inputs(world.rank, 0)).sum().backward()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.records.records import Recorder, records_of, rows
 from quorate.report.closing import closing_line
 from quorate.report.page import page
@@ -78,7 +78,7 @@ def test_on_the_page_and_in_the_data(tmp_path: Path) -> None:
 def train(world: quorate.World, folder: Path, reduce: str, strategy: str) -> None:
     """Rank 4's gradients are turned, and once rank 1's is none."""
     place = current.here()
-    timing(place).recorder = recorder = Recorder(records_of(folder, world.rank))
+    place.context(Timing).recorder = recorder = Recorder(records_of(folder, world.rank))
     torch.manual_seed(0)
     model = nn.Linear(6, 1)
     settings: dict[str, Any] = {} if strategy == "draco" else {"reduce": reduce}

@@ -18,7 +18,7 @@ import torch
 import quorate
 from quorate.checkpoint.encoding import ABOUT, decoded
 from quorate.checkpoint.folder import complete_ones, verify
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.checkpoint.parts import rank_file
 from quorate.checkpoint.tensor_file import read_tensors
 from quorate.launch.worker.world import World
@@ -92,8 +92,8 @@ def train(world: World, plan: Plan) -> Told:
 def live(size: int, root: Path, plan: Plan, *, seed: int, network: Network) -> list[Outcome[Told]]:
     @joined
     def task(world: World) -> Told:
-        checkpoint_context(current.here()).root = root
-        checkpoint_context(current.here()).listeners = [lambda sentence: None]
+        current.here().context(CheckpointContext).root = root
+        current.here().context(CheckpointContext).listeners = [lambda sentence: None]
         return train(world, plan)
 
     return VirtualWorld(size, seed=seed, network=network, timeout=120.0).outcomes(task)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.report.reading.run import read_run
 from quorate.wire import current
 from tests.support.raw_rows import RawRow
@@ -17,7 +17,7 @@ from tests.unit.rounds.test_silence import let_stand_still, small_logs, stand_st
 
 
 def start(trainer: Trainer) -> None:
-    timing(current.here()).recorder.write(RawRow("start", rank=trainer.rank, size=trainer.world.size))
+    current.here().context(Timing).recorder.write(RawRow("start", rank=trainer.rank, size=trainer.world.size))
 
 
 def recorded(folder: Path, plan: Scene) -> tuple[dict[int, float], dict[int, float]]:

@@ -13,8 +13,8 @@ from quorate.core.vectors import empty_vector
 from quorate.rounds import forming
 from quorate.rounds.copies import Copy
 from quorate.rounds.holdings import Announcement
-from quorate.rounds.hosts.votes import is_majority
 from quorate.rounds.inquiry import knows
+from quorate.rounds.leader import is_majority
 from quorate.rounds.log import Round
 from quorate.rounds.member import Held
 from quorate.rounds.messages import Envelope, Lease, Note

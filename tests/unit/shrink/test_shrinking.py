@@ -16,7 +16,7 @@ import quorate
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides
 from quorate.launch.worker.join import prepare
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.records.records import Recorder, records_of, rows
 from quorate.shrink import Shrinking
 from quorate.wire import current
@@ -48,7 +48,7 @@ def train(
     place = current.here()
     prepare(place, Overrides(shrink=text))
     if folder is not None:
-        recorder = timing(place).recorder = Recorder(records_of(folder, world.rank), closes=True)
+        recorder = place.context(Timing).recorder = Recorder(records_of(folder, world.rank), closes=True)
         place.leaving.insert(0, recorder.close)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 3))

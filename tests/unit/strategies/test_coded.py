@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import quorate
 from quorate.core.errors import ConfigurationError, Mismatch
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.launch.worker.world import World
 from quorate.wire import current
 from tests.support.scene import Scene, spoiling, sums, virtual
@@ -135,7 +135,7 @@ def batches(world: World, **settings: Any) -> tuple[list[list[int]], list[list[i
     """What a worker computes in an epoch, what it evaluates on, and the examples that it counts."""
     trainer, data = Scene(**settings).trainer(world), TensorDataset(torch.arange(24))
     found = [x.tolist() for (x,) in quorate.loader(data, 4, seed=3)]
-    counted = data_context(current.here()).with_batches_of_their_own(world.size, world.size)
+    counted = current.here().context(DataContext).with_batches_of_their_own(world.size, world.size)
     seen = [x.tolist() for (x,) in quorate.loader(data, 4, shuffle=False)]
     assert len(quorate.loader(data, 4, seed=3)) == len(found)
     trainer.finish()

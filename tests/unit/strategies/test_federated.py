@@ -13,7 +13,7 @@ from torch import Tensor
 import quorate
 from quorate.core.clients import Turn
 from quorate.core.errors import ConfigurationError
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.data.limit import Limit
 from quorate.launch.worker.world import World
 from quorate.wire import current
@@ -245,7 +245,7 @@ def test_a_training_by_time_ends_for_all_at_a_round(size: int) -> None:
     limited = scene("fed-avg", size, shard={"partition": "iid", "clients": 2}, sampled=1.0)
 
     def task(world: World) -> tuple[list[int], Tensor]:
-        data_context(current.here()).limit = Limit(world.wire, 3.0)
+        current.here().context(DataContext).limit = Limit(world.wire, 3.0)
         trainer = limited.trainer(world)
         return [trainer.train_epoch() for _ in range(60)], trainer.finish().parameters
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quorate.core.errors import ConfigurationError
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.wire import current
 from tests.support.scene import Scene, parameters, sums
 
@@ -74,7 +74,7 @@ def test_more_late_ones_than_s_are_waited_for() -> None:
 
 def test_examples_are_counted_once() -> None:
     counts = scene(4, strategy="gradient-coding", code="cyclic", s=1).run(
-        lambda trainer: consumed(current.here()).all_examples
+        lambda trainer: current.here().context(Consumed).all_examples
     )
     assert sum(counts) == EXAMPLES * EPOCHS
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import quorate
 from quorate.core.vectors import digest_of
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.records.records import Recorder, records_of, rows
 from quorate.train import part_tuning
 from quorate.train.loop import loops_of
@@ -60,7 +60,7 @@ def trained(
 ) -> tuple[str, Any, int, str]:
     """Train, and return a digest of the parameters, the choice, the number of parts, and a digest of the layout."""
     if folder is not None and world.rank == 0:
-        timing(current.here()).recorder = Recorder(records_of(folder, 0))
+        current.here().context(Timing).recorder = Recorder(records_of(folder, 0))
     model, data = Net(), torch.Generator().manual_seed(world.rank)
     optimizer = quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model, **settings)
     for step in range(steps(world.rank)):
@@ -71,7 +71,7 @@ def trained(
     (loop,) = loops_of(current.here())
     schedule, layout = loop.worker.means.parts, loop.replica.layout
     optimizer.finish()
-    recorder = timing(current.here()).recorder
+    recorder = current.here().context(Timing).recorder
     if recorder is not None:
         recorder.close()
     bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()

@@ -12,7 +12,7 @@ import quorate
 from quorate.core.errors import ConfigurationError, Diverged, NotFinite, Stopped
 from quorate.observe.digests import digest
 from quorate.observe.finite import is_finite, seems_finite
-from quorate.observe.stopping import INTERRUPTED, RETRY, stop_of
+from quorate.observe.stopping import INTERRUPTED, RETRY, Stop
 from quorate.wire import current
 from tests.support.scene import Hook, Scene, Trainer, nothing, ones, squares, virtual, zeros
 
@@ -23,7 +23,7 @@ def scene(size: int, in_hook: Hook = nothing, **settings: Any) -> Scene:
     """Workers that keep what their training raised: see `seen`."""
 
     def begin(trainer: Trainer) -> None:
-        stop_of(current.here()).before = [lambda: trainer.seen.append("saved")]
+        current.here().context(Stop).before = [lambda: trainer.seen.append("saved")]
         trainer.optimizer.register_step_post_hook(lambda *_: in_hook(trainer))
 
     fields: dict[str, Any] = {"model": (4, 3, 1), "rate": 0.1, "seed": 3, "loss": squares, **settings}
@@ -214,7 +214,7 @@ def asks(rank: int, at: int, status: int) -> dict[str, Hook]:
 
     def ask(trainer: Trainer) -> None:
         if trainer.rank == rank and trainer.step == at:
-            stop_of(current.here()).ask(status)
+            current.here().context(Stop).ask(status)
 
     return {"between": ask}
 
@@ -234,7 +234,7 @@ def test_one_is_asked_and_all_leave_after_the_same_step(size: int, status: int, 
 def test_under_rounds_all_that_are_asked_settle(seed: int) -> None:
     def ask(trainer: Trainer) -> None:
         if trainer.step == (3, 5, 4)[trainer.rank]:
-            stop_of(current.here()).ask(RETRY)
+            current.here().context(Stop).ask(RETRY)
 
     workers = run(3, seed=seed, strategy="eager-solo", between=ask)
     assert [worker.error.code for worker in workers if isinstance(worker.error, Stopped)] == [RETRY] * 3
@@ -244,7 +244,7 @@ def test_under_rounds_all_that_are_asked_settle(seed: int) -> None:
 def test_who_was_told_to_make_room_is_to_be_started_again() -> None:
     def ask(trainer: Trainer) -> None:
         if trainer.step == 3 and trainer.rank < 2:
-            stop_of(current.here()).ask((INTERRUPTED, RETRY)[trainer.rank])
+            current.here().context(Stop).ask((INTERRUPTED, RETRY)[trainer.rank])
 
     codes = {worker.error.code for worker in run(3, between=ask) if isinstance(worker.error, Stopped)}
     assert codes <= {INTERRUPTED, RETRY}
@@ -259,7 +259,7 @@ def test_several_optimizers_leave_together(critic: int) -> None:
             for iteration in range(40):
                 for which in [0] * critic + [1]:
                     if (iteration, which, world.rank) == (4, 0, 1):
-                        stop_of(current.here()).ask(RETRY)
+                        current.here().context(Stop).ask(RETRY)
                     both[which].make_step()
         except Stopped as error:
             code = error.code

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import quorate
-from quorate.checkpoint.participants import trained
+from quorate.checkpoint.participants import Trained
 from quorate.core.errors import ConfigurationError
 from quorate.strategies import EagerSolo, LocalSGD
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire.current import here
 from tests.support.scene import Scene, virtual
 
@@ -20,7 +20,7 @@ from tests.support.scene import Scene, virtual
 def distributed(*strategy: Any, **more: Any) -> Any:
     model = nn.Linear(2, 1)
     quorate.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model, *strategy, **more)
-    kept = trained(here()).optimizers["1"]
+    kept = here().context(Trained).optimizers["1"]
     return kept.strategy, kept.settings
 
 
@@ -33,7 +33,7 @@ def test_an_object_is_its_name_with_its_settings() -> None:
 
 def test_the_command_line_overrides_the_settings_of_an_object() -> None:
     def task(world: quorate.World) -> Any:
-        chosen_in(here()).settings = {"sync_every": 3}
+        here().context(Chosen).settings = {"sync_every": 3}
         return distributed(LocalSGD(sync_every=2))[1]["sync_every"]
 
     assert virtual(2, task) == [3, 3]

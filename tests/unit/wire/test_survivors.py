@@ -13,7 +13,7 @@ from quorate.core.errors import Mismatch, PeerFailed, WireTimeout
 from quorate.wire.failure import allow_going_on, forbid_going_on, is_survived, report_death
 from quorate.wire.members import history_in, read_deaths
 from quorate.wire.survivors import Survivors
-from quorate.wire.virtual.board import VirtualBoard
+from quorate.wire.virtual.stage import VirtualBoard
 from quorate.wire.virtual.world import VirtualWorld
 from tests.support.faulty import Fault, Faulty
 

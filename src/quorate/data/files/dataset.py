@@ -22,13 +22,43 @@ from torch.utils.data import Dataset, get_worker_info
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import BadFile, ConfigurationError, MissingExtra
+from quorate.core.fields import Fields
 from quorate.core.telling import tell
 from quorate.data.files.kinds import Kind, Opened
 from quorate.data.files.listing import Listing
+from quorate.wire.attendant import CLOSE
 
 OPEN = 16
 """Files that one process keeps open."""
-_TAG = "examples"
+TAG = "examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Fields):
+    """The message to the worker that reads for all; it answers under the tag of `sequence`."""
+
+    sequence: int | str
+    numbers: Sequence[Any]  # open: examples by number, or what else the reader's `read` takes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Fields):
+    """The answer to a question; its tensors are those of the examples."""
+
+    examples: Sequence[Mapping[str, Any]] = ()  # open: the form of `packed`
+    error: str | None = None  # in place of the examples
+
+    def header(self) -> dict[str, Any]:
+        return {"examples": self.examples} if self.error is None else {"error": self.error}
+
+    @classmethod
+    def take(cls, work: Work[tuple[int, Message]]) -> list[Any]:
+        """Return the examples of an answer under way. Raises `BadFile` where the reader could not read them."""
+        reader, message = work.wait()
+        answer = cls.read(message.header)
+        if answer.error is not None:
+            raise BadFile(answer.error, (reader,))
+        return [unpacked(each, message.tensors) for each in answer.examples]
 
 
 class Files(Dataset[Any]):
@@ -151,24 +181,22 @@ class Reader:
     def _answer(self, wire: Wire) -> None:
         while True:
             try:
-                source, message = wire.receive(None, _TAG).wait(wire.timeout)
+                source, message = wire.receive(None, TAG).wait(wire.timeout)
             except TimeoutError:
                 continue
             if "close" in message.header:
                 return
-            tensors: list[Tensor] = []
-            header: dict[str, Any]
+            question, tensors = Question.read(message.header), list[Tensor]()
             try:
-                header = {"examples": [packed(self._read(number), tensors) for number in message.header["numbers"]]}
+                answer = Answer([packed(self._read(number), tensors) for number in question.numbers])
             except (BadFile, MissingExtra) as error:
-                header, tensors = {"error": str(error)}, []
-            self._wire.send(
-                Message(tuple(tensors), header, shared=True), source, f"{_TAG}/{message.header['sequence']}"
-            )
+                answer, tensors = Answer(error=str(error)), []
+            message = Message(tuple(tensors), answer.header(), shared=True)
+            self._wire.send(message, source, f"{TAG}/{question.sequence}")
 
     def close(self) -> None:
         """End the task."""
-        self._questions.send(Message(header={"close": True}), self._wire.rank, _TAG)
+        self._questions.send(CLOSE, self._wire.rank, TAG)
         self._task.wait()
 
 
@@ -187,9 +215,9 @@ class RemoteFiles(Dataset[Any]):
     def ask(self, numbers: Sequence[int]) -> None:
         """Request examples that are fetched soon."""
         self._sequence += 1
-        header = {"sequence": self._sequence, "numbers": [int(number) for number in numbers]}
-        self._questions.send(Message(header=header), self._reader, _TAG)
-        self._asked[tuple(numbers)] = self._wire.receive(self._reader, f"{_TAG}/{self._sequence}")
+        question = Question(self._sequence, [int(number) for number in numbers])
+        self._questions.send(Message(header=question.header()), self._reader, TAG)
+        self._asked[tuple(numbers)] = self._wire.receive(self._reader, f"{TAG}/{self._sequence}")
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         if get_worker_info() is not None:
@@ -198,10 +226,7 @@ class RemoteFiles(Dataset[Any]):
             )
         if tuple(numbers) not in self._asked:
             self.ask(numbers)
-        _, message = self._asked.pop(tuple(numbers)).wait()
-        if "error" in message.header:
-            raise BadFile(message.header["error"], (self._reader,))
-        examples = [unpacked(each, message.tensors) for each in message.header["examples"]]
+        examples = Answer.take(self._asked.pop(tuple(numbers)))
         return examples if self._transform is None else [self._transform(each) for each in examples]
 
     def __getitem__(self, number: int) -> Any:

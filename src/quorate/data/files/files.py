@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from quorate.core.arguments import one_sentence
 from quorate.core.errors import ConfigurationError, unknown
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.data.files.dataset import Cache, Files, OwnFiles, Reader, RemoteFiles
 from quorate.data.files.kinds import KINDS, Kind
 from quorate.data.files.listing import Listing, Together, agree, alone, count, find, together
@@ -134,7 +134,7 @@ class _Wanted:
         if all_of.place is None:
             assert own_files is not None
             return own_files
-        context = data_context(all_of.place)
+        context = all_of.place.context(DataContext)
         context.files += 1
         wire = all_of.place.wire.channel(f"files/{context.files}")
         if own_files is None:

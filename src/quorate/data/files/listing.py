@@ -18,7 +18,7 @@ from quorate.core.errors import ConfigurationError, MissingExtra, ranks_in_words
 from quorate.core.telling import tell
 from quorate.data.files.kinds import KINDS, Kind
 from quorate.wire.current import Place, here
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import DeathTolerance
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def together() -> Together:
         place = here()
     except ConfigurationError:
         return alone()
-    wire, left = place.wire, survivors(place)
+    wire, left = place.wire, place.context(DeathTolerance).survivors
     if wire.is_newcomer or wire.size == 1:
         return alone(wire.rank)
 

@@ -14,7 +14,7 @@ from torch.utils.data._utils import worker
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import BadFile
-from quorate.data.files.dataset import unpacked
+from quorate.data.files.dataset import TAG, Answer, Question
 from quorate.data.same_data import Item, NoItem, item_of
 from quorate.data.streams.dealing import Batch, Dealer, DealtPlace, batches_of
 from quorate.data.streams.position import place_as_list, place_from
@@ -156,7 +156,6 @@ def examples_in(batch: Any) -> int:
     return next((examples_in(each) for each in inside), 1)
 
 
-_TAG = "examples"
 _PASSES = 3
 """Passes that are kept, as workers may be in different ones."""
 
@@ -217,17 +216,14 @@ class RemoteSource:
         """Request a batch that is fetched soon."""
         sequence = "/".join(map(str, [*self._pass, *key]))
         open_keys = [*self._asked, *self._open_keys()]
-        header = {"sequence": sequence, "numbers": [[self._wire.rank, open_keys, [*self._pass, *key]]]}
-        self._questions.send(Message(header=header), self._reader, _TAG)
-        self._asked[key] = self._wire.receive(self._reader, f"{_TAG}/{sequence}")
+        question = Question(sequence, [[self._wire.rank, open_keys, [*self._pass, *key]]])
+        self._questions.send(Message(header=question.header()), self._reader, TAG)
+        self._asked[key] = self._wire.receive(self._reader, f"{TAG}/{sequence}")
 
     def batch(self, key: Key) -> tuple[Label, list[Any]]:
         """Return a batch and its label. Raises `BadFile` where the stream cannot be read."""
         if key not in self._asked:
             self.ask(key)
-        _, message = self._asked.pop(key).wait()
-        if "error" in message.header:
-            raise BadFile(message.header["error"], (self._reader,))
-        has_ended, count, after, items = unpacked(message.header["examples"][0], message.tensors)
+        ((has_ended, count, after, items),) = Answer.take(self._asked.pop(key))
         label = Label(key=key, after=place_from(after), examples=len(items), has_ended=has_ended, count=count)
         return label, items

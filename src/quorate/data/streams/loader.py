@@ -1,4 +1,4 @@
-"""A loader of a stream: batches of data that is read in order, shared by all workers."""
+"""A loader of a stream: batches of data that is read in order, shared by all workers; made by `stream_loader`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from typing import Any
 
 import torch
 
-from quorate.core.errors import ConfigurationError
-from quorate.data.arguments import Loading
-from quorate.data.assignment import Share, epoch_order
-from quorate.data.consumption import consumed, is_training
+from quorate.core.contracts import Wire
+from quorate.core.errors import ConfigurationError, unknown
+from quorate.data.arguments import Loading, check_count
+from quorate.data.assignment import DYNAMIC, STATIC, Share, epoch_order
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
+from quorate.data.files.dataset import Reader
 from quorate.data.loader import Loader, Pass
 from quorate.data.on_device import on_device
-from quorate.data.same_data import Item
+from quorate.data.same_data import Item, check_same_choices
 from quorate.data.streams.dealing import Dealer, Lanes
 from quorate.data.streams.fetching import Fetching, ItemSource, Key, Label, PartSource, RemoteSource, Served, Source
-from quorate.data.streams.parts import Parts
+from quorate.data.streams.parts import Parts, parts_of
 from quorate.data.streams.passes import Deaths, StreamPass
 from quorate.data.streams.position import Begun, StreamPosition, deal_again
 from quorate.data.streams.reading import BEGIN, Mark, Mixing, PartReading, PartsReading, Place
 from quorate.wire.current import Place as WorkerPlace
-from quorate.wire.survivors import survivors
+from quorate.wire.survivors import DeathTolerance
 
 EACH, ONE, OWN = "each", "one", "own"
 
@@ -137,7 +140,7 @@ class StreamLoader(Loader):
             return False
         if begun.is_by_item or self._shared.read == ONE or self._shared.is_equal or self.share.size == 1:
             return True
-        if self._workers and survivors(self._place) is not None:
+        if self._workers and self._place.context(DeathTolerance).survivors is not None:
             return True  # processes of a DataLoader cannot ask what a dead worker has left
         return len(parts) < self.share.size or len(parts) == 1
 
@@ -167,7 +170,11 @@ class StreamLoader(Loader):
         number, self._passes = self._passes, self._passes + 1
         parts = begun.left_of(self._shared.order(epoch, self._count))
         wire = self._place.wire
-        deaths = Deaths(wire=wire, key=f"stream/{self._number}/{number}", is_on=survivors(self._place) is not None)
+        deaths = Deaths(
+            wire=wire,
+            key=f"stream/{self._number}/{number}",
+            is_on=self._place.context(DeathTolerance).survivors is not None,
+        )
         by_item = self._reads_items(begun, parts)
         this = StreamPass(self.share, parts, epoch, number, begun, deaths, by_item=by_item)
         self._keys.remote, self._keys.latest = None, this
@@ -175,7 +182,7 @@ class StreamLoader(Loader):
         if by_item and self._shared.read == ONE:
             self._fetching.open_now()
         batches = on_device(iter(self.torch_loader), self._device)
-        trains = is_training(self._place)
+        trains = self._is_training
         yield from self._given(self._without_ends(batches, this), this)
         if trains:
             self._steps_before += (this.newest + 1) / self.share.size
@@ -211,7 +218,7 @@ class StreamLoader(Loader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's position: numbers and text, beside states of the stream. Cost: a copy of these."""
-        steps = consumed(self._place).steps
+        steps = self._place.context(Consumed).steps
         epoch, begun = self._begun(steps)
         for each in self._ended:
             if each.epoch < epoch:
@@ -345,3 +352,112 @@ class _Here:
 
     def batch(self, key: Key) -> tuple[Label, list[Any]]:
         return self.served.batch(self.number, self.epoch, self.is_fresh, key)
+
+
+READS = (EACH, ONE, OWN)
+
+
+def check_stream(stream: Any, shuffle: bool | None, shuffle_buffer: int | None, **others: Any) -> None:
+    """Raise `ConfigurationError` for a stream that can be read only once, and for arguments that streams lack."""
+    kind = type(stream).__name__
+    if isinstance(stream, Iterator):
+        raise ConfigurationError(
+            f"the stream is a {kind}, which is empty after one epoch and cannot be read again from its beginning; pass "
+            "an object whose __iter__ begins a new one"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name}= needs a dataset with a length and an index, and {kind} is read in order only; leave it out"
+            )
+    if shuffle and shuffle_buffer is None:
+        raise ConfigurationError(
+            "a stream has no index to draw from, so shuffle=True needs shuffle_buffer=, the number of examples that "
+            "are mixed at a time"
+        )
+    if shuffle is False and shuffle_buffer is not None:
+        raise ConfigurationError("shuffle=False and shuffle_buffer= contradict each other; leave one of them out")
+    if shuffle_buffer is not None:
+        check_count("shuffle_buffer", shuffle_buffer, least=2)
+
+
+def kind_of_share(
+    wire: Wire, context: DataContext, share: str | None, read: str, num_workers: int, *, outlives: bool
+) -> str:
+    """Return the division of a stream's items: claimed, where nobody waits for all or training survives deaths."""
+    if context.redundancy.is_there:
+        raise ConfigurationError(
+            "a stream cannot be combined with a strategy under which several workers compute the same batches; use a "
+            "dataset with a length and an index"
+        )
+    if read == OWN:
+        if share is not None:
+            raise ConfigurationError(f'share is "{share}", but read="own" leaves the division to the stream')
+        if context.deals is not None:
+            raise ConfigurationError(
+                'read="own" gives every worker examples of its own, and those along the tensor axis of a mesh need the '
+                "same; leave read= out"
+            )
+        return STATIC
+    if context.deals is not None and read == ONE:
+        raise ConfigurationError('read="one" serves each batch to one worker, and a mesh needs several; leave it out')
+    usual = DYNAMIC if (context.nobody_waits or outlives) and not num_workers else STATIC
+    if context.needs_equal_shares is not None or context.deals is not None:
+        usual = STATIC
+    chosen = share or context.share or usual
+    if chosen == DYNAMIC and num_workers:
+        raise ConfigurationError(
+            'share="dynamic" lets workers claim what they read next, which processes of a DataLoader cannot; use '
+            "num_workers=0"
+        )
+    replaced_rank = wire.rank if context.replaced_rank is None else context.replaced_rank
+    if chosen == STATIC and replaced_rank >= wire.size:
+        raise ConfigurationError('a static share has no part for a further worker; use share="dynamic" on all workers')
+    return chosen
+
+
+def stream_loader(
+    stream: Any,
+    place: WorkerPlace,
+    share: Share,
+    number: int,
+    loading: Loading,
+    *,
+    batch_size: int | None,
+    read: str,
+    seed: int,
+    drop_last: bool,
+    shuffle_buffer: int | None,
+    device: torch.device | None,
+) -> StreamLoader:
+    """Return the loader of a stream. Raises `ConfigurationError` for arguments that cannot be combined."""
+    if read not in READS:
+        raise unknown("read", str(read), READS)
+    if batch_size is not None:
+        check_count("batch_size", batch_size, least=1)
+    if loading.num_workers and read == ONE:
+        raise ConfigurationError('with read="one" workers receive examples over the network; use num_workers=0')
+    if loading.persistent_workers or not loading.in_order:
+        name = "persistent_workers=True" if loading.persistent_workers else "in_order=False"
+        raise ConfigurationError(f"a stream is read in order, from the beginning of each epoch; leave out {name}")
+    parts = parts_of(stream)
+    wire, context = place.wire, place.context(DataContext)
+    shared = Shared(
+        stream=stream,
+        parts=parts,
+        read=read,
+        batch_size=batch_size or 1,
+        lanes=1 if share.kind == DYNAMIC else share.size,
+        seed=seed,
+        mixing=None if shuffle_buffer is None else Mixing(size=shuffle_buffer, seed=seed),
+        drop_last=drop_last,
+        is_equal=context.needs_equal_shares is not None and share.size > 1,
+        is_first=wire.rank == 0,
+    )
+    count = None if read == OWN else parts.count
+    choices = {"seed": seed, "drop_last": drop_last, "batch_size": batch_size, "read": read}
+    meets = check_same_choices(wire, number, shuffle_buffer=shuffle_buffer, num_shards=count, **choices)
+    made = StreamLoader(shared, share, place, number, loading, batch_size=batch_size, device=device, meets=meets)
+    if made.served is not None and read == ONE and wire.size > 1:
+        place.leaving.append(Reader(wire.channel(f"stream/{number}"), made.served.answer).close)
+    return made

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from quorate.core.errors import ConfigurationError
+from quorate.data.streams.reading import is_stateful
 
 
 class Parts(ABC):
@@ -142,8 +143,4 @@ def is_stream(dataset: Any) -> bool:
     if isinstance(dataset, IterableDataset):
         return True
     has_index = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-    return not (hasattr(dataset, "__len__") and has_index) and (hasattr(dataset, "__iter__") or _is_loader(dataset))
-
-
-def _is_loader(dataset: Any) -> bool:
-    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
+    return not (hasattr(dataset, "__len__") and has_index) and (hasattr(dataset, "__iter__") or is_stateful(dataset))

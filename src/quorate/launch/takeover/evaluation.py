@@ -31,7 +31,7 @@ from torch.nn import Module
 from quorate.core.errors import ConfigurationError, PeerFailed, RequestFailed, WireTimeout
 from quorate.core.telling import tell
 from quorate.launch.takeover.agreed import AgreedState, site_of_script
-from quorate.observe.step_observer import Phase, StepObserver, observers
+from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.train.loop import loops_of
 from quorate.train.pauses import backward_is_local, waiting
 from quorate.wire.current import Place
@@ -108,7 +108,7 @@ class Evaluations(StepObserver):
         """Watch steps, and leave an evaluation before the end of the training; optimizers were distributed."""
         if not self._has_begun:
             self._has_begun = True
-            observers(self._place).add(self)
+            self._place.context(Observers).add(self)
             self._place.leaving.append(self.leave)
         self.due = 0 if self.are_open else self._due_in_training
 

@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from quorate.core.errors import ConfigurationError
 from quorate.core.script_errors import OneSentence
 from quorate.core.telling import flush, tell
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.launch.run.overrides import Overrides, asked_strategy, unused
 from quorate.launch.takeover.fully_shard import replace_fully_shard
 from quorate.launch.takeover.optimizers import FoundOptimizers, count_optimizers
@@ -30,7 +30,7 @@ from quorate.launch.takeover.wrapper import DistributedDataParallel, TakenOver, 
 from quorate.launch.worker.baselines import baselines
 from quorate.launch.worker.join import join
 from quorate.train.alone import class_of
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 
 
@@ -160,7 +160,7 @@ class RecordedDistributedDataParallel(OfTorch):
         join()
         super().__init__(*arguments, **named)
         place = current.here()
-        chosen, self._optimizers = chosen_in(place), place.context(FoundOptimizers)
+        chosen, self._optimizers = place.context(Chosen), place.context(FoundOptimizers)
         for name in chosen.baselines:
             chosen.baselines[name] = lambda model: self.no_sync
         self._optimizers.modules.append(ref(self.module))
@@ -175,7 +175,7 @@ class RecordedDistributedDataParallel(OfTorch):
     def _look(self, arguments: tuple[Any, ...]) -> None:
         self._optimizers.distribute()
         if self._optimizers.modules[0]() is self.module:
-            count_examples(consumed(current.here()), arguments)
+            count_examples(current.here().context(Consumed), arguments)
 
 
 RecordedDistributedDataParallel.__name__ = OfTorch.__name__

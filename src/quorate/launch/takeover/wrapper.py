@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel as OfTorch
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.data.consumption import Consumed, consumed
-from quorate.data.context import data_context
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
 from quorate.launch.takeover.agreed import AgreedState
 from quorate.launch.takeover.evaluation import Evaluations
 from quorate.launch.takeover.optimizers import FoundOptimizers
@@ -32,10 +32,10 @@ from quorate.launch.worker.join import join
 from quorate.launch.worker.world import World
 from quorate.means.equal_replicas import copy_tensors
 from quorate.strategies import strategies
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.train.loop import Loop, loops_of
+from quorate.train.never_stepped import Undistributed
 from quorate.train.pauses import pause
-from quorate.train.undistributed import Undistributed
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -68,7 +68,7 @@ class TakenOver:
         if self.evaluations is not None:
             return
         agreed = self.agreed = AgreedState(place)
-        self.consumed = consumed(place)
+        self.consumed = place.context(Consumed)
         modules = self.optimizers.alive
         self.evaluations = Evaluations(
             place,
@@ -78,7 +78,7 @@ class TakenOver:
             modules=modules,
         )
         place.context(Undistributed).close()
-        data_context(place).is_of_script = True
+        place.context(DataContext).is_of_script = True
         place.leaving.append(agreed.ended)  # once optimizers, which are distributed later, have ended
         self.optimizers.watch(place, self.distribute)
 
@@ -283,7 +283,7 @@ class DistributedDataParallel(OfTorch):
         """Compress as torch's own hook does. Raises `ConfigurationError` for others, and after the first forward."""
         if self._taken.optimizers.are_there:
             raise ConfigurationError("register_comm_hook was called after the first forward pass; call it before")
-        chosen = chosen_in(self._place)
+        chosen = self._place.context(Chosen)
         chosen.settings = {**settings_of_hook(state, hook), **chosen.settings}
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
@@ -320,7 +320,7 @@ DistributedDataParallel.__name__ = DistributedDataParallel.__qualname__ = OfTorc
 
 def _keep_own_buffers(place: Place) -> None:
     """Let no step copy buffers that forward passes read; evaluations of all workers and the end do."""
-    chosen = chosen_in(place)
+    chosen = place.context(Chosen)
     if chosen.strategy_name is not None and strategies.get(chosen.strategy_name).buffers == "rank0-each-step":
         chosen.settings = {"buffers": "rank0", **chosen.settings}
 

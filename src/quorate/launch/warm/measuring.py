@@ -31,7 +31,7 @@ from quorate.observe.activations import Saved, Storage, storage_of
 from quorate.sharding.blocks import blocks_of, class_of, in_words
 from quorate.sharding.host_step import MASTER
 from quorate.sharding.memory import Model, Size
-from quorate.sharding.mesh import mesh_of
+from quorate.sharding.mesh import Meshes
 from quorate.sharding.parallelize import blocks_chosen, sharded
 from quorate.wire import current
 
@@ -149,7 +149,7 @@ def _plain_name(optimizer: Optimizer) -> str:
 
 def mesh_of_one(world: World, **_: Any) -> Any:
     """Replaces `World.mesh`: alone, a mesh of many workers cannot be made."""
-    return mesh_of(current.here(), Axes(1, 1), world.device)
+    return current.here().context(Meshes).mesh(world.wire, Axes(1, 1), world.device)
 
 
 def live_alone(script: str, arguments: Sequence[str]) -> NoReturn:

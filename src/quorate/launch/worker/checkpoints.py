@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from quorate.checkpoint.folder import KEPT
-from quorate.checkpoint.participants import Trained, checkpoint_context, trained
+from quorate.checkpoint.participants import CheckpointContext, Trained
 from quorate.checkpoint.saving import CHECKPOINTS, saving
 from quorate.core.errors import ConfigurationError
 from quorate.core.telling import tell
 from quorate.launch.run.folder import new_run_folder
 from quorate.launch.worker.gangs import remember_folder
 from quorate.launch.worker.other_launchers import name_under_slurm
+from quorate.observe.step_times import Timing
 from quorate.wire import current
 from quorate.wire.current import Place
 
@@ -71,7 +72,7 @@ def save(
     """
     place, value = current.here(), _checked(keep, best)
     if trained_only:
-        _check_trained_only(trained(place), trained_only)
+        _check_trained_only(place.context(Trained), trained_only)
     if to is not None:
         if keep != KEPT or best is not None:
             raise ConfigurationError("keep and best concern checkpoints of the run; leave them out beside a path")
@@ -136,7 +137,7 @@ def load(source: str | Path | None = None, /, *, best: bool = False, **extra: An
             raise ConfigurationError("best concerns checkpoints of the run; leave it out beside a path")
         from quorate.checkpoint.exports import adopt
 
-        return adopt(place, _distributed(place, "quorate.load() fills"), extra, Path(source))
+        return adopt(place.context(Timing), _distributed(place, "quorate.load() fills"), extra, Path(source))
     _prepare(place, is_needed=False)
     from quorate.checkpoint.loading import load as load_here  # not in a step that saves
 
@@ -150,7 +151,7 @@ def load(source: str | Path | None = None, /, *, best: bool = False, **extra: An
 
 
 def _distributed(place: Place, call: str) -> Trained:
-    kept = trained(place)
+    kept = place.context(Trained)
     if not kept.optimizers:
         raise ConfigurationError(f"{call} distributed optimizers; call it after quorate.distribute()")
     return kept
@@ -158,7 +159,7 @@ def _distributed(place: Place, call: str) -> Trained:
 
 def _prepare(place: Place, *, is_needed: bool) -> None:
     """A worker on its own gets a folder when it first saves."""
-    context = checkpoint_context(place)
+    context = place.context(CheckpointContext)
     context.listeners = context.listeners or [_tell]
     if is_needed and context.root is None and place.wire.size == 1:
         folder = new_run_folder(workers=1, name=name_under_slurm())

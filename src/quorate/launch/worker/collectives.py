@@ -16,14 +16,14 @@ from torch import Tensor
 from quorate.checkpoint.encoding import as_bytes, from_bytes
 from quorate.core.contracts import Wire, Work
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout, ranks_in_words
-from quorate.data.context import data_context
+from quorate.core.servers import OwnServers
+from quorate.data.context import DataContext
 from quorate.means.equal_replicas import widened
-from quorate.observe.ends import ends_of
+from quorate.observe.ends import Ends
 from quorate.train.pauses import waiting
-from quorate.train.serving import serves_only
 from quorate.wire.current import Place
 from quorate.wire.exchange import sum_in_order
-from quorate.wire.survivors import Survivors, survivors
+from quorate.wire.survivors import DeathTolerance, Survivors
 
 T = TypeVar("T")
 _SOON = 0.02
@@ -40,7 +40,10 @@ class Collectives:
     def __init__(self, place: Place, device: torch.device) -> None:
         self._place, self.wire, self.device = place, place.wire, device
         wire = place.wire
-        self.rank, self.size = wire.rank, wire.size if serves_only(place) else max(wire.size, wire.rank + 1)
+        self.rank, self.size = (
+            wire.rank,
+            wire.size if place.context(OwnServers).has(wire.rank) else max(wire.size, wire.rank + 1),
+        )
         self._calls = wire.channel("world")
 
     @overload
@@ -211,7 +214,11 @@ class Collectives:
                     f"{rank}; every worker names the same source"
                 )
         sent = next(((payload, kind) for payload, (_, rank, kind) in gathered if rank == source), None)
-        if sent is None and len(gathered) == 1 and (self.wire.is_newcomer or serves_only(self._place)):
+        if (
+            sent is None
+            and len(gathered) == 1
+            and (self.wire.is_newcomer or self._place.context(OwnServers).has(self.rank))
+        ):
             return x
         if sent is None:
             raise PeerFailed(f"rank {source}, the source of world.broadcast(), has ended", (source,))
@@ -290,7 +297,7 @@ class Collectives:
     @property
     def _together(self) -> Wire | Survivors:
         """The wire of all workers, or the survivors, where a training continues after deaths."""
-        left = survivors(self._place)
+        left = self._place.context(DeathTolerance).survivors
         return self._calls if left is None else left
 
     def barrier(self) -> None:
@@ -307,7 +314,7 @@ def result_of(work: Work[T], place: Place, call: str) -> T:
     Otherwise the others could not come: a quorum may need a contribution of this worker. `call` is the script's. Raises
     `ConfigurationError` if a worker cannot come any more: see `Ends.that_cannot_come`.
     """
-    for meeting in tuple(data_context(place).meetings):
+    for meeting in tuple(place.context(DataContext).meetings):
         meeting()
     wire = place.wire
     until = wire.clock.now() + wire.timeout
@@ -329,7 +336,7 @@ def result_of(work: Work[T], place: Place, call: str) -> T:
                 for rank in error.ranks:
                     if rank in lost:
                         raise ConfigurationError(lost[rank]) from None
-                lost = ends_of(place).that_cannot_come(place, error.ranks, call)
+                lost = place.context(Ends).that_cannot_come(place, error.ranks, call)
 
 
 def packed(payload: Tensor, about: object) -> Tensor:

@@ -30,11 +30,11 @@ from quorate.launch.run.requests import ask_to_stop, left
 from quorate.launch.worker.recording import flush_records, leave_records, say_closing_line
 from quorate.launch.worker.signals import LauncherNews, attend
 from quorate.launch.worker.stack_report import report_quietly
-from quorate.observe.ends import ends_of
-from quorate.observe.step_times import timing
-from quorate.observe.stopping import stop_of
+from quorate.observe.ends import Ends
+from quorate.observe.step_times import Timing
+from quorate.observe.stopping import Stop
 from quorate.sharding.torch_errors import in_words
-from quorate.train.chosen import chosen_in
+from quorate.train.chosen import Chosen
 from quorate.wire import current
 from quorate.wire.failure import (
     Kind,
@@ -47,7 +47,7 @@ from quorate.wire.failure import (
 )
 from quorate.wire.members import members_on
 from quorate.wire.real.wire import RealWire
-from quorate.wire.survivors import dead_of_replica
+from quorate.wire.survivors import DeathTolerance
 
 _WHOLE: dict[type[BaseException], Kind] = {Mismatch: "mismatch", Diverged: "diverged", NotFinite: "not finite"}
 """Failures that concern several workers: what they say is the whole sentence."""
@@ -90,7 +90,7 @@ class _Ending:
             kind, error = ConfigurationError, ConfigurationError(_TWICE)
         elif (explained := in_words(error)) is not None:
             kind, error = ConfigurationError, explained
-        stop = stop_of(self.place)
+        stop = self.place.context(Stop)
         if stop.asked is not None and issubclass(kind, PeerFailed | WireTimeout):
             tell(f"quorate: left on request while waiting: {error}\n")
             self._stop(stop.asked, in_order=False)  # the one it waited for has left already
@@ -101,7 +101,8 @@ class _Ending:
                 report_quietly(self.place.wire, self.place, "a wait took too long", trace)
             status = status_after_error(kind)
             how, ranks = _WHOLE.get(kind), getattr(error, "ranks", ())
-            lost = dead_of_replica(self.place) if issubclass(kind, PeerFailed) else []
+            tolerance = self.place.context(DeathTolerance)
+            lost = tolerance.dead_of_replica(self.place.wire.dead) if issubclass(kind, PeerFailed) else []
             if lost:
                 self.fail(status, f"left, as {ranks_in_words(lost)} of its replica had died", goes_quietly=True)
             elif how is None:
@@ -151,7 +152,7 @@ class _Ending:
 
     def _report(self, reason: str, kind: Kind, ranks: Sequence[int], *, is_own: bool) -> None:
         wire = self.place.wire
-        timers, label = timing(self.place).timers, chosen_in(self.place).label
+        timers, label = self.place.context(Timing).timers, self.place.context(Chosen).label
         if not has_come(wire.board, wire.size, wire.rank):
             report_outsider(wire.board, wire.rank, reason)
             return
@@ -165,7 +166,7 @@ class _Ending:
         """Run at exit."""
         if os.getpid() != self._pid:
             return
-        stop = stop_of(self.place)
+        stop = self.place.context(Stop)
         if self.status is None and stop.left_with is not None:
             self._stop(stop.left_with)
         if self._asked not in (None, 0):  # it does not leave well, so it does not keep the others company either
@@ -173,7 +174,7 @@ class _Ending:
             self.fail(status, f"exited with status {status}", is_own=True)
         if self.status is None:
             try:
-                ends_of(self.place).exits(self.place)
+                self.place.context(Ends).exits(self.place)
                 self.place.leave()
                 self._part()
                 return
@@ -203,7 +204,7 @@ class _Ending:
 
         Launchers such as torchrun end the others once a worker has ended with a status above 0.
         """
-        stop, board, size = stop_of(self.place), self.place.wire.board, self.place.wire.size
+        stop, board, size = self.place.context(Stop), self.place.wire.board, self.place.wire.size
         limit = GRACE if stop.left_with is None else stop.limit or SAVES_WITHIN
         until = time.monotonic() + limit
         while (seconds := until - time.monotonic()) > 0:

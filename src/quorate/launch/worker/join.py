@@ -19,7 +19,8 @@ from quorate.core.errors import ConfigurationError, QuorateError, WireTimeout, u
 from quorate.core.script_errors import OneSentence
 from quorate.core.servers import OwnServers
 from quorate.data.common_draws import CommonDraws
-from quorate.data.context import data_context
+from quorate.data.consumption import Consumed
+from quorate.data.context import DataContext
 from quorate.data.limit import Limit
 from quorate.inject.failures import SlowTimes, failures_from
 from quorate.inject.imbalance import parse_imbalance
@@ -44,12 +45,12 @@ from quorate.launch.worker.recording import start_records
 from quorate.launch.worker.signals import LauncherNews
 from quorate.launch.worker.torch_waits import TorchWaits, WaitedStore
 from quorate.launch.worker.world import World
-from quorate.observe.pacing import Pacing, injected
-from quorate.observe.stopping import stop_of
+from quorate.observe.pacing import Injected, Pacing
+from quorate.observe.stopping import Stop
 from quorate.records.tape import Replaying, tape_of
 from quorate.sharding.mesh import Meshes, deal_to
-from quorate.train.chosen import chosen_in
-from quorate.train.undistributed import Undistributed
+from quorate.train.chosen import Chosen
+from quorate.train.never_stepped import Undistributed
 from quorate.wire import current
 from quorate.wire.board import MemoryBoard, SocketBoard
 from quorate.wire.current import Place
@@ -183,7 +184,7 @@ def _enter(timeout: float) -> current.Place:
         place.provide(DeathTolerance(partial(news.try_to_pass_on, wire)))
     ours = not (dist.is_initialized() or wire.is_newcomer)
     if wire.is_newcomer:
-        data_context(place).replaced_rank = _number("LOCAL_RANK") or 0
+        place.context(DataContext).replaced_rank = _number("LOCAL_RANK") or 0
     waits = place.context(_Joined).waits = TorchWaits(place, wire)
     if torch.cuda.is_available():
         os.environ.setdefault(
@@ -330,7 +331,7 @@ def prepare_servers(place: Place) -> None:
         own.ranks = range(wire.max_size - int(text), wire.max_size)
     if wire.rank in own.ranks:
         note_server(wire.board, wire.rank)
-        data_context(place).replaced_rank = None
+        place.context(DataContext).replaced_rank = None
         place.context(DeathTolerance).survivors = Survivors(wire.channel("survivors"))
         place.leaving.append(lambda: _check_served(own))
 
@@ -349,8 +350,8 @@ def prepare(place: Place, chosen: Overrides) -> None:
     an optimizer is distributed (in a virtual world they are seeded so already). Raises `ConfigurationError` for texts
     that say nothing known.
     """
-    choices, data, wire = chosen_in(place), data_context(place), place.wire
-    stop_of(place).leave_within = chosen.leave_within
+    choices, data, wire = place.context(Chosen), place.context(DataContext), place.wire
+    place.context(Stop).leave_within = chosen.leave_within
     if chosen.replay is not None:
         place.context(Replaying).tape = tape_of(Path(chosen.replay))
     is_real = isinstance(wire, RealWire)
@@ -360,7 +361,7 @@ def prepare(place: Place, chosen: Overrides) -> None:
     if any(choice is not None for choice in (chosen.mesh, chosen.zero, chosen.offload)):
         meshes = place.context(Meshes)
         meshes.axes = axes_from_text(chosen.mesh, wire.size) if chosen.mesh else Axes(1, wire.size)
-        deal_to(place, meshes.axes)
+        deal_to(data, wire.rank, meshes.axes)
         meshes.zero = None if chosen.zero is None else stage_of(chosen.zero)
         meshes.offload = offload_of(chosen.offload)
     asked = [asked_strategy(chosen), asked_mesh(chosen, wire.size)]
@@ -378,7 +379,7 @@ def prepare(place: Place, chosen: Overrides) -> None:
     if chosen.imbalance or chosen.pace or slow:
         imbalance = parse_imbalance(chosen.imbalance, seed=seed, size=wire.size) if chosen.imbalance else None
         pace = parse_pace(chosen.pace, seed=seed, size=wire.size) if chosen.pace else None
-        injected(place).pacing = Pacing(place, imbalance, pace, slow)
+        place.context(Injected).pacing = Pacing(wire, place.context(Consumed), imbalance, pace, slow)
     if chosen.seconds is not None:
         data.limit = Limit(wire.channel("limit"), chosen.seconds)
     draws = place.context(CommonDraws)
@@ -397,6 +398,6 @@ def _slow_times(place: Place, chosen: Overrides) -> SlowTimes | None:
             "QUORATE_CHAOS and QUORATE_FAILURES are set by quorate run, which strikes its workers; other launchers "
             "cannot: start the training with quorate run -n N --chaos SEED"
         )
-    wire, replaced_rank = place.wire, data_context(place).replaced_rank
+    wire, replaced_rank = place.wire, place.context(DataContext).replaced_rank
     rank = wire.rank if replaced_rank is None else replaced_rank
     return SlowTimes(failures_from(chosen.failures), wire.size, chosen.chaos, rank, partial(began, wire.board))

@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quorate.checkpoint.participants import checkpoint_context
+from quorate.checkpoint.participants import CheckpointContext
 from quorate.checkpoint.saving import CHECKPOINTS
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
+from quorate.core.servers import OwnServers
 from quorate.core.telling import tell
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.launch.loggers import names_from
 from quorate.launch.loggers.writing import Scalars, Writing, writing_to
 from quorate.launch.run.folder import RUNS, new_run_folder
@@ -30,11 +31,10 @@ from quorate.launch.worker.gangs import remember_folder, remembered_folder
 from quorate.launch.worker.other_launchers import is_requeued, name_under_slurm
 from quorate.launch.worker.record_transfer import RecordTransfer
 from quorate.observe.host_load import HostLoad
-from quorate.observe.memory_use import memory_use
-from quorate.observe.step_times import timing
+from quorate.observe.memory_use import MemoryUse
+from quorate.observe.step_times import Timing
 from quorate.records.records import Recorder, records_of
 from quorate.records.rows import End, Log, Row, Start
-from quorate.train.serving import serves_only
 from quorate.wire import current
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
@@ -53,7 +53,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
     folder = None if wanted is False else _folder(place, chosen, is_wanted=bool(wanted))
     if folder is None:
         return
-    checkpoint_context(place).root = folder / CHECKPOINTS
+    place.context(CheckpointContext).root = folder / CHECKPOINTS
     wire, kept, is_real = place.wire, place.context(_Kept), isinstance(place.wire, RealWire)
     further: Callable[[], Sequence[Row]] = tuple
     if isinstance(wire, RealWire):
@@ -63,7 +63,7 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
         if not wire.endpoint.is_local:
             kept.transfer, further = RecordTransfer(wire.endpoint, folder), wire.endpoint.clocks.news
     writing = _writing(place, folder, chosen, log)
-    recorder = timing(place).recorder = Recorder(
+    recorder = place.context(Timing).recorder = Recorder(
         records_of(folder, wire.rank),
         closes=not is_real,
         copy=None if writing is None else Scalars(writing),
@@ -81,14 +81,14 @@ def start_records(place: Place, device: str, chosen: Overrides, *, wanted: bool 
             wall=time.time() if is_real else None,
             device=device,
             seed=chosen.seed,
-            seat=data_context(place).replaced_rank,
-            server=serves_only(place),
+            seat=place.context(DataContext).replaced_rank,
+            server=place.context(OwnServers).has(wire.rank),
         )
     )
     if is_real:
-        memory_use(place).begin(recorder, wire.clock.now(), is_on_gpu=device.startswith("cuda"))
+        place.context(MemoryUse).begin(recorder, wire.clock.now(), is_on_gpu=device.startswith("cuda"))
         place.context(HostLoad).begin(wire.clock.now())
-    data_context(place).recorder = recorder
+    place.context(DataContext).recorder = recorder
     place.leaving.append(lambda: _end(place, recorder, is_real=is_real))
 
 
@@ -159,10 +159,10 @@ class _Kept:
 
 
 def _end(place: Place, recorder: Recorder, *, is_real: bool) -> None:
-    timers = timing(place).timers
+    timers = place.context(Timing).timers
     steps, peak = timers[0].steps if timers else 0, _peak_bytes() if is_real else None
     now = place.wire.clock.now()
-    memory_use(place).write(now, steps)
+    place.context(MemoryUse).write(now, steps)
     load = place.context(HostLoad).row(now)
     if load is not None:
         recorder.hold(load)
@@ -180,7 +180,7 @@ def _peak_bytes() -> int:
 
 def flush_records(place: Place) -> None:
     """Write what a worker holds that ends badly."""
-    recorder, kept = timing(place).recorder, place.context(_Kept)
+    recorder, kept = place.context(Timing).recorder, place.context(_Kept)
     transfer = kept.transfer
     if kept.writing is not None:
         kept.writing.is_well = False
@@ -228,10 +228,10 @@ def log(**values: float | int | str | bool | None) -> None:
     """
     place = current.here()
     plain = _plain(values)
-    recorder = timing(place).recorder
+    recorder = place.context(Timing).recorder
     if recorder is None:
         return
-    timers = timing(place).timers
+    timers = place.context(Timing).timers
     step = timers[0].steps if timers else 0
     recorder.write(Log(step=step, time=place.wire.clock.now(), values=plain))
 

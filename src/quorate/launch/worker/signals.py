@@ -24,8 +24,8 @@ from quorate.core.telling import tell
 from quorate.launch.run import requests
 from quorate.launch.run.requests import ask_to_stop, asked_to_stop, tell_on
 from quorate.launch.worker import stack_report
-from quorate.observe.ends import ends_of
-from quorate.observe.stopping import INTERRUPTED, stop_of
+from quorate.observe.ends import Ends
+from quorate.observe.stopping import INTERRUPTED, Stop
 from quorate.wire.current import Place
 from quorate.wire.failure import pass_on, say_of
 from quorate.wire.real.wire import RealWire
@@ -44,7 +44,7 @@ class Attendant:
     """That of the worker in `place`, which has a real wire; made in its main thread."""
 
     def __init__(self, place: Place, wire: RealWire) -> None:
-        self._wire, self._board, self._stop = wire, wire.board, stop_of(place)
+        self._wire, self._board, self._stop = wire, wire.board, place.context(Stop)
         self._place = place
         self._pid = os.getpid()
         self._main = threading.get_ident()
@@ -67,7 +67,7 @@ class Attendant:
             faulthandler.register(STACKS, file=_STDERR, all_threads=True, chain=False)
         if self._wire.size > 1:
             stack_report.announce(self._wire)
-        ends_of(self._place).is_attended = True
+        self._place.context(Ends).is_attended = True
         self._thread.start()
         self._clock.start()
 
@@ -113,7 +113,7 @@ class Attendant:
                     has_asked = True
                     requests.ask_to_stop(self._board, self._stop.asked)
                 self._answer()
-                ends_of(self._place).look(self._place)
+                self._place.context(Ends).look(self._place)
                 self._place.context(LauncherNews).pass_on(self._wire)
                 seconds = stall.new(self._place)
                 if seconds:

@@ -20,7 +20,7 @@ from quorate.core.errors import QuorateError, ranks_in_words
 from quorate.core.telling import tell
 from quorate.launch.run import requests
 from quorate.launch.run.requests import UnderWay, Whereabouts
-from quorate.observe.step_times import timing
+from quorate.observe.step_times import Timing
 from quorate.wire.current import Place
 from quorate.wire.real.wire import RealWire
 
@@ -46,7 +46,7 @@ def announce(wire: RealWire) -> None:
 
 def progress(place: Place) -> list[int]:
     """How many steps each optimizer has made."""
-    timers = timing(place).timers
+    timers = place.context(Timing).timers
     return [timer.steps for timer in timers]
 
 

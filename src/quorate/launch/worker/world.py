@@ -11,13 +11,16 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from quorate.core.axes import axes_for
 from quorate.core.errors import ConfigurationError, PeerFailed, WireTimeout
-from quorate.data.context import data_context
+from quorate.data.context import DataContext
 from quorate.gossip.requests import Answer, Requests
 from quorate.launch.worker.collectives import Collectives
-from quorate.observe.step_times import timing
+from quorate.observe.ends import Ends
+from quorate.observe.step_times import Timing
+from quorate.observe.stopping import Stop
 from quorate.records.rows import Evaluate
-from quorate.sharding.mesh import Meshes, mesh_of
-from quorate.train.early_end import EarlyEnd
+from quorate.sharding.mesh import Meshes
+from quorate.train.chosen import Chosen
+from quorate.train.loop import loops_of
 from quorate.train.pauses import (
     agree_on_buffers,
     at_the_mean,
@@ -32,6 +35,34 @@ from quorate.train.pauses import (
 from quorate.train.wrappers import remember_wrappers
 from quorate.wire.current import Place
 from quorate.wire.failure import ended
+
+
+class EarlyEnd:
+    """The end of the loops of all workers before their data ends, as one worker sees it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def request(self, reason: str) -> None:
+        """Let the loops of all workers end. Raises `ConfigurationError` under a baseline, which cannot."""
+        chosen = self._place.context(Chosen)
+        if chosen.baselines:
+            raise ConfigurationError(
+                f"{chosen.strategy_name} cannot end all workers at one step after world.stop(); decide with "
+                "world.any(...) in each step"
+            )
+        self._place.context(Ends).stop(self._place, reason)
+
+    def is_over(self) -> bool:
+        """Whether this worker's loop is to end: all have learnt it in the same mean, or no mean has everyone."""
+        stop = self._place.context(Stop)
+        if stop.reason is None:
+            self._place.context(Ends).look_unattended(self._place)
+        if stop.reason is None or stop.is_over:
+            return stop.is_over
+        trainings = [loop for loop in loops_of(self._place) if not loop.is_finished]
+        return not stop.is_agreed and all(loop.meets_at_pauses for loop in trainings)
+
 
 _LOOK_EVERY = 0.25
 _DONE, _FIRST = "requests/done", "first_does"
@@ -61,7 +92,7 @@ class World(Collectives):
         """`local_rank` is that of the launcher, if it says so."""
         remember_wrappers()
         super().__init__(place, device)
-        self._early_end = data_context(place).early_end = EarlyEnd(place)
+        self._early_end = place.context(DataContext).early_end = EarlyEnd(place)
         place.context(Meshes).device = device
         self._local_rank = local_rank
         self._dones = self._firsts = 0
@@ -82,7 +113,7 @@ class World(Collectives):
     @property
     def seed(self) -> int:
         """The seed of the run, the same on every worker: that of the launcher, or 0."""
-        return data_context(self._place).seed
+        return self._place.context(DataContext).seed
 
     @property
     def replicas_differ(self) -> bool:
@@ -121,7 +152,9 @@ class World(Collectives):
             >>> world.mesh(replicas=1).mesh_dim_names
             ('replicas', 'shards')
         """
-        return mesh_of(self._place, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device)
+        return self._place.context(Meshes).mesh(
+            self.wire, axes_for(self.wire.size, replicas, shards, tensor, stages), self.device
+        )
 
     @contextmanager
     def evaluate(self, *, this_worker_only: bool = False, at: Literal["mean", "replica"] = "mean") -> Iterator[None]:
@@ -161,13 +194,13 @@ class World(Collectives):
             if is_mean:
                 agree_on_buffers(place)
             begin = self.wire.clock.now()
-            data_context(place).is_evaluating = True
+            place.context(DataContext).is_evaluating = True
             try:
                 shown = at_the_mean(place) if is_mean else nullcontext() if this_worker_only else at_the_own(place)
                 with shown, backward_is_local(place), torch.inference_mode() if is_inference else nullcontext():
                     yield
             finally:
-                data_context(place).is_evaluating = False
+                place.context(DataContext).is_evaluating = False
                 if this_worker_only:
                     come_back(place)
                 self._evaluated(begin)
@@ -246,10 +279,14 @@ class World(Collectives):
             raise PeerFailed(f"rank {first} raised an error in world.first_does()", (first,))
 
     def _evaluated(self, begin: float) -> None:
-        recorder, timers, now = timing(self._place).recorder, timing(self._place).timers, self.wire.clock.now()
+        recorder, timers, now = (
+            self._place.context(Timing).recorder,
+            self._place.context(Timing).timers,
+            self.wire.clock.now(),
+        )
         for timer in timers:
             timer.set_out_again()
-        limit = data_context(self._place).limit
+        limit = self._place.context(DataContext).limit
         if limit is not None:
             limit.pause(now - begin)
         if recorder is not None:

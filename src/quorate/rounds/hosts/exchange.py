@@ -51,7 +51,7 @@ class Share(Fields):
     coded: bool | None = None
 
     def header(self) -> dict[str, Any]:
-        return {name: value for name in self.__match_args__ if (value := getattr(self, name)) is not None}
+        return self.header_without_none()
 
 
 class Exchange:

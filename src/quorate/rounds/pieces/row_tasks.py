@@ -14,7 +14,7 @@ one to each other worker.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -24,6 +24,7 @@ import torch
 from quorate.core.contracts import Message, Wire
 from quorate.core.errors import PeerFailed, WireTimeout
 from quorate.core.fields import Fields, Header
+from quorate.core.members import DeathNotice
 from quorate.core.vectors import Flat, Layout
 from quorate.rounds.coding import Coding
 from quorate.rounds.copies import Copy
@@ -150,7 +151,7 @@ class _RowTask(RoundTask):
     def _host_of(self, rank: int) -> int:
         return self._hosts[rank]
 
-    def _new_dead(self, ranks: Collection[int]) -> list[int]:
+    def _new_dead(self, ranks: Sequence[int]) -> list[int]:
         if self._wire.rank in ranks:
             raise PeerFailed("a worker of this replica has died")
         return sorted(set(ranks) - self.member.dead)
@@ -192,9 +193,9 @@ class FirstTask(_RowTask):
             report = RowReport.read(header)
             self._delivery.has(report.other, *report.has)
         elif "gone" in header:
-            new = self._new_dead(header["gone"])
+            new = self._new_dead(DeathNotice.read(header).gone)
             self._delivery.forget(new)
-            super()._take(source, Message(header={"gone": new}))
+            super()._take(source, Message(header=DeathNotice(new).header()))
         elif source == self._wire.rank:
             super()._take(source, message)
         elif (asked := self._delivery.add(source, message)) is not None:
@@ -267,7 +268,7 @@ class FollowingTask(_RowTask):
 
     def _take(self, source: int, message: Message) -> None:
         if "gone" in message.header:  # which others, the first worker tells
-            self._new_dead(message.header["gone"])
+            self._new_dead(DeathNotice.read(message.header).gone)
             return
         stream = stream_of(message)
         assert stream is not None, "others than the first of a replica are sent pieces only"

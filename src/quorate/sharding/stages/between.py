@@ -8,6 +8,7 @@ wait for each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,11 +17,28 @@ from torch import Tensor
 
 from quorate.core.contracts import Message, Wire, Work
 from quorate.core.errors import Mismatch
+from quorate.core.fields import Fields
 from quorate.sharding.stages.batches import MicroBatch
 from quorate.sharding.stages.clock import ends_of
 from quorate.sharding.stages.orders import FORWARD, INPUT, Layout, Order
 from quorate.sharding.stages.route import Route, Transfer
 from quorate.sharding.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class PassFields(Fields):
+    """The message with a tensor from one stage to another."""
+
+    learns: bool  # whether a gradient comes back
+    is_there: bool  # backward: whether there is a gradient
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFields(Fields):
+    """The message with the outputs of the model."""
+
+    learns: Sequence[bool]
+    likes: Sequence[tuple[Sequence[int], str]]  # the shape and the dtype of each
 
 
 class Move(NamedTuple):
@@ -150,7 +168,7 @@ class Between:
             run.handed[way, transfer, number] = x
             return
         learns = run.learns and x is not None and x.requires_grad
-        header, tag = {"learns": learns, "is_there": x is not None}, f"{way}{transfer}.{number}"
+        header, tag = PassFields(learns, x is not None).header(), f"{way}{transfer}.{number}"
         is_message = run.moves is None and x is not None
         tensors = (x.detach().cpu().contiguous(),) if is_message and x is not None else ()
         run.sends.append(self._wire.send(Message(tensors, header), to, tag))
@@ -169,12 +187,13 @@ class Between:
         if run.moves is not None:
             under_way = run.moves.take(Move(way, transfer, number))
         _, message = self._traffic.wait_along(self._wire.receive(source, f"{way}{transfer}.{number}"), self._wire.clock)
-        learns = bool(message.header["learns"]) and way == "f"
+        sent = PassFields.read(message.header)
+        learns = sent.learns and way == "f"
         if run.moves is not None:
             tensors = self._traffic.wait_along(under_way, self._wire.clock)
             if way == "f":
                 run.moves.learns[transfer, number] = learns
-        if not message.header["is_there"]:
+        if not sent.is_there:
             return None
         x = (tensors or message.tensors)[0]
         return x.requires_grad_() if learns else x
@@ -182,8 +201,8 @@ class Between:
     def give_outputs(self, run: Run, outputs: list[Tensor], learns: list[bool]) -> None:
         """Send all other workers the outputs of the model."""
         others = [peer for peer in range(self._wire.size) if peer != self._wire.rank]
-        likes = [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in outputs]
-        header = {"learns": learns, "likes": likes}
+        likes = [(list(x.shape), str(x.dtype).removeprefix("torch.")) for x in outputs]
+        header = OutputFields(learns, likes).header()
         tensors = () if self.is_carried else tuple(x.cpu().contiguous() for x in outputs)
         run.sends += [self._wire.send(Message(tensors, header), to, "out") for to in others]
         if self.is_carried:
@@ -192,12 +211,12 @@ class Between:
     def take_outputs(self, root: int) -> tuple[list[Tensor], list[bool]]:
         """Return the outputs of the model that worker `root` has, and whether each has gradients."""
         _, message = self._traffic.wait_along(self._wire.receive(root, "out"), self._wire.clock)
-        learns = list(message.header["learns"])
+        sent = OutputFields.read(message.header)
+        learns = list(sent.learns)
         if not self.is_carried:
             return [x.to(self._device, copy=True) for x in message.tensors], learns
         blanks = [
-            (root, torch.empty(shape, dtype=getattr(torch, dtype), device=self._device))
-            for shape, dtype in message.header["likes"]
+            (root, torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)) for shape, dtype in sent.likes
         ]
         return self._traffic.wait_along(self._wire.exchange([], blanks, "out"), self._wire.clock), learns
 

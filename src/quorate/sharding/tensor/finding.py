@@ -18,6 +18,7 @@ from torch import nn
 from torch.fx import Graph, Node, Tracer
 from torch.nn import Embedding, Linear, Module, Sequential
 
+from quorate.core.axes import is_no_size
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.branches import branches_in, is_in_branches
 from quorate.sharding.tensor.heads import head_size, is_repeatable
@@ -117,7 +118,7 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     """
     if not isinstance(model, Module):
         raise ConfigurationError(f"tensor_plan takes a torch.nn.Module, not {type(model).__name__}")
-    if _is_no_number(workers):
+    if is_no_size(workers):
         raise ConfigurationError(f"workers must be a whole number (at least 1), not {workers!r}")
     draft = _Draft()
     closed = [f"{name}." for name, module in model.named_modules() if isinstance(module, CLOSED)]
@@ -142,10 +143,6 @@ def tensor_plan(model: Module, workers: int, *, sequence: bool = False) -> Plan:
     plan = Plan(model, workers, kept, why)
     check_plan(plan, model, workers)
     return plan
-
-
-def _is_no_number(workers: object) -> bool:
-    return isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
 
 
 def _under(name: str, child: str) -> str:

@@ -6,23 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-from torch.nn import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-    Embedding,
-    GroupNorm,
-    Linear,
-    Module,
-    MultiheadAttention,
-    RNNBase,
-    TransformerDecoderLayer,
-    TransformerEncoderLayer,
-)
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from quorate.core.errors import ConfigurationError, unknown
@@ -43,12 +27,12 @@ STYLES = (
 )
 FUSED = 3
 """Query, key and value, in one layer."""
-CONVOLUTIONS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _TRANSPOSED = CONVOLUTIONS[3:]
-CLOSED = (TransformerEncoderLayer, TransformerDecoderLayer)
+CLOSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """Modules of torch that calculate with the parameters of others: modules inside them are not cut."""
 _NORMS = ("torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
-_LOOKS_ELSEWHERE = (*CLOSED, MultiheadAttention, RNNBase, GroupNorm, _NormBase)
+_LOOKS_ELSEWHERE = (*CLOSED, nn.MultiheadAttention, nn.RNNBase, nn.GroupNorm, _NormBase)
 """Modules of torch in which a position depends on others."""
 
 
@@ -66,7 +50,11 @@ class Plan(dict[str, str]):
     """
 
     def __init__(
-        self, model: Module, workers: int, styles: Mapping[str, str] | None = None, why: Mapping[str, str] | None = None
+        self,
+        model: nn.Module,
+        workers: int,
+        styles: Mapping[str, str] | None = None,
+        why: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(styles or {})
         self.is_of_pieces = False
@@ -113,7 +101,7 @@ class Plan(dict[str, str]):
         )
 
 
-def sequence_plan(model: Module, workers: int) -> Plan:
+def sequence_plan(model: nn.Module, workers: int) -> Plan:
     """Return the plan of a model that calculates on a piece of the sequence from beginning to end. Raises
     `ConfigurationError` for modules in which a position depends on others, and for branches."""
     if branches_in(model):
@@ -150,19 +138,19 @@ def _in_one(names: list[str]) -> str:
     return ".".join(column[0] if len(column) == 1 else f"{column[0]}-{column[-1]}" for column in columns)
 
 
-def is_transposed(module: Module | None) -> bool:
+def is_transposed(module: nn.Module | None) -> bool:
     """Return whether the weight is transposed: of the `Conv1D` of `transformers`, or a transposed convolution."""
     return is_of_transformers(module) or type(module) in _TRANSPOSED
 
 
-def is_of_transformers(module: Module | None) -> bool:
+def is_of_transformers(module: nn.Module | None) -> bool:
     """Return whether this is the linear layer that `transformers` calls `Conv1D`."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and hasattr(module, "nx")
 
 
 def is_linear(module: Any) -> bool:
     """Return whether this is a linear layer, transposed or not."""
-    return isinstance(module, Linear) or (isinstance(module, Module) and is_of_transformers(module))
+    return isinstance(module, nn.Linear) or (isinstance(module, nn.Module) and is_of_transformers(module))
 
 
 def is_convolution(module: Any) -> bool:
@@ -174,7 +162,7 @@ def by_channel(module: Any) -> int | None:
     """Return the number of separate channel groups of a norm or a grouped convolution; None for other modules."""
     if is_convolution(module) and module.groups > 1:
         return int(module.groups)
-    if isinstance(module, GroupNorm):
+    if isinstance(module, nn.GroupNorm):
         return int(module.num_groups)
     return int(module.num_features) if isinstance(module, _NormBase) and type(module).__module__ in _NORMS else None
 
@@ -199,7 +187,7 @@ def cut_dim(style: str, *, is_transposed: bool) -> int | None:
     return 0 if style == "channels" else None
 
 
-def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
+def check_plan(plan: Mapping[str, str], model: nn.Module, workers: int) -> None:
     """Raise `ConfigurationError` for modules that do not exist, cannot be cut this way, or do not divide."""
     named = dict(model.named_modules())
     closed, branches = [name for name, module in named.items() if isinstance(module, CLOSED)], branches_in(model)
@@ -230,10 +218,10 @@ def check_plan(plan: Mapping[str, str], model: Module, workers: int) -> None:
     _check_tied(plan, named)
 
 
-def _is_for(style: str, module: Module) -> tuple[bool, str]:
+def _is_for(style: str, module: nn.Module) -> tuple[bool, str]:
     """Return whether a module can have this style, and which modules can."""
     if style == "embedding":
-        return type(module) is Embedding, "a torch Embedding"
+        return type(module) is nn.Embedding, "a torch Embedding"
     if style == "channels":
         return by_channel(module) is not None, "a norm of torch's over channels, or its convolution in groups"
     if style in ("fused", "head", "logits", "repeated"):
@@ -280,10 +268,10 @@ def _counts(style: str, module: Any) -> list[tuple[int, str]]:
     return [(takes, "inputs")] * (style in ("rows", "pieces")) + [(gives, "outputs")] * (style != "rows")
 
 
-def _check_tied(plan: Mapping[str, str], named: Mapping[str, Module]) -> None:
+def _check_tied(plan: Mapping[str, str], named: Mapping[str, nn.Module]) -> None:
     cut: dict[int, tuple[str, int | None]] = {}
     for name, module in named.items():
-        if not (is_linear(module) or is_convolution(module) or isinstance(module, Embedding)):
+        if not (is_linear(module) or is_convolution(module) or isinstance(module, nn.Embedding)):
             continue
         cut_here = name, cut_dim(plan.get(name, "whole"), is_transposed=is_transposed(module))
         other, dim = cut.setdefault(id(module.weight), cut_here)

@@ -16,7 +16,6 @@ from torch.nn import Module, ModuleList
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.tensor.activations import Together, joined, joined_for_parts, piece_of
 
-_VOCABULARY = ("embedding", "head")
 _CUT = ("columns", "rows", "fused")
 
 

@@ -18,7 +18,7 @@ import torch
 
 from quorate.core.contracts import DEFAULT_TIMEOUT, Board, Message
 from quorate.core.errors import ConfigurationError, PeerFailed, QuorateError, WireTimeout
-from quorate.core.members import Members
+from quorate.core.members import DeathNotice, Members
 from quorate.wire.boxes import Inbox
 from quorate.wire.failure import FAILED, ended, failure_in, read_failure, report_failure
 from quorate.wire.members import GONE, members_in
@@ -270,9 +270,8 @@ class Endpoint:
         with self._lock:
             before, self.members, self._history = self.members, members_in(written, self.size), written
             new_deaths = sorted(self.members.dead - before.dead)
-        if new_deaths:
-            for tag in self.followers:
-                self.inbox.put(self.rank, tag, Message((), {"gone": new_deaths}))
+        for tag in self.followers if new_deaths else ():
+            self.inbox.put(self.rank, tag, Message(header=DeathNotice(new_deaths).header()))
 
     def connection_lost(self, waits_for: str, detail: str) -> QuorateError:
         """Return the error for a broken connection: the failure on the board, waiting until it is there."""

@@ -31,6 +31,7 @@ from quorate.core.telling import tell
 from quorate.wire.exchange import CollectivesByMessages, describe, summable
 from quorate.wire.failure import report_coming
 from quorate.wire.group import GroupWire
+from quorate.wire.real import works
 from quorate.wire.real.carried import is_small_float
 from quorate.wire.real.endpoint import Endpoint
 from quorate.wire.real.gpus import HOST, NCCL, why_not_nccl
@@ -43,16 +44,6 @@ from quorate.wire.real.process_groups import MAKERS
 from quorate.wire.real.shared_segment import SharedSegment
 from quorate.wire.real.shelf import Sum
 from quorate.wire.real.sums import Beside, Sums
-from quorate.wire.real.works import (
-    CopyWork,
-    GroupWork,
-    LookWork,
-    MessagesWork,
-    ReceiveWork,
-    SendWork,
-    SumWork,
-    TaskWork,
-)
 from quorate.wire.store import BoardStore
 from quorate.wire.work import SENT
 
@@ -85,7 +76,7 @@ class RealWire(CollectivesByMessages):
         self._beside = Beside() if beside is None else beside
         self._sums: Sums | HostSums | None = None
         self._channels: dict[str, RealWire] = {}
-        self._launches = deque[GroupWork]()
+        self._launches = deque[works.GroupWork]()
         """The collectives of process groups that are not launched yet, in order."""
         self._busy = threading.Lock()
         self._newest_staged: tuple[list[tuple[weakref.ref[Tensor], int]], list[weakref.ref[Tensor]]] = [], []
@@ -158,7 +149,7 @@ class RealWire(CollectivesByMessages):
             moved = self._carried(x)
             moved = moved.contiguous() if sums.adds_small_floats and is_small_float(x.dtype) else summable(moved)
             narrow = x.dtype if is_small_float(x.dtype) else None
-            return SumWork(self.order, sums, operation, count, x, sums.start(operation, moved, narrow))
+            return works.SumWork(self.order, sums, operation, count, x, sums.start(operation, moved, narrow))
 
     @functools.cached_property
     def shares_memory(self) -> bool:
@@ -228,7 +219,7 @@ class RealWire(CollectivesByMessages):
                 description = super()._exchange(operation, dict.fromkeys(range(self.size), Message()), lambda _: None)
             count = self.order.called(operation)
             launch = functools.partial(self._started, start, moved.device)
-            return GroupWork(self.order, self._launches, launch, description, operation, count, x, moved)
+            return works.GroupWork(self.order, self._launches, launch, description, operation, count, x, moved)
 
     def _started(self, start: Callable[[Any], Any], device: torch.device) -> Any:
         return start(self._group(device))
@@ -245,12 +236,12 @@ class RealWire(CollectivesByMessages):
         if self.order.is_new(operation) or not x.numel() or not self._lies_here(x):
             return super().all_to_all_single(x)
         with self._alone():
-            return LookWork(self._in_memory(operation, x, lambda sums: sums.look_at(operation, x)), x.dtype)
+            return works.LookWork(self._in_memory(operation, x, lambda sums: sums.look_at(operation, x)), x.dtype)
 
-    def _in_memory(self, operation: str, x: Tensor, begin: Callable[[Sums], Sum]) -> SumWork:
+    def _in_memory(self, operation: str, x: Tensor, begin: Callable[[Sums], Sum]) -> works.SumWork:
         count, sums = self.order.called(operation), self._summing()
         assert isinstance(sums, Sums)
-        return SumWork(self.order, sums, operation, count, x, begin(sums))
+        return works.SumWork(self.order, sums, operation, count, x, begin(sums))
 
     def _lies_here(self, x: Tensor) -> bool:
         """Whether other workers can access all `x` in shared memory."""
@@ -266,7 +257,7 @@ class RealWire(CollectivesByMessages):
         with self._alone():
             count = self.order.called(operation)
             work = super()._exchange(operation, outgoing, combine, forwards_to)
-            return MessagesWork(self.order, work, operation, count)
+            return works.MessagesWork(self.order, work, operation, count)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -290,7 +281,7 @@ class RealWire(CollectivesByMessages):
         return device.type != "cpu" and self._gpus != HOST
 
     def on_host(self, x: Tensor, into: Tensor | None = None) -> Work[Tensor]:
-        return super().on_host(x, into) if x.device.type == "cpu" else CopyWork(self.endpoint, x, into)
+        return super().on_host(x, into) if x.device.type == "cpu" else works.CopyWork(self.endpoint, x, into)
 
     def send(self, message: Message, to: int, tag: str) -> Work[None]:
         if to != self.rank:
@@ -308,7 +299,7 @@ class RealWire(CollectivesByMessages):
         if message.tensors and any(x.device.type != "cpu" for x in message.tensors):
             message = self._staged(message)
         try:
-            return SendWork(self.endpoint, mailbox.send(message, to, self._tags + tag, lane), to)
+            return works.SendWork(self.endpoint, mailbox.send(message, to, self._tags + tag, lane), to)
         except ConnectionError as error:
             if self.endpoint.followers:
                 return SENT  # it has died, as the board will show, and the others outlive it
@@ -334,7 +325,7 @@ class RealWire(CollectivesByMessages):
     def receive(self, source: int | None, tag: str, needs: Sequence[int] = ()) -> Work[tuple[int, Message]]:
         if source is not None:
             self._known(source)
-        return ReceiveWork(self.endpoint, source, self._tags + tag, needs)
+        return works.ReceiveWork(self.endpoint, source, self._tags + tag, needs)
 
     def _known(self, peer: int) -> None:
         size = self.endpoint.max_size
@@ -365,7 +356,7 @@ class RealWire(CollectivesByMessages):
         return find_common(invitation)
 
     def spawn(self, task: Callable[[Wire], None], name: str) -> Work[None]:
-        return TaskWork(self.endpoint, task, self.channel(name))
+        return works.TaskWork(self.endpoint, task, self.channel(name))
 
     def crash(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

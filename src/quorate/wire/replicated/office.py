@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorate.core.fields import Fields
+from quorate.wire.replicated import messages
 from quorate.wire.replicated.board_copy import BoardCopy
-from quorate.wire.replicated.messages import (
-    Acknowledgement,
-    Append,
-    AppliedState,
-    Hello,
-    Proposal,
-    ReadIndex,
-    ReadRequest,
-)
 from quorate.wire.replicated.state import NOTHING, Write, is_majority
 
 _MOST = 200
@@ -75,14 +67,14 @@ class Office:
         """Handle a message of a follower, or of a worker that is to follow."""
         replica = self._replica
         self._heard[source] = replica.now
-        if isinstance(message, Proposal):
+        if isinstance(message, messages.Proposal):
             self.propose(message.write)
-        elif isinstance(message, ReadRequest):
+        elif isinstance(message, messages.ReadRequest):
             self.read(source, message.number, replica.now)
-        elif isinstance(message, Hello) and source not in self._targets():
+        elif isinstance(message, messages.Hello) and source not in self._targets():
             self.newcomers.add(source)
             self._send(source)
-        elif isinstance(message, Acknowledgement) and message.term == replica.term:
+        elif isinstance(message, messages.Acknowledgement) and message.term == replica.term:
             self._stamps[source] = max(self._stamps.get(source, _NEVER), message.stamp)
             self._applied[source] = message.applied
             if message.yes:
@@ -212,7 +204,7 @@ class Office:
         if behind < log.base:
             self._sent[peer] = replica.applied
             state, applied_term = replica.state.as_json(), log.term_of(replica.applied)
-            replica.tell(peer, AppliedState(**about, state=state, applied_term=applied_term))
+            replica.tell(peer, messages.AppliedState(**about, state=state, applied_term=applied_term))
             return
         behind = min(behind, log.last)
         entries, weight = [], 0
@@ -223,7 +215,7 @@ class Office:
                 break
         self._sent[peer] = behind + len(entries)
         place = {"behind": behind, "behind_term": log.term_of(behind), "all_have": log.base}
-        replica.tell(peer, Append(**about, **place, entries=entries))
+        replica.tell(peer, messages.Append(**about, **place, entries=entries))
 
     # -- reads
 
@@ -239,5 +231,5 @@ class Office:
             elif rank == replica.rank:
                 replica.readable([number], replica.applied)
             else:
-                replica.tell(rank, ReadIndex(number, replica.applied))
+                replica.tell(rank, messages.ReadIndex(number, replica.applied))
         self._reads = kept

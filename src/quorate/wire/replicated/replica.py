@@ -16,21 +16,9 @@ from typing import Any, Literal
 
 from quorate.core.errors import ranks_in_words
 from quorate.core.fields import Fields
+from quorate.wire.replicated import messages
 from quorate.wire.replicated.board_copy import BoardCopy, Send
 from quorate.wire.replicated.limits import Limits
-from quorate.wire.replicated.messages import (
-    Acknowledgement,
-    Append,
-    AppliedState,
-    FromLeader,
-    Hello,
-    Proposal,
-    ReadIndex,
-    ReadRequest,
-    TakenForDead,
-    Vote,
-    VoteRequest,
-)
 from quorate.wire.replicated.office import Office
 from quorate.wire.replicated.state import BoardState, Write, is_majority
 
@@ -87,13 +75,13 @@ class Replica(BoardCopy):
         if self.office is not None:
             self.office.propose(write)
         elif self.leads is not None:
-            self.tell(self.leads, Proposal(write))
+            self.tell(self.leads, messages.Proposal(write))
 
     def _ask_to_read(self, number: int) -> None:
         if self.office is not None:
             self.office.read(self.rank, number, self.now)
         elif self.leads is not None:
-            self.tell(self.leads, ReadRequest(number))
+            self.tell(self.leads, messages.ReadRequest(number))
 
     # -- time
 
@@ -156,7 +144,7 @@ class Replica(BoardCopy):
     def _knock(self) -> None:
         self._asked_at = self.now
         for peer in sorted(self.state.voters):
-            self.tell(peer, Hello(self._address))
+            self.tell(peer, messages.Hello(self._address))
 
     def _forgive(self, seconds: float) -> None:
         self._heard += seconds
@@ -196,7 +184,7 @@ class Replica(BoardCopy):
 
     def _call(self, kind: Literal["poll", "vote"], term: int) -> None:
         for peer in sorted(frozenset().union(*self.electors()) - {self.rank}):
-            self.tell(peer, VoteRequest(kind, term, self.log.place))
+            self.tell(peer, messages.VoteRequest(kind, term, self.log.place))
         self._count(kind)
 
     def _count(self, kind: str) -> None:
@@ -211,7 +199,7 @@ class Replica(BoardCopy):
         self.office = Office(self, self._heard, heard)
         self.office.take()
 
-    def _asked_for_vote(self, source: int, message: VoteRequest) -> None:
+    def _asked_for_vote(self, source: int, message: messages.VoteRequest) -> None:
         term, kind = message.term, message.kind
         is_deaf = not self._hears_the_leader()
         is_ours = tuple(message.place) >= self.log.place and is_deaf
@@ -229,9 +217,9 @@ class Replica(BoardCopy):
                     self._votes.pop("poll", None)
         if is_ours and kind == "vote":
             self._voted, self._stands_at = source, self._next_stand()
-        self.tell(source, Vote("polled" if kind == "poll" else "voted", term, is_ours, self.term))
+        self.tell(source, messages.Vote("polled" if kind == "poll" else "voted", term, is_ours, self.term))
 
-    def _voted_for(self, source: int, message: Vote) -> None:
+    def _voted_for(self, source: int, message: messages.Vote) -> None:
         kind = "poll" if message.kind == "polled" else "vote"
         if message.now_in > self.term and kind == "poll":
             self._follow(message.now_in, None)
@@ -248,7 +236,7 @@ class Replica(BoardCopy):
 
     def received(self, source: int, message: Fields) -> None:
         """Handle a message of another worker."""
-        if isinstance(message, TakenForDead):
+        if isinstance(message, messages.TakenForDead):
             if self.stopped is None:
                 self.stopped = self.taken_for_dead()
             return
@@ -256,34 +244,34 @@ class Replica(BoardCopy):
             return
         self.closed.pop(source, None)
         if source in self.state.members.dead:
-            self.tell(source, TakenForDead())
-        elif isinstance(message, Append):
+            self.tell(source, messages.TakenForDead())
+        elif isinstance(message, messages.Append):
             self._append(source, message)
-        elif isinstance(message, AppliedState):
+        elif isinstance(message, messages.AppliedState):
             self._take_state(source, message)
-        elif isinstance(message, VoteRequest):
+        elif isinstance(message, messages.VoteRequest):
             self._asked_for_vote(source, message)
-        elif isinstance(message, Vote):
+        elif isinstance(message, messages.Vote):
             self._voted_for(source, message)
-        elif isinstance(message, ReadIndex):
+        elif isinstance(message, messages.ReadIndex):
             if message.number in self.reads:
                 self.readable([message.number], message.index)
-        elif isinstance(message, Acknowledgement) and message.term > self.term:
+        elif isinstance(message, messages.Acknowledgement) and message.term > self.term:
             self._follow(message.term, None)
         elif self.office is not None:
             self.office.received(source, message)
 
-    def _is_of_our_leader(self, source: int, message: FromLeader) -> bool:
+    def _is_of_our_leader(self, source: int, message: messages.FromLeader) -> bool:
         """Whether the message is of the current leader, which this worker then follows."""
         if message.term < self.term:
-            self.tell(source, Acknowledgement(self.term, yes=False, number=0, stamp=-1.0, applied=0))
+            self.tell(source, messages.Acknowledgement(self.term, yes=False, number=0, stamp=-1.0, applied=0))
             return False
         self._follow(message.term, source)
         self._heard, self._stands_at = self.now, self._next_stand()
         self.contact = max(self.contact, self.now - max(message.age, message.unheard))
         return True
 
-    def _append(self, source: int, message: Append) -> None:
+    def _append(self, source: int, message: messages.Append) -> None:
         if not self._is_of_our_leader(source, message):
             return
         behind = message.behind
@@ -293,13 +281,13 @@ class Replica(BoardCopy):
             self.apply_up_to(min(message.applied, number))
             self.log.drop(min(message.all_have, self.applied))
         newest = max(number, self.applied)
-        self.tell(source, Acknowledgement(self.term, follows, newest, message.stamp, self.applied))
+        self.tell(source, messages.Acknowledgement(self.term, follows, newest, message.stamp, self.applied))
 
-    def _take_state(self, source: int, message: AppliedState) -> None:
+    def _take_state(self, source: int, message: messages.AppliedState) -> None:
         if not self._is_of_our_leader(source, message):
             return
         if message.applied > self.applied:
             self.state, self.applied = BoardState.from_json(message.state), message.applied
             self.log.begin(self.applied, message.applied_term)
             self.refresh()
-        self.tell(source, Acknowledgement(self.term, True, self.applied, message.stamp, self.applied))
+        self.tell(source, messages.Acknowledgement(self.term, True, self.applied, message.stamp, self.applied))

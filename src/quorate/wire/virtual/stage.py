@@ -1,39 +1,226 @@
-"""One run of a virtual world: the lives of its workers, and their shared state."""
+"""One run of a virtual world: the lives of its workers, the board that they share, and the messages between them."""
 
 from __future__ import annotations
 
+import json
 import threading
 import zlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
-from quorate.core.contracts import Message
+from quorate.core.contracts import Board, Message
 from quorate.core.draws import common_seed, mixed
-from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError
-from quorate.core.members import Members
-from quorate.wire import current
-from quorate.wire.failure import (
-    ended,
-    failure_in,
-    has_come,
-    report_death,
-    report_failure,
-    report_outlived_error,
-    report_outsider,
-)
-from quorate.wire.members import members_in
-from quorate.wire.virtual.board import VirtualBoard
+from quorate.core.errors import ConfigurationError, Failure, PeerFailed, QuorateError, WireTimeout
+from quorate.core.members import DeathNotice, Members
+from quorate.wire import current, failure
+from quorate.wire.boxes import Boxes
+from quorate.wire.members import GONE, members_in
+from quorate.wire.virtual.formation import copy, nbytes
 from quorate.wire.virtual.generators import Generators
 from quorate.wire.virtual.network import Network
 from quorate.wire.virtual.ports import Queues
-from quorate.wire.virtual.post import Address, Post
 from quorate.wire.virtual.rendezvous import Rendezvous
 from quorate.wire.virtual.scheduler import Resumed, Scheduler, Strand
-from quorate.wire.virtual.waits import Awaited, VirtualWork
+from quorate.wire.virtual.waits import Awaited, Departure, Scene, VirtualWork
+
+Address = tuple[str, int, str]
+"""Channel, receiver, tag."""
+
+
+class Receipt(VirtualWork[tuple[int, Message]]):
+    """A receive of `rank` from `source` (None: any worker); it fails where one of `needs` has died."""
+
+    __slots__ = ("_address", "_needs", "_post", "source")
+
+    def __init__(
+        self, scene: Scene, post: Post, address: Address, source: int | None, timeout: float, needs: Sequence[int]
+    ) -> None:
+        super().__init__(scene, address[1], "receive", timeout)
+        self._post, self._address, self._needs = post, address, needs
+        self.source = source
+
+    def fill(self, source: int, message: Message) -> None:
+        """Complete the receive with its message."""
+        self.finish((source, message))
+
+    def missing(self) -> Sequence[int]:
+        """Return the sender, or all others; and the needed workers that are dead."""
+        dead = [rank for rank in self._needs if rank in self._scene.members.dead and rank != self.source]
+        if self.source is not None:
+            return (self.source, *dead)
+        return [rank for rank in range(self._scene.size) if rank != self.rank]
+
+    def can_come_from(self, rank: int) -> bool:
+        """Whether a message of `rank` is on its way; a receive from any worker needs none in particular."""
+        if self.source is None:
+            return rank not in self._needs or rank not in self._scene.members.dead
+        return rank == self.source and self._post.is_on_its_way(self._address, rank)
+
+
+class Post:
+    """All messages of a virtual world that are sent and not received."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._boxes = Boxes[Address, Receipt]()
+        self._on_their_way: dict[tuple[int, int, bool], deque[tuple[Address, Message]]] = {}
+        """By sender, receiver, and whether they overtake others."""
+        self._ports = scene.queues.ports
+
+    def send(self, source: int, address: Address, message: Message) -> Departure:
+        """Copy `message` (only the header of a shared one) and send it; first in, first out on each link, but for
+        urgent messages between hosts."""
+        scene, target = self._scene, address[1]
+        header, header_bytes = _as_json(message)
+        tensors = tuple((x.detach() if message.shared else copy(x)) for x in message.tensors)
+        copied = Message(tensors, header, message.shared, message.urgent)
+        size = nbytes(message.tensors) + header_bytes
+        now = scene.scheduler.own_now()
+        if scene.is_traced:
+            scene.note(source, f"send {size} bytes to {target} as {address[2]} on {address[0]}")
+        if source == target:
+            self._deliver(source, address, copied)
+            return Departure(scene, now, target)
+        link = scene.network.link(source, target)
+        way = (source, target)
+        overtakes = message.urgent and self._ports.are_between(source, target)
+        self._on_their_way.setdefault((*way, overtakes), deque()).append((address, copied))
+        if overtakes:
+            sent_at = now + link.transmission(size)
+            scene.scheduler.at(sent_at + link.latency, partial(self._arrive, source, target, overtakes=True))
+            return Departure(scene, sent_at, target)
+        sent_at = scene.queues.message(way, size, now)
+        if self._ports.are_between(source, target):
+            begins = sent_at - self._ports.seconds(size) + link.latency
+            scene.scheduler.at(begins, partial(self._enter, source, target, size))
+        else:
+            scene.scheduler.at(sent_at + link.latency, partial(self._arrive, source, target))
+        return Departure(scene, sent_at, target)
+
+    def tell(self, address: Address, message: Message) -> None:
+        """Deliver a message of the receiver to itself, at any time."""
+        self._deliver(address[1], address, message)
+
+    def receive(self, address: Address, source: int | None, timeout: float, needs: Sequence[int]) -> Receipt:
+        """Return a receive of the next message at `address` that no earlier receive gets."""
+        receipt = Receipt(self._scene, self, address, source, timeout, needs)
+        self._boxes.ask(address, receipt)
+        return receipt
+
+    def is_on_its_way(self, address: Address, source: int) -> bool:
+        """Whether a message from `source` to `address` is on the link."""
+        ways = ((source, address[1], overtakes) for overtakes in (False, True))
+        return any(address == other for way in ways for other, _ in self._on_their_way.get(way, ()))
+
+    def _enter(self, source: int, target: int, size: int) -> None:
+        """Let the first byte reach the receiver's port."""
+        scheduler = self._scene.scheduler
+        scheduler.at(self._ports.enters(target, size, scheduler.now), partial(self._arrive, source, target))
+
+    def _arrive(self, source: int, target: int, *, overtakes: bool = False) -> None:
+        address, message = self._on_their_way[source, target, overtakes].popleft()
+        self._deliver(source, address, message)
+
+    def _deliver(self, source: int, address: Address, message: Message) -> None:
+        if self._scene.is_traced:
+            self._scene.note(address[1], f"got {address[2]} from {source} on {address[0]}")
+        self._boxes.put(source, address, message)
+
+
+def _as_json(message: Message) -> tuple[dict[str, object], int]:
+    """Return the header as the receiver reads it, and its bytes."""
+    if not message.header:
+        return {}, 0
+    try:
+        text = json.dumps(dict(message.header), separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the header of a message is plain JSON values: {error}") from None
+    return json.loads(text), len(text)
+
+
+class Keys(VirtualWork[None]):
+    """Keys that `rank` waits for."""
+
+    __slots__ = ("lacking",)
+
+    def __init__(self, scene: Scene, rank: int, keys: Sequence[str], timeout: float) -> None:
+        super().__init__(scene, rank, "board.wait", timeout)
+        self.lacking = dict.fromkeys(keys)
+
+    def timed_out(self, seconds: float) -> WireTimeout:
+        keys = ", ".join(f'"{key}"' for key in self.lacking)
+        return WireTimeout(f"rank {self.rank} waited {seconds:g} s for {keys} in board.wait")
+
+
+class VirtualBoard(Board):
+    """See `Board`; reading and writing take no virtual time."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._values: dict[str, bytes] = {}
+        self._counters: dict[str, int] = {}
+        self._waits: dict[str, list[Keys]] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        self._values[key] = bytes(value)
+        if self._scene.is_traced:
+            self._scene.note(None, f"board {key} = {len(value)} bytes")
+        for wait in self._waits.pop(key, ()):
+            del wait.lacking[key]
+            if not wait.lacking and not wait.is_finished:
+                wait.finish(None)
+        if key == failure.FAILED:
+            self._scene.learn_of_failure(self._values[key])
+        if key == GONE:
+            self._scene.learn_members(self._values[key])
+
+    def get(self, key: str) -> bytes | None:
+        return self._values.get(key)
+
+    def add(self, key: str, amount: int = 1) -> int:
+        self._counters[key] = self._counters.get(key, 0) + amount
+        return self._counters[key]
+
+    def swap(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        if self._values.get(key) != expected:
+            return False
+        self.set(key, value)
+        return True
+
+    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+        scene = self._scene
+        wait = Keys(scene, scene.scheduler.running().rank, keys, scene.timeout)
+        for key in keys:
+            if key in self._values:
+                wait.lacking.pop(key, None)
+        if not wait.lacking:
+            return
+        for key in wait.lacking:
+            self._waits.setdefault(key, []).append(wait)
+        try:
+            wait.wait(timeout)
+        finally:
+            for key in wait.lacking:
+                self._forget(key, wait)
+
+    def delete(self, prefix: str) -> None:
+        for table in (self._values, self._counters):
+            for key in [key for key in table if key.startswith(prefix)]:
+                del table[key]
+        if failure.FAILED.startswith(prefix):
+            self._scene.learn_of_failure(None)
+
+    def _forget(self, key: str, wait: Keys) -> None:
+        waits = self._waits[key]
+        waits.remove(wait)
+        if not waits:
+            del self._waits[key]
+
 
 HOST = "virtual"
 """The host name of all virtual workers."""
@@ -113,7 +300,7 @@ class Stage:
 
     def obstacle(self, pending: Awaited) -> Failure | None:
         if self._failure is not None:
-            return failure_in(self._failure)
+            return failure.failure_in(self._failure)
         away = self.ended | self.members.dead if self.members.dead else self.ended
         if away:
             ranks = [rank for rank in pending.missing() if rank in away and not pending.can_come_from(rank)]
@@ -130,7 +317,7 @@ class Stage:
         new_deaths = sorted(self.members.dead - before.dead)
         for address in self.followers if new_deaths else ():
             if not self.lives[address[1]].is_over:
-                self.post.tell(address, Message((), {"gone": new_deaths}))
+                self.post.tell(address, Message(header=DeathNotice(new_deaths).header()))
         self._stop_waits()
 
     def _stop_waits(self) -> None:
@@ -225,18 +412,18 @@ class Stage:
         scheduler.at(scheduler.now + NOTICE_SECONDS, partial(self._announce, life.rank, reason))
 
     def _announce(self, rank: int, reason: str) -> None:
-        if not has_come(self.board, self.size, rank):
-            report_outsider(self.board, rank, reason, host=HOST)
+        if not failure.has_come(self.board, self.size, rank):
+            failure.report_outsider(self.board, rank, reason, host=HOST)
         elif self.lives[rank].is_crashed:
-            report_death(self.board, rank, reason, host=HOST)
-        elif isinstance(self.lives[rank].error, QuorateError) or not report_outlived_error(
+            failure.report_death(self.board, rank, reason, host=HOST)
+        elif isinstance(self.lives[rank].error, QuorateError) or not failure.report_outlived_error(
             self.board, rank, reason, host=HOST
         ):
-            report_failure(self.board, rank, reason, host=HOST)
+            failure.report_failure(self.board, rank, reason, host=HOST)
 
     def _end(self, life: Life) -> None:
         self._close(life, "ended")
-        self.board.set(ended(life.rank), b"0")
+        self.board.set(failure.ended(life.rank), b"0")
         self.scheduler.at(self.scheduler.now + GRACE_SECONDS, partial(self._miss, life.rank))
 
     def _miss(self, rank: int) -> None:

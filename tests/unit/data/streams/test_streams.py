@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 import quorate
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
-from quorate.data.consumption import consumed
+from quorate.data.consumption import Consumed
 from quorate.data.position import Dealt
 from quorate.data.streams.dealing import DealtPlace
 from quorate.data.streams.position import Begun, _pruned
@@ -124,10 +124,10 @@ def test_a_stream_that_divides_itself_among_processes_loses_nothing(read: Any) -
 def test_a_stream_with_a_place_is_not_read_again(
     stream: type[Any], most: int, alone: WorkerPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    consumed(alone).follow_steps()
+    alone.context(Consumed).follow_steps()
     loader = quorate.loader(stream(40), batch_size=2)
     for step, _ in enumerate(loader, 1):
-        consumed(alone).stepped()
+        alone.context(Consumed).stepped()
         if step == 19:
             break
     data = stream(40)
