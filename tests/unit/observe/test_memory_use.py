@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quorate.observe import memory_use as module
-from quorate.observe.memory_use import LOOK_EVERY, ROW_EVERY, InUse, MemoryUse, in_use
+from quorate.observe.memory_use import LOOK_EVERY, LOOK_SHARE, ROW_EVERY, InUse, MemoryUse, in_use
 from quorate.records.records import Recorder, rows
 from tests.support.processes import run_real_board
 
@@ -64,6 +64,28 @@ def test_rows_come_now_and_then_and_keep_the_most(monkeypatch: pytest.MonkeyPatc
     recorder.close()
     written: list[dict[str, Any]] = list(rows(tmp_path / "rank-0.jsonl"))
     assert [(row["step"], row["live"], row["peak_live"]) for row in written] == [(0, 10, 10), (7, 30, 90)]
+
+
+def test_readings_that_take_long_are_rare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The C library counts all pieces of its memory, which took 30 ms beside JAX."""
+    seen: list[int] = []
+
+    def now_in_use() -> InUse:
+        seen.append(len(seen))
+        return InUse(5, 8, 2)
+
+    seconds = iter(range(100))
+    monkeypatch.setattr(module, "in_use", now_in_use)
+    monkeypatch.setattr(module.time, "thread_time", lambda: 0.03 * next(seconds))
+    use, recorder = MemoryUse(), Recorder(tmp_path / "rank-0.jsonl")
+    use.begin(recorder, 0.0, is_on_gpu=False)
+    rare = 0.03 / LOOK_SHARE
+    for now in (1.0, 1.0 + 2 * LOOK_EVERY, 0.9 + rare):
+        use.look(now)
+    assert len(seen) == 2, "too soon after a reading that took long"
+    use.look(1.1 + rare)
+    assert len(seen) == 3
+    recorder.close()
 
 
 def test_without_records_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
