@@ -469,20 +469,6 @@ def test_a_module_with_operators_is_imported_once(tmp_path: Path, monkeypatch: p
 
 
 @every_family()
-def test_an_evaluation_on_one_worker_alone_is_said_where_the_others_end(strategy: str) -> None:
-    def loop(cell: Cell) -> None:
-        def after(trainer: Trainer) -> None:
-            if trainer.step == 3 and cell.world.is_first:
-                with cell.world.evaluate():
-                    pass
-
-        cell.train(6, after=after)
-
-    endings = ended(loop, strategy)
-    endings.told_once(r"rank 0 waits in world\.evaluate\(\) for all workers, and rank 1 has ended its training")
-
-
-@every_family()
 def test_an_evaluation_on_all_workers_before_the_end_says_nothing(strategy: str) -> None:
     def loop(cell: Cell) -> None:
         cell.train(6, after=pause)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-from quorate.core.fields import Fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class DeathNotice(Fields):
+class DeathNotice:
     """The message about deaths that a worker gets from itself: see `Wire.tolerate_deaths`."""
 
-    gone: Sequence[int]  # the ranks
+    ranks: Sequence[int]
+
+    def header(self) -> dict[str, Any]:
+        """Return the message's header."""
+        return {"gone": list(self.ranks)}
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any]) -> DeathNotice:
+        """Return the notice of a header with the key `gone`."""
+        return cls(header["gone"])
 
 
 @dataclass(frozen=True)

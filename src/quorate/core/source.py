@@ -81,15 +81,19 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _bases_of(node: ast.ClassDef, tree: ast.Module) -> list[Source]:
-    """The sources of the classes that a class derives from, if they are imported by name."""
+    """The sources of the classes that a class derives from, if they, or their modules, are imported by name."""
     imported = {
         alias.name: statement.module
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module is not None
         for alias in statement.names
     }
-    names = [base for base in map(ast.unparse, node.bases) if base in imported]
-    sources = [read_source(f"{imported[base]}:{base}") for base in names]
+    sources = []
+    for base in map(ast.unparse, node.bases):
+        name, _, attribute = base.partition(".")
+        if name in imported:
+            package = imported[name]
+            sources.append(read_source(f"{package}.{name}:{attribute}" if attribute else f"{package}:{name}"))
     return [source for source in sources if source is not None]
 
 

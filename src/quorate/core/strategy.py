@@ -11,8 +11,9 @@ from quorate.core.clients import ClientRound, ClientTerms, Turn
 from quorate.core.errors import ConfigurationError, unknown
 from quorate.core.groups import Group
 from quorate.core.means import Mean, Means, WorkerRounds
+from quorate.core.moments import AgreedMomentum
 from quorate.core.neighbours import Neighbours
-from quorate.core.own_replica import AgreedMomentum, OwnReplica
+from quorate.core.own_replica import OwnReplica
 from quorate.core.redundancy import Redundancy
 from quorate.core.servers import Servers, ServerTerms
 from quorate.core.vectors import Flat, Layout
@@ -242,8 +243,7 @@ class Strategy(ABC):
     """
 
     @property
-    def meets_in_means(self) -> bool:
-        """Whether replicas become equal in means of all."""
+    def _meets_in_means(self) -> bool:
         return self.meets == "all" and self.replicas == "meet"
 
     @property
@@ -326,7 +326,7 @@ class Strategy(ABC):
         Called for each mean of all during a pause of this worker, or after its end; `step` may use it, too. By default
         the result of `consensus` if replicas meet in means, else None.
         """
-        return self.consensus(worker) if self.meets_in_means else None
+        return self.consensus(worker) if self._meets_in_means else None
 
     def apply(self, worker: Worker, result: Mean) -> None:
         """Apply a mean in which this worker took part without a step; not called if all weights were 0.
@@ -336,7 +336,7 @@ class Strategy(ABC):
         """
         if self.meets == "rounds":
             worker.update(result.mean, options=result.options)
-        elif self.meets_in_means:
+        elif self._meets_in_means:
             worker.parameters = result.mean
 
     def pause(self, worker: Worker) -> None:  # noqa: B027

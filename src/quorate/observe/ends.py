@@ -128,11 +128,12 @@ class Ends:
         place.context(Stop).end(reason)
         self.look(place)
 
-    def ended(self, place: Place, name: str, steps: int, *, had_more: bool, needs_all: bool) -> None:
+    def ended(self, place: Place, name: str, steps: int, *, had_more: bool, needs_all: bool | None) -> None:
         """Report that this worker has ended the training of optimizer `name`; `had_more` is about its loader.
 
         Raises `ConfigurationError` if another worker is in an evaluation that this one has passed by. With `needs_all`,
-        where workers that have ended take part in evaluations, also if it has not made more steps than the other.
+        where workers that have ended take part in evaluations, also if it has not made more steps than the other. With
+        None, as among learners, which evaluate when others have ended, never.
         """
         wire = place.wire
         if wire.size == 1 or _is_asked(place):
@@ -143,7 +144,8 @@ class Ends:
             wire.board.set(f"{_ENDED}/{wire.rank}", str(self._evaluations).encode())
             for text in self._of_others(place, _EVALUATES).values():
                 other = Evaluating.from_bytes(text)
-                if other.number > self._evaluations and (needs_all or other.steps < _steps_of(place)):
+                has_passed = needs_all is not None and (needs_all or other.steps < _steps_of(place))
+                if other.number > self._evaluations and has_passed:
                     raise ConfigurationError(other.sentence(wire.rank, "ends its training"))
         wire.board.swap(_FIRST, None, FirstEnd(wire.rank, name, steps, had_more).to_bytes())
 

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.own_replica import AgreedMomentum, Moments
+from quorate.core.moments import AgreedMomentum, Moments
 from quorate.core.vectors import Flat
 from quorate.optim.lamb import LAMB
 from quorate.replica.shared_step import put_step

@@ -22,7 +22,8 @@ from quorate.buckets.rows import sparse_weights
 from quorate.core.device_copies import waiting_once
 from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import local
-from quorate.core.own_replica import AgreedMomentum, OwnReplica
+from quorate.core.moments import AgreedMomentum
+from quorate.core.own_replica import OwnReplica
 from quorate.core.vectors import (
     Flat,
     Layout,

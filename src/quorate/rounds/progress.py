@@ -208,7 +208,7 @@ class RoundTask:
         if header.get("kind") == "add":
             self._sums.help(header)
         elif "gone" in header:
-            self._happens(events.Died(DeathNotice.read(header).gone))
+            self._happens(events.Died(DeathNotice.read(header).ranks))
         elif header.pop("to", None) != "member":
             self._happens(events.Received(source, header), message)
         elif header.get("close"):

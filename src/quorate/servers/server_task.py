@@ -125,7 +125,7 @@ class ServerTask:
         header = message.header
         kind = header.get("kind")
         if "gone" in header:
-            self._note_deaths(DeathNotice.read(header).gone)
+            self._note_deaths(DeathNotice.read(header).ranks)
         elif kind in KINDS:
             for decision in self._succession.receive(source, header):
                 self._follow(decision)

@@ -37,7 +37,7 @@ import torch
 
 from quorate.core.device_copies import values_of
 from quorate.core.means import Mean
-from quorate.core.own_replica import AgreedMomentum
+from quorate.core.moments import AgreedMomentum
 from quorate.core.resize import kept
 from quorate.core.strategy import Worker
 from quorate.core.vectors import Flat

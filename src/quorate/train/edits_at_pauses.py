@@ -77,9 +77,9 @@ class EditsAtPauses(StepObserver):
     def looks(self) -> bool:
         """Whether replicas meet in means of parameters or at a point, and are not hidden."""
         strategy, terms = self._worker.strategy, self._worker.strategy.client_terms
-        return (strategy.meets_in_means or isinstance(self._worker.state, WithPoint)) and not (
-            terms is not None and terms.is_hidden
-        )
+        return (
+            (strategy.meets == "all" and strategy.replicas == "meet") or isinstance(self._worker.state, WithPoint)
+        ) and not (terms is not None and terms.is_hidden)
 
     @property
     def is_synchronous(self) -> bool:

@@ -187,7 +187,7 @@ class KeptBatch(MicroBatches):
 
 
 class KeptInRounds(MicroBatches):
-    """Implements `quorums.kept_step.KeptStep` for one worker, in rounds of all, with whole models and in shards.
+    """Implements `quorums.kept_rounds.KeptStep` for one worker, in rounds of all, with whole models and in shards.
 
     A worker contributes the gradients of its micro-batches of a step together. A round without a dead worker lacks that
     worker's: then those that live compute them, and only them, and contribute to the next round. A worker that was

@@ -165,8 +165,9 @@ def meet_pieces(worker: StrategyWorker, everything: Trained, call: str) -> None:
 def note_end(worker: StrategyWorker, place: Place) -> None:
     """Report to the other workers that this one ends the training of an optimizer."""
     had_more = any(loader.is_under_way for loader in place.context(Loaders).by_number.values())
-    needs_all = evaluates_with_all(worker)
-    place.context(Ends).ended(place, worker.name, worker.step, had_more=had_more, needs_all=needs_all)
+    are_learners = worker.has_rounds and worker.strategy.replicas == "meet"
+    needs = None if are_learners else evaluates_with_all(worker)
+    place.context(Ends).ended(place, worker.name, worker.step, had_more=had_more, needs_all=needs)
 
 
 def evaluates_with_all(worker: StrategyWorker) -> bool:

@@ -13,7 +13,7 @@ from quorate.checkpoint.saving import saving
 from quorate.core.clients import ClientRound, Turn
 from quorate.core.errors import ConfigurationError
 from quorate.core.means import Mean
-from quorate.core.own_replica import AgreedMomentum
+from quorate.core.moments import AgreedMomentum
 from quorate.core.servers import OwnServers, ServerTerms
 from quorate.core.strategy import Strategy, copies_buffers, is_gossip, steps_apart
 from quorate.core.vectors import Flat, Layout, full_segments

@@ -123,7 +123,7 @@ class GroupWire(CollectivesByMessages):
         def ours(results: list[tuple[int, Message]]) -> tuple[int, Message]:
             sender, message = results[0]
             if sender == self.parent.rank and "gone" in message.header:
-                deaths = Members(0, dead=frozenset(DeathNotice.read(message.header).gone))
+                deaths = Members(0, dead=frozenset(DeathNotice.read(message.header).ranks))
                 message = Message(header=DeathNotice(sorted(self._of(deaths).dead)).header())
             return self.ranks.index(sender), message
 

@@ -124,3 +124,15 @@ def test_what_a_script_registers_has_no_source_to_read() -> None:
     registry.register("mine")(Mine)
     assert registry.source("mine") is None
     assert registry.summary("mine") == "Made here."
+
+
+@pytest.mark.parametrize(("line", "base"), [("beds import Rose", "Rose"), ("import beds", "beds.Rose")])
+def test_settings_of_a_base_are_inherited_however_it_is_imported(garden: str, line: str, base: str) -> None:
+    package = garden.rpartition(".")[0]
+    (Path(sys.path[0]) / package / "tall.py").write_text(
+        f"from {package}{'.' if line.startswith('beds') else ' '}{line}\n"
+        f"@dataclass\nclass Climber({base}):\n    support: str = 'wall'\n"
+    )
+    source = read_source(f"{package}.tall:Climber")
+    assert source is not None
+    assert [setting.name for setting in source.settings] == ["height", "colours", "thorns", "leaves", "support"]

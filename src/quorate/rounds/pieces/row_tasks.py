@@ -193,7 +193,7 @@ class FirstTask(_RowTask):
             report = RowReport.read(header)
             self._delivery.has(report.other, *report.has)
         elif "gone" in header:
-            new = self._new_dead(DeathNotice.read(header).gone)
+            new = self._new_dead(DeathNotice.read(header).ranks)
             self._delivery.forget(new)
             super()._take(source, Message(header=DeathNotice(new).header()))
         elif source == self._wire.rank:
@@ -268,7 +268,7 @@ class FollowingTask(_RowTask):
 
     def _take(self, source: int, message: Message) -> None:
         if "gone" in message.header:  # which others, the first worker tells
-            self._new_dead(DeathNotice.read(message.header).gone)
+            self._new_dead(DeathNotice.read(message.header).ranks)
             return
         stream = stream_of(message)
         assert stream is not None, "others than the first of a replica are sent pieces only"
