@@ -76,7 +76,7 @@ def check_step_in_evaluation(worker: StrategyWorker) -> None:
     if keeps_on_servers(worker):
         raise ConfigurationError(
             f"optimizer.step() was called inside `with world.evaluate():`, and under {worker.label} servers make the "
-            "steps, which stand still until the end of the block; make the step before or after it"
+            "steps, which pause until the end of the block; make the step before or after it"
         )
 
 
