@@ -37,10 +37,13 @@ def by_hand(steps: int, size: int = 2) -> list[float]:
 # -- hooks of the script that step inside backward
 
 
-def steps_in_hooks(is_first: bool, *, one_each: bool, steps: int = 4) -> Callable[[Cell], list[float]]:
+def steps_in_hooks(
+    is_first: bool, *, one_each: bool, is_watched: bool = False, steps: int = 4
+) -> Callable[[Cell], list[float]]:
     """Steps in post-accumulate hooks, registered before `distribute` (`is_first`) or after it; the parameters.
 
-    `one_each`: an optimizer per parameter, or one of all that steps with each of them.
+    `one_each`: an optimizer per parameter, or one of all that steps with each of them. `is_watched`: optimizers have
+    a hook of the script that only looks.
     """
 
     def loop(cell: Cell) -> list[float]:
@@ -65,6 +68,8 @@ def steps_in_hooks(is_first: bool, *, one_each: bool, steps: int = 4) -> Callabl
             optimizers |= dict.fromkeys(named.values(), whole)
         if not is_first:
             register()
+        for optimizer in dict.fromkeys(optimizers.values()) if is_watched else ():
+            optimizer.register_step_pre_hook(lambda *_: None)
         for step in range(steps):
             loss_of(model, cell.world.rank, step).backward()
         for optimizer in dict.fromkeys(optimizers.values()):
@@ -83,6 +88,19 @@ def test_steps_in_hooks_are_on_the_mean(
     first, second = ended(steps_in_hooks(is_first, one_each=one_each), strategy, **settings).right()
     assert first == second
     assert first == pytest.approx(by_hand(4), abs=1e-6)
+
+
+@pytest.mark.parametrize("one_each", [True, False], ids=["one-each", "one-of-all"])
+@every_family()
+def test_steps_in_hooks_may_be_watched(strategy: str, one_each: bool) -> None:
+    ended(steps_in_hooks(True, one_each=one_each, is_watched=True), strategy).right()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@in_lockstep
+def test_watched_steps_in_hooks_are_on_the_mean(strategy: str, settings: dict[str, Any], is_first: bool) -> None:
+    first, second = ended(steps_in_hooks(is_first, one_each=False, is_watched=True), strategy, **settings).right()
+    assert first == second == pytest.approx(by_hand(4), abs=1e-6)
 
 
 @every_family("all-reduce")

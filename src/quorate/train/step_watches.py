@@ -340,14 +340,18 @@ class TakenGradients(StepObserver):
 
     def __init__(self, worker: StrategyWorker) -> None:
         self.optimizer, self._worker = worker.name, worker
+        self._is_inside = False
+        """Whether the newest step was made inside a backward pass, whose hook may have cleared the gradient since."""
 
     def backward_ended(self) -> None:
         worker = self._worker
-        if worker.agrees_in_backward and not worker.means.ready.paused:
+        if worker.agrees_in_backward and not self._is_inside and not worker.means.ready.paused:
             self._check()
+        self._is_inside = False
 
     def step_begins(self) -> None:
-        if not self._worker.agrees_in_backward:
+        self._is_inside = torch._C._current_graph_task_id() != -1
+        if not self._worker.agrees_in_backward and not self._is_inside:
             self._check()
 
     def step_ended(self) -> None:
