@@ -142,9 +142,9 @@ def _live(
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     atexit._clear()  # what this program has imported for
+    freeze_objects()
     with ExitStack() as stack:
         if forks_trainings:
-            freeze_objects()
             forks = ForksOfThis()
             stack.callback(forks.__exit__)
             forks.wait()

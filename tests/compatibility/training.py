@@ -119,7 +119,7 @@ class Worker:
         if root is not None:
             context = current.here().context(CheckpointContext)
             context.root, context.listeners = root, [lambda sentence: None]
-        torch.manual_seed(self.world.rank)
+        torch.default_generator.manual_seed(self.world.rank)  # a call for all devices takes a millisecond
         self._distribute()
         loader = self._loader()
         if not training.is_of_ddp:  # which distributes in the first forward pass

@@ -22,6 +22,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,7 @@ def clean_unfinished(root: Path, *, session: str | None = None, up_to: int = 0) 
             shutil.rmtree(being_written(root, name), ignore_errors=True)
 
 
+@cache
 def versions() -> dict[str, str | None]:
     """Return the versions of the libraries that wrote it."""
     return {package: version_of(package) for package in ("quorate", "torch", "numpy", "safetensors")}

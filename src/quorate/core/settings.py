@@ -7,6 +7,7 @@ import json
 import re
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from quorate.core.errors import ConfigurationError, unknown
@@ -23,7 +24,7 @@ def settings_for(declared: type, raw: Mapping[str, object], label: str | None = 
     default its class name). Raises `ConfigurationError` for an unknown field (the known ones are listed) and for a
     value of another type.
     """
-    hints = typing.get_type_hints(declared, include_extras=True)
+    hints = _hints(declared)
     known = [field.name for field in dataclasses.fields(declared) if field.init]
     of_what = label or declared.__name__
     settings = {}
@@ -78,6 +79,12 @@ def _checked(place: str, hint: Any, value: object) -> Any:
         raise ConfigurationError(f"the setting {place} is {value!r}; it should be {wanted}") from None
 
 
+@cache
+def _hints(declared: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(declared, include_extras=True)
+
+
+@cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter
 
