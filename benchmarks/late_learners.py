@@ -6,8 +6,8 @@ timed.
 
 Turned: four learners under `async-local-sgd` (each with H steps) and `decoupled-diloco`. A step takes 10 ms, and 40 ms
 of the last learner. Three quarters of a learner's examples are of its kind: their label, modulo 4, is its rank. The
-outer optimizer (SGD with three rates and momenta, or Adam) is chosen on a seed of its own, for each `late` by itself.
-Then its constants are, as many for each side. The loss is that of the common point on held-out examples of all kinds,
+outer optimizer (SGD with three rates and momenta, or Adam) and the constants, as many for each side, are chosen together
+on a seed of its own, for each `late` by itself. The loss is that of the common point on held-out examples of all kinds,
 in the mean over the last quarter of the training.
 
 Sparse: four workers with examples of all kinds. The outer rate and momentum of `diloco`, and the outer rate of
@@ -24,7 +24,6 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +109,11 @@ def loss_of_learners(task: str, strategy: str, settings: Mapping[str, Any], seed
 
 
 def chosen_settings(task: str, strategy: str, late: str, seconds: float, *, is_quick: bool) -> dict[str, Any]:
-    """Return the best outer optimizer on the seed for tuning, and then the best constants beside it."""
-
-    @cache
-    def loss(*items: tuple[str, Any]) -> float:
-        return loss_of_learners(task, strategy, {**STRATEGIES[strategy], "late": late, **dict(items)}, TUNING, seconds)
-
-    best = min(OUTER[4:5] if is_quick else OUTER, key=lambda outer: loss(*outer.items()))
-    constants = [{}, *(LATE[late][:1] if is_quick else LATE[late])]
-    return {**best, **min(constants, key=lambda others: loss(*best.items(), *others.items()))}
+    """Return the best pair of an outer optimizer and constants of the treatment, on the seed for tuning."""
+    outers, constants = (OUTER[4:5], LATE[late][:1]) if is_quick else (OUTER, LATE[late])
+    pairs = [{**outer, **others} for outer in outers for others in ({}, *constants)]
+    of_strategy = {**STRATEGIES[strategy], "late": late}
+    return min(pairs, key=lambda pair: loss_of_learners(task, strategy, {**of_strategy, **pair}, TUNING, seconds))
 
 
 def turned(report: record.Report, tasks: Sequence[str], seeds: int, seconds: float, *, is_quick: bool) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
@@ -76,6 +77,7 @@ def main():
     )
     trainer.accelerator.end_training()
     torch.save(model.state_dict(), f"state-{rank}.pt")
+    time.sleep(0.5)  # gloo frees its last work on a thread that needs the GIL, and torch joins it holding the GIL
 
 
 if __name__ == "__main__":
