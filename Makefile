@@ -22,7 +22,7 @@
 #   make coverage     which lines of each file `make test` runs, in all its processes: a table, and pages in build/coverage
 #   make compatibility  play all pairs of choices (strategies, codecs, rules, optimizers, loops, meshes) in short trainings, and
 #                     write what goes with what: compatibility.json and the page. `make compatibility PART=virtual` plays those
-#                     that need no processes (seven minutes on two slow cores), PART=triples, PART=processes (a quarter of an
+#                     that need no processes (three minutes on two cores), PART=triples, PART=processes (a quarter of an
 #                     hour there; hosts as root), PART=changed those that failed or are new. An interrupted run goes on where
 #                     it stopped while the code is the same; `make compatibility PART="processes --fresh"` begins again
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors

@@ -6,9 +6,9 @@ timed.
 
 Turned: four learners under `async-local-sgd` (each with H steps) and `decoupled-diloco`. A step takes 10 ms, and 40 ms
 of the last learner. Three quarters of a learner's examples are of its kind: their label, modulo 4, is its rank. The
-outer optimizer (SGD with three rates and momenta, or Adam) and the constants, as many for each side, are chosen together
-on a seed of its own, for each `late` by itself. The loss is that of the common point on held-out examples of all kinds,
-in the mean over the last quarter of the training.
+outer optimizer (SGD with three rates and momenta, or Adam) and the constants, as many for each side, are chosen
+together on a seed of its own, for each `late` by itself. The loss is that of the common point on held-out examples of
+all kinds, in the mean over the last quarter of the training.
 
 Sparse: four workers with examples of all kinds. The outer rate and momentum of `diloco`, and the outer rate of
 `sparse-loco`, are chosen on a seed of their own. Bytes are those that a worker sends in a period; the computed ones are
