@@ -114,7 +114,7 @@ def train(cell: Cell, world: Any) -> dict[str, Any]:
         return (time.monotonic() - begin) / count
 
     reducer, notes = trainings[AUTO][0].__dict__["_quorate_worker"].means.reducer, list[str]()
-    reducer.note_choices(lambda codecs, why: notes.append(f"{sorted(set(codecs.values()))}: {why}"))
+    reducer.choice_notes.append(lambda codecs, why: notes.append(f"{sorted(set(codecs.values()))}: {why}"))
     for arm in trainings:
         steps(arm, WARM)
     settling = WARM

@@ -102,6 +102,11 @@ class LossCounts:
             )
         return self._full * self._shares
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no loss of this step has had a term so far, so that its gradients were dropped."""
+        return self._newest == 0 and not self.total
+
     # -- backward passes
 
     def of_step(self) -> float:

@@ -29,6 +29,7 @@ from quorate.observe.step_observer import NEVER, Phase, StepObserver
 from quorate.observe.stopping import Stop
 from quorate.replica.optimizer_state import clears_gradients
 from quorate.replica.plain_step import has_gradient
+from quorate.train.loss_counts import LossCounts
 from quorate.train.step_weight import StepWeight
 from quorate.train.worker import StrategyWorker
 from quorate.wire.current import Place
@@ -361,6 +362,8 @@ class TakenGradients(StepObserver):
     def _check(self) -> None:
         replica, touched = self._worker.replica, self._worker.means.ready.touched
         if not (replica.optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks):
+            return
+        if isinstance(counts := self._worker.step_weight, LossCounts) and counts.is_empty:
             return
         columns = zip(replica.names, replica.trained, touched, strict=True)
         name = next((name for name, p, is_touched in columns if is_touched and p.grad is None), None)
