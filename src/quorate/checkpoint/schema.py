@@ -239,11 +239,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-@cache
-def _strict_adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
-
-
 def check(kind: Any, value: Any, name: str) -> None:
     """Raise `CheckpointError`, for the file `name`, where `value` is no `kind`."""
     try:
@@ -313,7 +308,7 @@ def check_field(kind: Any, value: Any, now: Any, name: str) -> None:
     """Raise `CheckpointError` for a `value` that a strategy's field of type `kind`, initially `now`, cannot have
     had."""
     try:
-        adapter = _strict_adapter(kind)
+        adapter = TypeAdapter(kind, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
     except PydanticUserError:
         return  # nothing can be said of it from here
     try:

@@ -24,14 +24,13 @@ def settings_for(declared: type, raw: Mapping[str, object], label: str | None = 
     default its class name). Raises `ConfigurationError` for an unknown field (the known ones are listed) and for a
     value of another type.
     """
-    hints = _hints(declared)
     known = [field.name for field in dataclasses.fields(declared) if field.init]
     of_what = label or declared.__name__
     settings = {}
     for name, value in raw.items():
         if name not in known:
             raise unknown(f"setting of {of_what}", name, known)
-        settings[name] = _checked(f"{name} of {of_what}", hints[name], value)
+        settings[name] = _checked(f"{name} of {of_what}", _adapter(declared, name), value)
     return settings
 
 
@@ -60,10 +59,9 @@ def _value(written: str) -> object:
         return written
 
 
-def _checked(place: str, hint: Any, value: object) -> Any:
+def _checked(place: str, adapter: TypeAdapter[Any], value: object) -> Any:
     from pydantic import ValidationError  # it takes a tenth of a second, which a wrong option need not wait for
 
-    adapter = _adapter(hint)
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
@@ -85,9 +83,10 @@ def _hints(declared: type) -> Mapping[str, Any]:
 
 
 @cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
+def _adapter(declared: type, name: str) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter
 
+    hint = _hints(declared)[name]
     try:
         return TypeAdapter(hint)
     except PydanticSchemaGenerationError:

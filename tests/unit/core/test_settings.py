@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
@@ -23,6 +23,15 @@ class Quorum:
     codec: Codec | None = None
     overlap: bool = False
     derived: int = field(default=0, init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    period: Annotated[int, {"unit": "steps"}] = 1
+
+
+def test_types_may_have_metadata_that_no_table_takes_as_a_key() -> None:
+    assert settings_for(Described, {"period": 3}) == {"period": 3}
 
 
 CODEC = Codec()
