@@ -20,7 +20,7 @@ from quorate.core.registry import Registry
 from quorate.gossip.topology import topologies
 from quorate.means import OF_GRADIENTS, WITHOUT_CODEC, reducers
 from quorate.means.reduction import GATHER, HIERARCHICAL, TWO_PHASE, ReductionSettings
-from quorate.sharding.stages.orders import SCHEDULES, ScheduleName
+from quorate.sharding.stages.orders import DELAYED, SCHEDULES, ScheduleName
 from quorate.strategies import strategies
 from quorate.train.names import CodecName, ReduceName, Settings, StrategyName
 from quorate.workloads import workloads
@@ -144,7 +144,7 @@ def test_types_of_names_are_the_registries() -> None:
     assert set(get_args(StrategyName)) == with_quorate(strategies)
     assert set(get_args(CodecName)) == {"none", *OF_GRADIENTS} | with_quorate(codecs)
     assert set(get_args(ReduceName)) == {"auto", GATHER, TWO_PHASE, HIERARCHICAL, *WITHOUT_CODEC} | with_quorate(rules)
-    assert set(get_args(ScheduleName)) == set(SCHEDULES)
+    assert set(get_args(ScheduleName)) == {*SCHEDULES, DELAYED}
 
 
 def test_pages_count_what_there_is() -> None:

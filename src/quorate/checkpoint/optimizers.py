@@ -20,6 +20,7 @@ from quorate.core.errors import CheckpointError
 from quorate.core.local_tensor import is_sharded
 from quorate.replica.masks import masks_of
 from quorate.replica.optimizer_state import inner_optimizers
+from quorate.sharding.stages.delayed import DelayedPipeline, without_gradients
 
 _OF_OTHER_SHAPES = ("Adafactor", "LBFGS")
 """torch's optimizers that keep more, or less, than a tensor of a parameter's shape."""
@@ -61,9 +62,10 @@ def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     masks, pruned_at = kept.get("masks", {}), kept.get("pruned_at", -1)
     _check_masks(parameters, masks)
+    state, gradients = without_gradients(kept["state"])
     if entry.owned is None:
-        fitting = {number: _fitted(parameters, number, state) for number, state in kept["state"].items()}
-        kept = {**kept, "state": fitting}
+        state = {number: _fitted(parameters, number, of_parameter) for number, of_parameter in state.items()}
+    kept = {**kept, "state": state}
     _check_shapes(plain_class(optimizer), parameters, kept["state"])
     around = Inside(optimizer)
     own, inner = kept.get("own"), kept.get("inner", {})
@@ -87,6 +89,8 @@ def restore_optimizer(entry: Distributed, kept: dict[str, Any]) -> None:
         masks_of(optimizer).restore(masks)
         if entry.worker is not None:
             entry.worker.masked()
+    if isinstance(entry.pipeline, DelayedPipeline):
+        entry.pipeline.go_on_with({parameters[number]: gradient for number, gradient in gradients.items()})
 
 
 def _check_masks(parameters: Sequence[Tensor], masks: Mapping[int, Tensor]) -> None:

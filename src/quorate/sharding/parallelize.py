@@ -28,7 +28,7 @@ from quorate.sharding.blocks import blocks_of, in_words, named_blocks
 from quorate.sharding.mesh import Coordinates, Meshes, coordinates_in, deal_to
 from quorate.sharding.offload import Offloaded, offloaded
 from quorate.sharding.on_meta import Initialize, check_meta, make_pieces
-from quorate.sharding.stages.choice import StageChoice, check_stages
+from quorate.sharding.stages.choice import StageChoice, check_delayed, check_stages
 from quorate.sharding.stages.orders import ScheduleName
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.tensor.branches import branches_in, dealt_in_words, is_in_branches
@@ -107,8 +107,9 @@ def parallelize(
             step copies 2 Psi / S numbers between device and host. `quorate run --offload` takes precedence.
         delayed_update: Make the host's step during the next forward and backward pass, so that parameters are one
             gradient behind (Ren et al. 2021, arXiv 2101.06840, section 5.2).
-        correct: "delay" repeats each delayed step as far as it differs from the last one (arXiv 2606.30634). Memory on
-            the host: one number for each parameter.
+        correct: "delay" repeats each delayed step as far as it differs from the last one (arXiv 2606.30634): of
+            `delayed_update`, or of the schedule "pipedream-2bw". Memory beside the optimizer's state: one number for
+            each parameter.
         offload_folder: The folder of the files of "disk"; None: the folder of temporary files.
         blocks: The units of gathering, as names, modules or classes; None: the repeated parts of the model.
         tensor: The plan of the axis `tensor`, along which workers compute layers together, on the same batches. "auto"
@@ -120,6 +121,8 @@ def parallelize(
             calculates one micro-batch after the other. "auto" makes the slowest stage as fast as possible, "memory" the
             largest as small as possible. A list has the names of the modules that begin stages, without the first.
         schedule: A schedule of `quorate.forward_backward`, or "auto": the one with the shortest step for these stages.
+            Under "pipedream-2bw" gradients are those of the batch before, at the parameters of its forward passes
+            (Narayanan et al. 2021, arXiv 2006.09503). It is for meshes of replicas and stages; see `correct`.
         microbatches: Micro-batches in a call of the model; None: four for each worker along the axis. The output of a
             call, and the backward pass from it, are on every worker.
         example: Inputs of the model (a tensor or a tuple, of one micro-batch), with which rank 0 measures each module
@@ -188,6 +191,7 @@ def parallelize(
         )
     where = offload_of(offload) if requested.offload is None else requested.offload
     check_experts(model, axes, is_on_meta=is_on_meta, offload=where, precision=precision)
+    is_delayed = check_delayed(schedule, correct, axes, offload=where, precision=precision)
     if axes.stages > 1:
         check_stages(model, is_on_meta=is_on_meta, offload=where, tensor=tensor)
     plan = plan_for(model, tensor, axes.tensor) if axes.tensor > 1 else None
@@ -195,7 +199,7 @@ def parallelize(
     check_tables(tables, axes, plan, model)
     deal_to(data, place.wire.rank, axes, coordinates)
     folder = offload_folder if requested.offload in (None, "disk") else None
-    in_ram = offloaded(where, delayed_update, correct, folder)
+    in_ram = offloaded(where, delayed_update, None if is_delayed else correct, folder)
     models.calls += 1
     wire = place.wire.channel(f"parallelize/{models.calls}")
     if not wire.is_newcomer:  # it gets all from those that it joins
@@ -210,7 +214,7 @@ def parallelize(
     if axes.stages > 1:
         from quorate.sharding.stages.by_stages import by_stages, stages_for
 
-        asked = StageChoice(stages, schedule, microbatches, example)
+        asked = StageChoice(stages, schedule, microbatches, example, corrects=is_delayed and correct == "delay")
         divided = stages_for(model, axes.stages, wire, asked, shards=axes.shards, zero=zero)
         if wire.rank == 0:
             tell(divided.words)

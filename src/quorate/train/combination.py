@@ -77,6 +77,8 @@ class Combination:
     """Whether workers compute layers together, and hold pieces of these beside whole layers."""
     offloads: bool = False
     delays_update: bool = False
+    delays_gradients: bool = False
+    """Whether the gradients of a model in stages are those of the batch before."""
     has_own_step: bool = False
     is_foreign: bool = False
     """Whether the update is that of another framework."""

@@ -353,6 +353,9 @@ RULES = (
     Rule("offload", lambda c, s, r: c.delays_update and c.axes and c.axes.shards > 1 and not c.steps_numbers,
          "delayed_update makes steps in a thread beside the training's, and {kind} may send something in its step, as "
          "others hold the rest of its parameters; known: {by_number}"),
+    Rule("delayed gradients", lambda c, s, r: c.delays_gradients and s.meets == "rounds",
+         'schedule="pipedream-2bw" gives gradients of the batch before, and under {label} gradients are late by '
+         "themselves: they would be two steps old. Choose another schedule, or all-reduce, local steps or gossip"),
     Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and c.joins,
          "sync_batch_norm cannot be used when workers may join"),
     Rule("sync_batch_norm", lambda c, s, r: c.syncs_norms and c.shares_batches,

@@ -281,6 +281,7 @@ def distribute(
     entry: dict[str, Any] = {} if host is None else {"ahead": host.ahead}
     if spread is not None:
         entry |= {"coordinates": spread.coordinates, "pipeline": spread.pipeline}
+        entry |= pieces.delayed_gradients(spread, optimizer, watching)
     accumulates = getattr(chosen, "micro_batches", 1) > 1
     if place.wire.max_size == 1 and with_one_worker == "bypass" and not accumulates:
         swapped.__class__ = alone.class_of(alone.Alone if host is None else alone.AloneOnHost, plain)
@@ -339,7 +340,7 @@ def distribute(
         optimizer.__dict__[alone.WORKER] = loop.worker
         stepped = optimizer.__dict__[_STEPPED] = NeverStepped(loop.worker, data, lambda: loops_of(place))
         if spread is not None:
-            entry["owned"] = pieces.lay_out_steps(optimizer, channel, loop.replica, spread.coordinates, named)
+            entry["owned"] = pieces.lay_out_steps(optimizer, channel, loop.replica, spread, named)
         looks = (
             StillPlain(loop.replica)
             if spread is None

@@ -30,7 +30,8 @@ def forward_backward(
     It replaces `value = loss(model(inputs), targets)` and `value.backward()`. With a model in stages
     (`quorate.parallelize` on a mesh with `stages`) each worker computes the passes of its stages in the order of the
     model's `schedule`. The last stage alone computes the loss, so outputs, such as logits, are not sent. A model
-    without stages is called with the whole batch.
+    without stages is called with the whole batch. Under "pipedream-2bw" the loss is that of this batch, and the
+    gradient that of the batch before: the first call gives none.
 
     Args:
         model: The result of `quorate.parallelize`, or any module.
@@ -47,7 +48,7 @@ def forward_backward(
 
     Raises:
         ConfigurationError: `quorate.join()` was not called, the loss is not one number, or targets have another length
-            than the inputs.
+            than the inputs. Also a `scaler` under the schedule "pipedream-2bw", whose gradients are of another scale.
         Mismatch: A worker of the pipeline makes another call.
 
     Cost: in a pipeline of p workers and m micro-batches a worker is idle for a share of (p - 1) / (m + p - 1) of the
@@ -63,6 +64,11 @@ def forward_backward(
         raise ConfigurationError(f"forward_backward takes a torch.nn.Module, not {type(model).__name__}")
     args, kwargs = _called_with(inputs)
     pipeline = pipeline_of(model, place)
+    if pipeline is not None and pipeline.layout.is_delayed and scaler is not None and scaler.is_enabled():
+        raise ConfigurationError(
+            'a GradScaler cannot be combined with schedule="pipedream-2bw", whose gradients are of the batch before, '
+            "and of its scale; use bfloat16"
+        )
     batches = [MicroBatch(args, kwargs, 1, 1.0)]
     if pipeline is not None:
         batches = micro_batches(args, kwargs, pipeline.layout.microbatches)

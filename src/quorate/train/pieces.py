@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from quorate.core.errors import ConfigurationError
 from quorate.core.local_tensor import is_sharded
 from quorate.core.strategy import Strategy
 from quorate.core.telling import tell
-from quorate.observe.step_observer import Phase, StepObserver
+from quorate.observe.step_observer import Observers, Phase, StepObserver
 from quorate.observe.step_times import StepTimer
 from quorate.optim.by_layers import ByLayers, Pieces
 from quorate.quorums.whole_replica import WholeReplica
@@ -26,6 +27,7 @@ from quorate.replica.replica import Replica
 from quorate.sharding.mesh import Coordinates
 from quorate.sharding.optimizer_steps import OnPieces, WholeTensors
 from quorate.sharding.parallelize import Sharded
+from quorate.sharding.stages.delayed import DelayedPipeline
 from quorate.train.combination import Combination
 from quorate.train.watched import Watched
 from quorate.wire.metered import Metered
@@ -52,6 +54,7 @@ def in_pieces(combination: Combination, spread: Sharded) -> Combination:
     shared = () if pipeline is None or axes.replicas == 1 else pipeline.ending.shared
     is_cut = any(style not in _IN_FULL for style in (spread.plan or {}).values())
     beside: Any = {"offloads": offload is not None, "delays_update": offload is not None and offload.delays}
+    beside["delays_gradients"] = pipeline is not None and pipeline.layout.is_delayed
     return dataclasses.replace(combination, axes=axes, shared=shared, divides_layers=is_cut, **beside)
 
 
@@ -78,8 +81,26 @@ def check_trained_stage(coordinates: Coordinates, parameters: Iterable[Tensor]) 
         )
 
 
+def delayed_gradients(spread: Sharded, optimizer: Optimizer, watching: Observers) -> dict[str, Any]:
+    """Return the entry of `Distributed` by which checkpoints have gradients that are one batch old, if there are."""
+    pipeline = spread.pipeline
+    if not isinstance(pipeline, DelayedPipeline):
+        return {}
+
+    @contextmanager
+    def ahead() -> Iterator[None]:
+        before, watching.is_paused = watching.is_paused, True
+        try:
+            with pipeline.gradients_in(optimizer):
+                yield
+        finally:
+            watching.is_paused = before
+
+    return {"ahead": ahead}
+
+
 def lay_out_steps(
-    optimizer: Optimizer, name: str, replica: Replica, coordinates: Coordinates, watched: Watched
+    optimizer: Optimizer, name: str, replica: Replica, spread: Sharded, watched: Watched
 ) -> Callable[[], Collection[int]] | None:
     """Prepare the steps over pieces; return `Distributed.owned`.
 
@@ -87,6 +108,8 @@ def lay_out_steps(
     optimizer that only needs their norms adds these up over the pieces. Optimizers of torch that treat each number
     alike step the pieces as plain tensors.
     """
+    coordinates, pipeline = spread.coordinates, spread.pipeline
+    replica.corrects_delay |= pipeline is not None and pipeline.layout.corrects
     if isinstance(optimizer, ByLayers) and coordinates.abreast.size > 1:
         norms = Metered(coordinates.abreast.channel(f"optimizer/{name}/norms"), coordinates.traffic.meter)
         optimizer.pieces = Pieces(norms.size, WholeReplica(norms).sums)

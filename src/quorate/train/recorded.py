@@ -53,6 +53,10 @@ def plain_of(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
+_COPIES_OF_BATCHES = 2
+"""Copies of the parameters under a schedule whose gradients are of the batch before: see `stages.delayed`."""
+
+
 def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
     """Return the spread of the model for the row `distribute`, and where memory is recorded, the bytes between steps.
 
@@ -66,7 +70,7 @@ def foreseen(place: Place, kept: Distributed) -> dict[str, Any]:
         how["tensor"] = spread.coordinates.axes.tensor
     if spread is not None and spread.pipeline is not None:
         layout = spread.pipeline.layout
-        schedule = {"schedule": layout.schedule, "microbatches": layout.microbatches, "stages": layout.stages}
+        schedule = {"schedule": layout.name, "microbatches": layout.microbatches, "stages": layout.stages}
         how["pipeline"] = {**schedule, "workers": layout.workers, "worker": spread.coordinates.stage}
     return how if place.context(MemoryUse).recorder is None else {**how, "foreseen": _between_steps(place, kept)}
 
@@ -78,8 +82,9 @@ def _between_steps(place: Place, whose: Distributed) -> dict[str, int]:
     use.foreseen |= new.keys()
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     kept = _kept(optimizer, wrapped_class(type(optimizer)))
+    is_delayed = spread is not None and spread.pipeline is not None and spread.pipeline.layout.is_delayed
     held = Held(
-        parameters=_bytes(new.values()),
+        parameters=_bytes(new.values()) + (_COPIES_OF_BATCHES * _bytes(trained) if is_delayed else 0),
         gradients=_bytes(trained),
         optimizer=sum(count * _bytes([p]) for p, count in kept or ()),
     )

@@ -313,6 +313,11 @@ EXAMPLES: list[tuple[str, Choices, Choices]] = [
     ("capturable=True", {"offloads": True, "is_capturable": True}, {"is_capturable": False}),
     ("between steps while", {"strategy": "local-sgd", "delays_update": True}, {"strategy": "all-reduce"}),
     ("in a thread", {**PIECES, "delays_update": True, "optimizer": Adafactor}, {"optimizer": SGD}),
+    (
+        "gives gradients of the batch before",
+        {"strategy": "quorum", "delays_gradients": True},
+        {"strategy": "all-reduce"},
+    ),
     ("when workers may join", {"syncs_norms": True, "joins": True}, {"joins": False}),
     (
         "sync_batch_norm cannot be combined with tensor",

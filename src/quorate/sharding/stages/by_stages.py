@@ -21,8 +21,9 @@ from quorate.sharding.stages import cut
 from quorate.sharding.stages.choice import Cuts, StageChoice
 from quorate.sharding.stages.clock import clock
 from quorate.sharding.stages.cut import Cost, Stages, cut_evenly
+from quorate.sharding.stages.delayed import DelayedPipeline
 from quorate.sharding.stages.ending import Ending, norms_over_stages
-from quorate.sharding.stages.orders import SCHEDULES, Layout, refusal, schedule_named
+from quorate.sharding.stages.orders import DELAYED, SCHEDULES, Layout, refusal, schedule_named
 from quorate.sharding.stages.pipeline import Pipeline
 from quorate.sharding.stages.route import Shapes, used_by
 from quorate.sharding.stages.units import Unit, units_of
@@ -63,9 +64,10 @@ def stages_for(model: Module, workers: int, wire: Wire, chosen: StageChoice, *, 
     )
     how = "by measured time" if example is not None else "by parameters (give example= to cut by measured time)"
     how = {"auto": how, "memory": "by memory"}.get(chosen.cuts, "as set") if isinstance(chosen.cuts, str) else "as set"
+    delay = f", gradients one batch old{' and corrected' if layout.corrects else ''}" if layout.is_delayed else ""
     words = (
-        f"quorate: {layout.stages} stages on {workers} workers, cut {how}; {layout.schedule}, "
-        f"{layout.microbatches} micro-batches\n{table}\n"
+        f"quorate: {layout.stages} stages on {workers} workers, cut {how}; {layout.name}, "
+        f"{layout.microbatches} micro-batches{delay}\n{table}\n"
     )
     return Stages(layout, units, stage_of, direct, Shapes(model, units, stage_of, direct), words)
 
@@ -109,6 +111,8 @@ def _layout(
 ) -> Layout:
     if chosen.schedule == "auto":
         return choose(units, costs, workers, count, is_resharded=is_resharded)
+    if chosen.schedule == DELAYED:
+        return Layout("gpipe", workers, 1, count, is_delayed=True, corrects=chosen.corrects)
     schedule = schedule_named(chosen.schedule)
     layout = Layout(chosen.schedule, workers, schedule.chunks or _chunks(chosen.cuts, workers), count)
     refused = refusal(layout.schedule, layout.workers, layout.chunks, layout.microbatches)
@@ -160,7 +164,8 @@ def by_stages(model: Any, stages: Stages, coordinates: Coordinates, name: str) -
         if key not in direct:
             module, _, last = key.rpartition(".")
             _take_off(model.get_submodule(module), own, stages.shapes, only=last)
-    pipeline = Pipeline(model, stages.units, stages.stage_of, layout, stages.shapes, wire, coordinates.traffic)
+    kind = DelayedPipeline if layout.is_delayed else Pipeline
+    pipeline = kind(model, stages.units, stages.stage_of, layout, stages.shapes, wire, coordinates.traffic)
     pipeline.ending = Ending(model, stages, coordinates, wire, tied)
     model.forward = pipeline.call
     norms_over_stages(pipeline.ending)

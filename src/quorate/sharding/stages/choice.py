@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from torch.nn import Module
 
-from quorate.core.axes import Offload
+from quorate.core.axes import Axes, Offload
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.experts import Experts
+from quorate.sharding.stages.orders import DELAYED
 from quorate.sharding.tensor.branches import branches_in
 
 Cuts = Literal["auto", "memory"] | Sequence[str]
@@ -24,6 +25,8 @@ class StageChoice:
     schedule: str = "1f1b"
     microbatches: Any = None
     example: Any = None
+    corrects: bool = False
+    """Whether steps are corrected for gradients that are one batch old."""
 
 
 def check_stages(model: Module, *, is_on_meta: bool, offload: Offload | None, tensor: object) -> None:
@@ -38,3 +41,22 @@ def check_stages(model: Module, *, is_on_meta: bool, offload: Offload | None, te
     for setting, is_asked in refused.items():
         if is_asked:
             raise ConfigurationError(f"stages cannot be combined with {setting}")
+
+
+def check_delayed(schedule: str, correct: object, axes: Axes, *, offload: Offload | None, precision: object) -> bool:
+    """Return whether gradients are one batch old. Raises `ConfigurationError` for settings that do not go with that."""
+    if schedule != DELAYED:
+        return False
+    if correct not in (None, "delay"):
+        raise ConfigurationError(f'correct={correct!r} is not known; it must be "delay" or None')
+    refused = {
+        "one stage; give the mesh stages": axes.stages == 1,
+        "shards; leave them out of the mesh": axes.shards > 1,
+        "the axis tensor; leave it out of the mesh": axes.tensor > 1,
+        "offload=; leave it out": offload is not None,
+        "precision=; use torch.autocast": precision is not None,
+    }
+    for setting, is_asked in refused.items():
+        if is_asked:
+            raise ConfigurationError(f'schedule="{DELAYED}" cannot be combined with {setting}')
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorate.core.errors import ConfigurationError
-from quorate.sharding.stages.orders import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Order, schedule_named
+from quorate.sharding.stages.orders import BACKWARD, DELAYED, FORWARD, INPUT, WEIGHT, Action, Order, schedule_named
 
 Place = tuple[str, int, int]
 """The forward pass, or the gradient of the input, of a stage for a micro-batch."""
@@ -199,7 +199,8 @@ def bubble_by_formula(schedule: str, workers: int, chunks: int, microbatches: in
     two parts, a third of that idle time: p - 1 passes rather than 3 (p - 1) (Qi et al. 2024, section 2, ZB-H1). It
     holds for `interleaved-zero-bubble` where m is a multiple of p, for `zbv` from m = 2p - 1 on, and for `dualpipev`
     always. The paper's zero is for steps that begin on each worker as soon as its last one has ended; here a step ends
-    for all.
+    for all. `pipedream-2bw` has the same third from m = 2p on.
     """
-    idle = (workers - 1) * (1 if schedule_named(schedule).is_split else 3)
+    is_short = schedule == DELAYED or schedule_named(schedule).is_split
+    idle = (workers - 1) * (1 if is_short else 3)
     return idle / (3 * chunks * microbatches + idle)

@@ -59,8 +59,10 @@ class Schedule:
 
 
 ScheduleName = Literal[
-    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev"
+    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv", "dualpipev", "pipedream-2bw"
 ]  # fmt: skip
+DELAYED = "pipedream-2bw"
+"""The schedule whose gradients are one batch old: see `stages.delayed`. The others give those of the batch itself."""
 SCHEDULES = {
     "gpipe": Schedule(in_torch="ScheduleGPipe", chunks=1),
     "1f1b": Schedule(in_torch="Schedule1F1B", chunks=1, microbatches_of_stages=True),
@@ -79,7 +81,7 @@ SCHEDULES = {
 def schedule_named(name: str) -> Schedule:
     """Return a schedule. Raises `ConfigurationError` for an unknown name."""
     if name not in SCHEDULES:
-        raise ConfigurationError(f'there is no schedule "{name}"; known: {", ".join(SCHEDULES)}')
+        raise ConfigurationError(f'there is no schedule "{name}"; known: {", ".join([*SCHEDULES, DELAYED])}')
     return SCHEDULES[name]
 
 
@@ -159,6 +161,15 @@ class Layout:
     chunks: int
     """Stages of each worker."""
     microbatches: int
+    is_delayed: bool = False
+    """Whether gradients are those of the batch before; `schedule` is then that of a call of the model."""
+    corrects: bool = False
+    """Whether steps are corrected for that delay: see `optim.delay_correction`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the schedule."""
+        return DELAYED if self.is_delayed else self.schedule
 
     @property
     def stages(self) -> int:

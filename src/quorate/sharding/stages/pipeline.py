@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,12 +90,7 @@ class Pipeline:
         order = self.layout.order(len(run.batches))
         self._between.begin(run, order)
         losses: dict[int, Tensor] = {}
-
-        def end(number: int) -> None:
-            value = loss(run.outputs.pop(number), number).reshape(()) * run.batches[number].share
-            losses[number] = value.detach()
-            run.kept[self.last, number].ends = [scale(value)]
-
+        end = partial(self._end, run, losses, loss, scale)
         with self.traffic.pausing():
             self.ending.begins()
             self.ending.backward_begins()
@@ -102,8 +98,20 @@ class Pipeline:
                 self._do(run, action, end)
             self._between.pause(run)
         self.ending.ended()
-        blank = torch.zeros((), device=self._device)
-        return self._broadcast(torch.stack(list(losses.values())).sum() if losses else blank)
+        return self._sum_of(losses)
+
+    def _end(
+        self,
+        run: Run,
+        losses: dict[int, Tensor],
+        loss: Callable[[Any, int], Tensor],
+        scale: Callable[[Tensor], Tensor],
+        number: int,
+    ) -> None:
+        """End the forward passes of a micro-batch: add its loss to `losses`."""
+        value = loss(run.outputs.pop(number), number).reshape(()) * run.batches[number].share
+        losses[number] = value.detach()
+        run.kept[self.last, number].ends = [scale(value)]
 
     def _do(self, run: Run, action: Action, end: Callable[[int], None]) -> None:
         stage, kind, number = action
@@ -112,12 +120,13 @@ class Pipeline:
             if stage == self.last:
                 end(number)
         elif kind in (BACKWARD, INPUT):
-            grads = [torch.ones_like(x) for x in run.kept[stage, number].ends]
-            self._backward(run, stage, number, grads, halves=kind == INPUT)
+            self._backward_from_losses(run, stage, number, halves=kind == INPUT)
         else:
             self._weights(run, stage, number)
 
-    def _broadcast(self, loss: Tensor) -> Tensor:
+    def _sum_of(self, losses: dict[int, Tensor]) -> Tensor:
+        """Return the sum of the losses that the last stage has, on every worker."""
+        loss = torch.stack(list(losses.values())).sum() if losses else torch.zeros((), device=self._device)
         root = self.layout.owner(self.last)
         device = self._device if self._between.is_carried else torch.device("cpu")
         value = loss.detach().to(device, widest(device))
@@ -204,6 +213,10 @@ class Pipeline:
         if stage != self.last:
             raise Mismatch(f"the forward pass ended before stage {stage} had sent all its outputs")
         run.outputs[number] = output
+
+    def _backward_from_losses(self, run: Run, stage: int, number: int, *, halves: bool = False) -> None:
+        grads = [torch.ones_like(x) for x in run.kept[stage, number].ends]
+        self._backward(run, stage, number, grads, halves=halves)
 
     def _backward(self, run: Run, stage: int, number: int, grads: list[Tensor], *, halves: bool) -> None:
         kept, route = run.kept[stage, number], run.routes[number]
