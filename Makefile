@@ -24,7 +24,9 @@
 #                     write what goes with what: compatibility.json and the page. `make compatibility PART=virtual` plays those
 #                     that need no processes (three minutes on two cores), PART=triples, PART=processes (a quarter of an
 #                     hour there; hosts as root), PART=changed those that failed or are new. An interrupted run goes on where
-#                     it stopped while the code is the same; `make compatibility PART="processes --fresh"` begins again
+#                     it stopped while the code is the same; `make compatibility PART="processes --fresh"` begins again.
+#                     `make compatibility PART="virtual processes --check 900"` plays pairs for so many seconds, in an order
+#                     of this commit, and holds them against the file
 #   make docs         these pages as HTML in build/docs, with what is generated from the code; warnings are errors
 #   make wheel        the wheel of this version in dist
 #   make newcomer     what a newcomer does, in an empty home: installs in each documented way, types the commands of README and

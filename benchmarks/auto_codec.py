@@ -7,7 +7,9 @@ turns (A B C ..., B C ... A), `--steps` steps each, once the choice is made. Cel
 - `balanced`: two processes of one host;
 - `1gbit`, `100mbit`: two hosts (network namespaces, for root on Linux) with links of that speed;
 - `2000 tensors`: 2,000 small matrices in place of the transformer, two processes of one host;
-- `late worker`: as balanced, where rank 1 sleeps 50 ms in each step.
+- `late worker`: as balanced, where rank 1 sleeps 50 ms in each step;
+- `10gbit, 2 ms`: two virtual workers in the virtual world, whose network has latency. A step computes for the seconds
+  that the model takes in this process, with a noise of 2 %. Encoding and decoding take the seconds that they really do.
 
 Figures, turn by turn: seconds a step over those of dense sums; and ratios of those of the best codec chosen by hand
 (with the lowest median) to those of auto: of all candidates, and of those whose sums agree with dense ones as auto asks
@@ -17,8 +19,11 @@ for. `arc-top-k` is beside them, and no candidate. Auto's choice is printed, wit
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +35,11 @@ import record  # noqa: E402
 import slow_network  # noqa: E402
 from hosts import LIMIT, RATES, run_slowed, until_slow  # noqa: E402
 
+from quorate.wire import current  # noqa: E402
+from quorate.wire.virtual.network import Network  # noqa: E402
+from quorate.wire.virtual.world import VirtualWorld  # noqa: E402
 from tests.support.hosts import are_possible, hosts  # noqa: E402
+from tests.support.joined import joined  # noqa: E402
 from tests.support.processes import run_real_world  # noqa: E402
 
 COUNT = 2
@@ -40,7 +49,8 @@ ARMS = (DENSE, *BY_HAND, ARC, AUTO)
 WARM, SETTLING = 4, 180
 """Steps before the turns, and at most so many until auto has chosen and its codecs have agreed with dense sums."""
 LATE = 0.05
-CELLS = ("balanced", *RATES, "2000 tensors", "late worker")
+VIRTUAL = "10gbit, 2 ms"
+CELLS = ("balanced", *RATES, "2000 tensors", "late worker", VIRTUAL)
 AGREEMENT = 0.9
 
 
@@ -96,14 +106,17 @@ def train(cell: Cell, world: Any) -> dict[str, Any]:
         if cell.name == "2000 tensors" and arm != DENSE:
             chosen["dense_below"] = 0
         trainings[arm] = quorate.distribute(optimizer, model, "all-reduce", name=arm, **chosen), model
-    draws = slow_network.batches(world.rank)
+    draws, clock = slow_network.batches(world.rank), current.here().wire.clock
     if cell.folder:
         until_slow(cell.folder, world)
+    if cell.name == VIRTUAL:
+        for optimizer, _ in trainings.values():
+            optimizer.__dict__["_quorate_worker"].means.reducer.measure(partial(spent, clock))
 
     def steps(arm: str, count: int) -> float:
         optimizer, model = trainings[arm]
         world.barrier()
-        begin = time.monotonic()
+        begin = clock.now()
         for _ in range(count):
             if cell.name == "late worker" and world.rank == 1:
                 time.sleep(LATE)
@@ -111,7 +124,7 @@ def train(cell: Cell, world: Any) -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
         world.barrier()
-        return (time.monotonic() - begin) / count
+        return (clock.now() - begin) / count
 
     reducer, notes = trainings[AUTO][0].__dict__["_quorate_worker"].means.reducer, list[str]()
     reducer.choice_notes.append(lambda codecs, why: notes.append(f"{sorted(set(codecs.values()))}: {why}"))
@@ -131,8 +144,39 @@ def train(cell: Cell, world: Any) -> dict[str, Any]:
     return {"seconds": seconds, "settling": settling, "notes": notes, "barred": barred}
 
 
+@contextmanager
+def spent(clock: Any, _: str) -> Iterator[None]:
+    """Let the virtual time pass that real work takes inside."""
+    begin = time.perf_counter()
+    yield
+    clock.sleep(time.perf_counter() - begin)
+
+
+def compute_seconds(cell: Cell, count: int = 20) -> float:
+    """The seconds of a forward and a backward pass in this process."""
+    import torch
+
+    torch.set_num_threads(1)
+    slow_network.WIDTH, slow_network.HEADS, slow_network.LAYERS = 192, 4, 4
+    model, draws, seconds = model_of(cell), slow_network.batches(0), []
+    for _ in range(count):
+        begin = time.perf_counter()
+        loss_of(model, draws).backward()
+        seconds.append(time.perf_counter() - begin)
+    return sorted(seconds)[count // 2]
+
+
 def measured(cell: Cell) -> dict[str, Any]:
     """What the first worker says."""
+    if cell.name == VIRTUAL:
+        seconds = compute_seconds(cell)
+        print(f"{cell.name}: a step computes for {seconds:.4f} s", flush=True)
+
+        def compute(rank: int, step: int) -> float:
+            return seconds * random.Random(1_000_003 * rank + step).gauss(1.0, 0.02)
+
+        virtual = VirtualWorld(COUNT, network=Network(latency=2e-3, bandwidth=1.25e9), compute=compute)
+        return virtual.run(joined(partial(train, cell)))[0]
     if cell.name in RATES:
         with hosts(COUNT) as on:
             of_all: list[dict[str, Any]] = run_slowed(

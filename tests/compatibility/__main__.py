@@ -6,6 +6,9 @@ have. Results of other parts are kept. The exit status is 1 if a cell fails.
 
 Each result is kept in `build/compatibility` as it comes. A run that was interrupted goes on from there if the code is
 the same; `make compatibility PART="processes --fresh"` begins again.
+
+`make compatibility PART="virtual processes --check 600"` plays pairs for 600 seconds and holds their states against
+the file, which stays as it is. Each commit has an order of its own, so that several play all pairs.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.compatibility.check import check
 from tests.compatibility.journal import FOLDER, ROOT, Journal, fingerprint
 from tests.compatibility.pairs import Pair, Verdicts, half_of, names_of, pairs, play_pairs, play_triples, triples
 from tests.compatibility.player import Player
@@ -35,7 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=PARTS, default=["virtual", "triples", "processes"])
     parser.add_argument("--workers", type=int, help="trainings at a time")
     parser.add_argument("--fresh", action="store_true", help="forget the results of an interrupted run of this code")
+    parser.add_argument("--check", type=float, metavar="SECONDS", help="hold pairs against the file for so long")
     given = parser.parse_args(arguments)
+    if given.check is not None:
+        known = kept_verdicts()
+        differences = check({part: _pairs_of(part, known) for part in given.parts}, known, given.check, given.workers)
+        print(f"pairs whose state is not that of the file: {len(differences)}")
+        return int(bool(differences))
     journal = Journal(FOLDER / f"{fingerprint()}.jsonl")
     if given.fresh:
         journal.clear()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.compatibility.check import check, in_order_of
 from tests.compatibility.choices import choices
 from tests.compatibility.journal import Journal, fingerprint, key_of, words_of
 from tests.compatibility.laws import Verdict
-from tests.compatibility.pairs import verdict_of
+from tests.compatibility.pairs import Pair, Verdicts, names_of, pairs, verdict_of
 from tests.compatibility.player import Player
 from tests.compatibility.progress import LINE_SECONDS, Progress
 
@@ -109,3 +111,36 @@ def test_lines_have_cases_failures_and_the_time_left(capsys: pytest.CaptureFixtu
         "fails: a + b: it diverged",
         "processes, pairs: 6 of 10, 3 failed, 30 s left",
     ]
+
+
+def test_pairs_are_held_against_the_file_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    some = pairs()[:200]
+    known = {names_of(pair): Verdict("works") for pair in some}
+
+    disturbed = {some[9]}
+
+    def play(chunk: Sequence[Pair], _: Verdicts, __: Player) -> Verdicts:
+        late = disturbed & set(chunk)
+        disturbed.difference_update(late)
+        bad = {some[7], *late}
+        return {names_of(pair): Verdict("refused", "no") if pair in bad else Verdict("works") for pair in chunk}
+
+    (difference,) = check({"virtual": some}, known, 600.0, 1, play)
+    assert difference == f"{' + '.join(sorted(names_of(some[7])))}: the file says works, and it is refused: no"
+    assert "virtual: 200 of 200 pairs in" in capsys.readouterr().out
+    assert not check({"virtual": some, "again": some}, known, 0.0, 1, play)
+    assert capsys.readouterr().out.count(": 0 of 200 pairs in") == 2
+
+
+def test_commits_have_orders_of_their_own() -> None:
+    some = pairs()[:200]
+    first, second = in_order_of("first", some), in_order_of("second", some)
+    assert first != second and set(first) == set(second) == set(some) and first == in_order_of("first", some[::-1])
+
+
+def test_a_pair_is_played_and_held_against_the_file() -> None:
+    by_name = {choice.name: choice for choice in choices()}
+    some = [(by_name["all-reduce"], by_name["half"]), (by_name["quorum"], by_name["dgc"])]
+    known = {names_of(some[0]): Verdict("works"), names_of(some[1]): Verdict("works")}
+    (difference,) = check({"virtual": some}, known, 60.0, 1)
+    assert difference.startswith("dgc + quorum: the file says works, and it is refused: ")

@@ -18,6 +18,7 @@ from tests.support.sharded_trainings import Case, replicated
 from tests.world import (
     test_branches,
     test_convolutions,
+    test_delayed_stages,
     test_experts,
     test_sequence_pieces,
     test_stages,
@@ -79,6 +80,7 @@ def of_the_cpu() -> Iterator[Any]:
         test_sequence_pieces.test_two_workers_share_sequences,
         test_stages.test_every_schedule,
         test_stages.test_loops_of_many_kinds,
+        test_delayed_stages.test_two_stages,
     ):
         yield pytest.param(test, id=test.__name__)
     for test in (

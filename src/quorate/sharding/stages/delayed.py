@@ -82,35 +82,32 @@ class ParametersOfBatch:
 
     def __init__(self, model: Module, retired: ParametersOfBatch | None) -> None:
         """The memory of `retired`, whose batch has gone backward, is used again."""
-        self._model = model
         memory: Mapping[Parameter, Parameter] = {} if retired is None else retired.copies
-        self.copies: dict[Parameter, Parameter] = {}
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.copies: dict[Parameter, Parameter] = {
+            p: copy if (copy := memory.get(p)) is not None and _are_alike(copy, p) else _like(p) for p in trained
+        }
         with torch.no_grad():
-            for p in model.parameters():
-                copy = memory.get(p) if p.requires_grad else None
-                if copy is not None and (copy.shape, copy.dtype, copy.device) == (p.shape, p.dtype, p.device):
-                    self.copies[p] = copy
-                    copy.copy_(p)
-                elif p.requires_grad:
-                    self.copies[p] = Parameter(p.detach().clone())
+            torch._foreach_copy_([*self.copies.values()], [*trained])
+        self._replaced: list[tuple[dict[str, Any], str, Any, Any]] = []
+        """Places of parameters in modules, each with the parameter, or a list of them, and its copy."""
+        for module in model.modules():
+            held: dict[str, Any] = module._parameters
+            self._replaced += [(held, key, p, self.copies[p]) for key, p in held.items() if p in self.copies]
+            flat = module.__dict__.get("_flat_weights")
+            if isinstance(flat, list):  # a recurrent module keeps a list of its own
+                copies = [self.copies.get(p, p) for p in flat]
+                self._replaced.append((module.__dict__, "_flat_weights", flat, copies))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Inside, the modules calculate with these numbers."""
-        replaced: list[tuple[dict[str, Any], str, Any]] = []
-        for module in self._model.modules():
-            for key, p in module._parameters.items():
-                if p is not None and p in self.copies:
-                    replaced.append((module._parameters, key, p))
-            flat = module.__dict__.get("_flat_weights")
-            if isinstance(flat, list):  # a recurrent module keeps a list of its own
-                replaced.append((module.__dict__, "_flat_weights", flat))
-        for holder, key, p in replaced:
-            holder[key] = [self.copies.get(x, x) for x in p] if isinstance(p, list) else self.copies[p]
+        for holder, key, _, copy in self._replaced:
+            holder[key] = copy
         try:
             yield
         finally:
-            for holder, key, p in replaced:
+            for holder, key, p, _ in self._replaced:
                 holder[key] = p
 
     def gradients(self) -> dict[Parameter, Tensor]:
@@ -119,6 +116,14 @@ class ParametersOfBatch:
         for copy in self.copies.values():
             copy.grad = None
         return gradients
+
+
+def _like(p: Parameter) -> Parameter:
+    return Parameter(torch.empty_like(p))
+
+
+def _are_alike(copy: Tensor, p: Tensor) -> bool:
+    return (copy.shape, copy.dtype, copy.device) == (p.shape, p.dtype, p.device)
 
 
 @dataclass(frozen=True)
