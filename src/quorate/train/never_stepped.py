@@ -46,10 +46,10 @@ class Undistributed:
             )
 
         self._hook = register_optimizer_step_pre_hook(look)
-        place.leaving.append(self.close)
+        place.hooks.append(self._hook)
 
     def close(self) -> None:
-        """An optimizer was distributed, or the worker leaves."""
+        """An optimizer was distributed."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from quorate.core.contracts import Wire
 from quorate.core.errors import ConfigurationError
 from quorate.core.script_errors import OneSentence
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 T = TypeVar("T")
 
@@ -25,6 +28,8 @@ class Place:
         self.wire = wire
         self._contexts: dict[type, object] = {}
         self.leaving: list[Callable[[], None]] = []
+        self.hooks: list[RemovableHandle] = []
+        """Hooks of the whole process, which are removed also where this worker ends with an error."""
 
     def context(self, kind: type[T]) -> T:
         """Return this worker's only `kind`, which the first call makes, without arguments."""
@@ -66,8 +71,11 @@ def adopt(place: Place | None) -> None:
 
 
 def forget(*, thread_only: bool = False) -> None:
-    """Undo `enter`, without the calls in `leaving`."""
+    """Undo `enter`, without the calls in `leaving`; remove the hooks of this worker."""
     global _process
+    entered = getattr(_thread, "place", None) if thread_only else _process
+    for hook in () if entered is None else entered.hooks:
+        hook.remove()
     if thread_only:
         _thread.place = None
     else:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from quorate.core.errors import ConfigurationError
 from quorate.launch.run.overrides import Overrides
@@ -416,3 +417,13 @@ def test_a_virtual_run_leaves_the_environment_as_it_was(tmp_path: Path, monkeypa
     assert run_request(request, VirtualRun()) == 0
     assert dict(os.environ) == before
     assert (tmp_path / "rank-0.log").read_text().split() == ["QUORATE_RUN", "QUORATE_SECONDS"]
+
+
+def test_workers_that_fail_leave_no_hook_in_the_process(tmp_path: Path) -> None:
+    before = list(_global_optimizer_pre_hooks)
+    script = tmp_path / "script.py"
+    script.write_text("import quorate\nquorate.join()\nraise ValueError('no')\n")
+    overrides = Overrides(strategy="quorum")
+    request = RunRequest(script=str(script), size=2, folder=tmp_path, overrides=overrides)
+    assert run_request(request, VirtualRun()) == 1
+    assert list(_global_optimizer_pre_hooks) == before

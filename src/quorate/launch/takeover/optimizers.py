@@ -85,8 +85,7 @@ class FoundOptimizers:
                 )
             return None
 
-        hook = register_optimizer_step_pre_hook(look)
-        place.leaving.append(hook.remove)
+        place.hooks.append(register_optimizer_step_pre_hook(look))
 
     def distribute(self) -> bool:
         """Distribute optimizers that are new since the last call; return whether there are any.

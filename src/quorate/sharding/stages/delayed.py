@@ -17,10 +17,10 @@ a third as long as under 1F1B, and the first and the last stage hardly at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from quorate.core.errors import ConfigurationError
 from quorate.sharding.stages.between import Run
 from quorate.sharding.stages.orders import BACKWARD, FORWARD
-from quorate.sharding.stages.pipeline import Pipeline
+from quorate.sharding.stages.pipeline import Losses, Pipeline
 
 GRADIENT = "delayed_gradient"
 """The name, in the optimizer's state of a parameter in a checkpoint, of the gradient of the batch before."""
@@ -145,18 +145,10 @@ class DelayedPipeline(Pipeline):
         """The gradients of the batch before, where it has gone backward for a checkpoint."""
         self.traffic.syncs.append(_refuse_accumulation)
 
-    def _step(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        loss: Callable[[Any, int], Tensor],
-        scale: Callable[[Tensor], Tensor],
-    ) -> Tensor:
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], losses: Losses) -> Tensor:
         run = self._run("a step", args, kwargs, learns=True)
         before, self._under_way = self._under_way, None
         batch = _UnderWay(run, ParametersOfBatch(self.model, self._retired))
-        losses: dict[int, Tensor] = {}
-        end = partial(self._end, run, losses, loss, scale)
         order = passes(self.layout.workers, len(run.batches), 0 if before is None else len(before.run.batches))
         stage = self.stages[0]
         with self.traffic.pausing():
@@ -169,7 +161,7 @@ class DelayedPipeline(Pipeline):
                 with batch.parameters.in_use():
                     self._forward(run, stage, number)
                     if self.has_last:
-                        end(number)
+                        self._end_forward(run, number, losses)
             self._between.pause(run)
             if before is not None:
                 self._retire(before)
@@ -179,7 +171,7 @@ class DelayedPipeline(Pipeline):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output, on every worker. Raises `ConfigurationError` in training."""
-        if self._job is None and self.model.training and torch.is_grad_enabled():
+        if self._losses is None and self.model.training and torch.is_grad_enabled():
             raise ConfigurationError(
                 'schedule="pipedream-2bw" trains by quorate.forward_backward, which has the gradients of the batch '
                 "before; call the model under torch.no_grad(), or choose another schedule"

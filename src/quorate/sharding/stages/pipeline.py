@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,24 @@ from quorate.sharding.stages.route import Shapes
 from quorate.sharding.stages.units import Unit, gated
 from quorate.sharding.traffic import Traffic
 from quorate.sharding.undivided import undivided
+
+
+@dataclass
+class Losses:
+    """The losses of the micro-batches of a step, in the last stage."""
+
+    loss: Callable[[Any, int], Tensor]
+    """Returns one number, from the output and the number of a micro-batch."""
+    scale: Callable[[Tensor], Tensor]
+    """Scales a loss before its backward pass."""
+    values: list[Tensor] = field(default_factory=list)
+    """Their shares of the loss of the batch."""
+
+    def add(self, output: Any, number: int, share: float) -> Tensor:
+        """Note the loss of a micro-batch; return where its backward pass begins."""
+        value = self.loss(output, number).reshape(()) * share
+        self.values.append(value.detach())
+        return self.scale(value)
 
 
 class Pipeline:
@@ -52,8 +70,8 @@ class Pipeline:
         self.has_last = self.last in self.stages
         self.ending: Ending
         """Makes the work before the first pass of a step, and after its last."""
-        self._job: tuple[Callable[[Any, int], Tensor], Callable[[Tensor], Tensor]] | None = None
-        """Inside `step`: its `loss` and its `scale`."""
+        self._losses: Losses | None = None
+        """Inside `step`: the losses of its micro-batches."""
         self._anchor = torch.zeros((), requires_grad=True)
 
     # -- a step by schedule
@@ -72,61 +90,44 @@ class Pipeline:
         """
         if (before := undivided(self.model)) is not None and before.is_whole:
             raise ConfigurationError("leave quorate.whole before quorate.forward_backward, which trains the stages")
-        self._job = loss, scale
+        self._losses = Losses(loss, scale)
         try:
             loss_of_batch: Tensor = self.model(*args, **kwargs)  # which calls the hooks of the model
             return loss_of_batch
         finally:
-            self._job = None
+            self._losses = None
 
-    def _step(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        loss: Callable[[Any, int], Tensor],
-        scale: Callable[[Tensor], Tensor],
-    ) -> Tensor:
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], losses: Losses) -> Tensor:
         run = self._run("a step", args, kwargs, learns=True)
         order = self.layout.order(len(run.batches))
         self._between.begin(run, order)
-        losses: dict[int, Tensor] = {}
-        end = partial(self._end, run, losses, loss, scale)
         with self.traffic.pausing():
             self.ending.begins()
             self.ending.backward_begins()
             for action in order[self.wire.rank]:
-                self._do(run, action, end)
+                self._do(run, action, losses)
             self._between.pause(run)
         self.ending.ended()
         return self._sum_of(losses)
 
-    def _end(
-        self,
-        run: Run,
-        losses: dict[int, Tensor],
-        loss: Callable[[Any, int], Tensor],
-        scale: Callable[[Tensor], Tensor],
-        number: int,
-    ) -> None:
-        """End the forward passes of a micro-batch: add its loss to `losses`."""
-        value = loss(run.outputs.pop(number), number).reshape(()) * run.batches[number].share
-        losses[number] = value.detach()
-        run.kept[self.last, number].ends = [scale(value)]
+    def _end_forward(self, run: Run, number: int, losses: Losses) -> None:
+        """Note the loss of a micro-batch, whose output the last stage has."""
+        run.kept[self.last, number].ends = [losses.add(run.outputs.pop(number), number, run.batches[number].share)]
 
-    def _do(self, run: Run, action: Action, end: Callable[[int], None]) -> None:
+    def _do(self, run: Run, action: Action, losses: Losses) -> None:
         stage, kind, number = action
         if kind == FORWARD:
             self._forward(run, stage, number)
             if stage == self.last:
-                end(number)
+                self._end_forward(run, number, losses)
         elif kind in (BACKWARD, INPUT):
             self._backward_from_losses(run, stage, number, halves=kind == INPUT)
         else:
             self._weights(run, stage, number)
 
-    def _sum_of(self, losses: dict[int, Tensor]) -> Tensor:
+    def _sum_of(self, losses: Losses) -> Tensor:
         """Return the sum of the losses that the last stage has, on every worker."""
-        loss = torch.stack(list(losses.values())).sum() if losses else torch.zeros((), device=self._device)
+        loss = torch.stack(losses.values).sum() if losses.values else torch.zeros((), device=self._device)
         root = self.layout.owner(self.last)
         device = self._device if self._between.is_carried else torch.device("cpu")
         value = loss.detach().to(device, widest(device))
@@ -139,8 +140,8 @@ class Pipeline:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output, on every worker. A backward pass from it goes through all stages. All
         micro-batches go forward, and later all of them backward (Huang et al. 2019, GPipe, arXiv 1811.06965)."""
-        if self._job is not None:
-            return self._step(args, kwargs, *self._job)
+        if self._losses is not None:
+            return self._step(args, kwargs, self._losses)
         learns = torch.is_grad_enabled()
         run = self._run("a call" if learns else "a call without gradients", args, kwargs, learns=learns)
         self._between.begin(run, there_and_back(self.layout, len(run.batches)))
