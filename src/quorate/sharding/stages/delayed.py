@@ -148,7 +148,8 @@ class DelayedPipeline(Pipeline):
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], losses: Losses) -> Tensor:
         run = self._run("a step", args, kwargs, learns=True)
         before, self._under_way = self._under_way, None
-        batch = _UnderWay(run, ParametersOfBatch(self.model, self._retired))
+        retired, self._retired = self._retired, None
+        batch = _UnderWay(run, ParametersOfBatch(self.model, retired))
         order = passes(self.layout.workers, len(run.batches), 0 if before is None else len(before.run.batches))
         stage = self.stages[0]
         with self.traffic.pausing():
