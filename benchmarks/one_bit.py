@@ -139,10 +139,21 @@ def loss_of(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_of(worker: Any, steps: int) -> float:
-    """The bytes of `one-bit-adam` as its card says, for a worker in the mean; the units are one more dense sum."""
+    """The bytes of `one-bit-adam` as its card says, for a worker in the mean; the units are one more dense sum. Numbers
+    that had no gradient before the freeze, of bytes that the text does not have, are in no code."""
     parts, share = worker.means.layout.parts, 2 * (WORKERS - 1) / WORKERS
+    state, trained = (
+        worker.replica.optimizer.state,
+        dict(zip(worker.replica.names, worker.replica.trained, strict=True)),
+    )
+    touched = [0] * len(parts)
+    for segment in worker.means.layout.segments:
+        touched[segment.part] += int(state[trained[segment.name]]["exp_avg_sq"].count_nonzero())
     dense = sum(4 * part.numel for part in parts)
-    coded = sum(part.numel / 8 + 4 * WORKERS if part.coded else 4 * part.numel for part in parts)
+    coded = sum(
+        numbers / 8 + 4 * WORKERS if part.coded else 4 * part.numel
+        for part, numbers in zip(parts, touched, strict=True)
+    )
     warm_up = round(SHARE * steps)
     return share * ((warm_up + 1) * dense + (steps - warm_up) * coded)
 

@@ -9,8 +9,9 @@ the sum leaves out is remembered by the owner of the piece. The reducer is `two-
 
 Cost: In the warm-up as `all-reduce`. Then 2 (P - 1) / P d bits, and 4 bytes for each piece, which is 1 / 32 of a dense
 sum in float32. They do not overlap with the backward pass. With a warm-up of 15 % that is 5.7 times fewer bytes.
-Parameters of one dimension, or of less than `dense_below` numbers, stay dense. One vector of memory for the errors of a
-worker, one for those of pieces, and five during a step. On GPUs codes are formed and summed on the hosts.
+Parameters of one dimension, or of less than `dense_below` numbers, stay dense. Numbers without a gradient in the
+warm-up are not sent. One vector of memory for the errors of a worker, one for those of pieces, and five during a step.
+On GPUs codes are formed and summed on the hosts.
 
 When it loses: On fast networks, because encoding costs several passes over the momentum, and nothing overlaps. Where
 the variance still changes: a rate that rises after the freeze, other data. With short trainings: `freeze="auto"` needs
