@@ -14,7 +14,8 @@ Time to equal loss is the time at which the mean curve of a side's runs comes to
 torch DDP has ended, between evaluations on a straight line. The ideal is the speed-up if nobody ever waited: the
 longest of the workers' own times of a step over their mean, in the runs of DDP.
 
-Runs are kept in the file of `--runs`, with the measured pace, and not made again.
+Runs are kept in the file of `--runs`, with the measured pace, and not made again. `--part cores` has two workers that
+really compute the small Transformer, each on a core: the ideal ratio and the measured one, for equal work.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ SHARE, PUBLISHED_MAJORITY, PUBLISHED_SPREAD = 0.75, 1.27, 0.30
 
 QUORUMS = tuple(Side(name=f"quorum of {k}", strategy="quorum", settings={"wait_for": k}) for k in (3, 4, 6))
 OURS = (SOLO, MAJORITY, *QUORUMS)
+ON_CORES = (DDP, SOLO)
+EPOCHS_ON_CORES = 0.3
+"""Some 56 steps of each of two workers."""
 GRID = (0.5, 1.0, 2.0)
 """Factors of the workload's learning rate."""
 CHOICE_SEED = 100
@@ -191,6 +195,30 @@ def make(
     )
 
 
+def on_two_cores(runs: Runs, options: argparse.Namespace) -> list[record.Figure]:
+    """Return the ideal and the measured ratio of two workers that compute the small Transformer, for equal work."""
+    workload: dict[str, Any] = {**WORKLOAD, "size": "small", "longest": options.longest, "test_pairs": 16}
+    arguments = ["translation", "--settings", json.dumps(workload), "--batch", str(BATCH)]
+    arguments += ["--epochs", str(0.05 if options.quick else EPOCHS_ON_CORES), "--evaluations", "1"]
+    setting = Setting(workers=2, steps=0, batch=BATCH)
+    ideals, ratios = list[float](), list[float]()
+    for seed in range(1 if options.quick else 3):
+        seconds: dict[str, float] = {}
+        for side in turned(list(ON_CORES), seed):
+            records = runs.script(str(SCRIPT), arguments, side, setting, seed)
+            curve = curve_of(records, METRIC, seed)
+            assert curve is not None
+            seconds[side.name] = curve.seconds[-1]
+            if side is DDP:
+                ideals.append(ideal(own_times(records)))
+        ratios.append(seconds[DDP.name] / seconds[SOLO.name])
+    words = "two workers on two cores, small model"
+    return [
+        record.figure(f"{words}: ideal ratio, where nobody waits", ideals),
+        record.figure(f"{words}: seconds for equal work, ddp / eager-solo", ratios),
+    ]
+
+
 def distinct(sides: Sequence[Side]) -> list[Side]:
     """The sides, each once."""
     return list({side.name: side for side in sides}.values())
@@ -256,7 +284,10 @@ def tell(kept: Kept, chosen: Side, report: record.Report) -> None:
 def main() -> int:
     parser = record.arguments(__doc__ or "")
     parser.add_argument(
-        "--part", choices=("choice", "1", "2", "3", "all"), default="all", help="the choice, or a seed (all)"
+        "--part",
+        choices=("choice", "1", "2", "3", "cores", "all"),
+        default="all",
+        help="the choice, a seed, or two workers on two cores (all)",
     )
     parser.add_argument("--runs", type=Path, metavar="FILE", help="keep runs in FILE, and make only those not there")
     parser.add_argument("--longest", type=int, default=LONGEST, help=f"bytes of a sentence ({LONGEST})")
@@ -268,13 +299,17 @@ def main() -> int:
     assert pace is not None
     print(f"measured: {pace.mean_seconds:.3f} s a batch, sd/mean {pace.spread:.3f}; pace {pace.text}", flush=True)
     tried = [] if options.quick or options.part not in ("choice", "all") else [ALL_REDUCE, *OURS]
-    seeds = {"choice": [], "all": [0, 1, 2]}.get(
+    seeds = {"choice": [], "cores": [], "all": [0, 1, 2]}.get(
         options.part, [int(options.part) - 1] if options.part.isdigit() else []
     )
     seeds = seeds[:1] if options.quick else seeds
     real = (DDP, None) if options.quick else (DDP, None, MAJORITY, BUCKETED)  # None: the chosen strategy
     made = {(run.side, run.factor, run.seed, run.is_virtual) for run in kept.runs}
-    with Runs(len(tried) * len(GRID) + len(real) * len(seeds)) as runs:
+    figures: list[record.Figure] = []
+    has_cores, each = options.part in ("cores", "all"), len(ON_CORES) * (1 if options.quick else 3)
+    with Runs(len(tried) * len(GRID) + len(real) * len(seeds) + each * has_cores) as runs:
+        if has_cores:
+            figures = on_two_cores(runs, options)
         for side, factor in [(side, factor) for factor in GRID for side in tried]:
             if (side.name, factor, CHOICE_SEED, True) not in made:
                 run = make(runs, side, CHOICE_SEED, options, pace, factor=factor, is_virtual=True)
@@ -301,6 +336,7 @@ def main() -> int:
         },
     )
     report.rows.append(record.figure("spread of measured batches, small model on one core", [pace.spread]))
+    report.rows += figures
     tell(kept, chosen, report)
     return report.show(options)
 
