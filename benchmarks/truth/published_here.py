@@ -77,6 +77,22 @@ CITED = (
         note="from [late workers](late-workers.md#one-random-worker-late-in-every-step)",
     ),
     Cited(
+        name="1-bit Adam over a slow network, real processes",
+        claim=Claim(
+            claim="1-bit Adam trains up to 3.3 times as fast as Adam over Ethernet",
+            source="Tang et al., 1-bit Adam, ICML 2021",
+            published="up to 3.3",
+            on_what="BERT-Large, up to 256 V100, 40 GbE",
+        ),
+        figure="seconds to equal loss, all-reduce with Adam / one-bit-adam",
+        differs="4 hosts (network namespaces) at 100 Mbit/s, a Transformer of 10.8 million parameters, 60 steps",
+        bounds=at_least(2.97, 1.1),
+        page="codecs.md",
+        text="| `one-bit-adam` | 121.9, 128.9 | 65 | 0.68 | 3.52, 3.10 |",
+        low_median_high=(3.10, 3.31, 3.52),
+        note="of two turns; from [codecs](codecs.md#one-bit-optimizers), `benchmarks/one_bit.py --hosts`",
+    ),
+    Cited(
         name="memory of ZeRO-3, real processes",
         claim=Claim(
             claim="a worker with ZeRO-3 holds 16 bytes a parameter, divided by the number of workers",
