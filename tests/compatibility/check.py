@@ -17,7 +17,7 @@ from tests.compatibility.player import Player
 from tests.compatibility.progress import LINE_SECONDS, Progress
 from tests.support.hosts import are_possible
 
-CHUNK = 64
+CHUNK = 16
 """Pairs between two looks at the clock."""
 
 
