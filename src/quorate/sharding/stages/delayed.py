@@ -192,13 +192,13 @@ class DelayedPipeline(Pipeline):
                 for number in range(len(before.run.batches)):
                     self._backward_from_losses(before.run, self.stages[0], number)
                 self._retire(before)
-        own = [p for group in optimizer.param_groups for p in group["params"] if p in self._gradients]
-        for p in own:
+        with_gradient = [p for group in optimizer.param_groups for p in group["params"] if p in self._gradients]
+        for p in with_gradient:
             optimizer.state[p][GRADIENT] = self._gradients[p]
         try:
             yield
         finally:
-            for p in own:
+            for p in with_gradient:
                 kept = optimizer.state[p]
                 del kept[GRADIENT]
                 if not kept:  # an optimizer takes any state for that of a step
