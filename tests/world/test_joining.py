@@ -7,7 +7,9 @@ import json
 import os
 import socket
 import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +40,25 @@ def with_a_group_of_ones_own(folder: str, board: Board, rank: int, size: int) ->
 def test_a_default_group_that_is_there_is_used_and_stays(tmp_path: Path) -> None:
     found = run_real_board(2, functools.partial(with_a_group_of_ones_own, str(tmp_path)))
     assert found == [(True, 0.5, 1.0)] * 2
+
+
+def with_a_late_rank_0(board: Board, rank: int, size: int) -> bool:
+    connect = dist.init_process_group
+
+    def late(*args: Any, **settings: Any) -> None:
+        connect(*args, **settings)
+        time.sleep(0.3)
+        board.set("rank 0 is connected", b"")
+
+    if rank == 0:
+        dist.init_process_group = late
+    quorate.join()
+    return board.get("rank 0 is connected") is not None
+
+
+def test_nobody_leaves_before_all_are_connected() -> None:
+    """A worker whose neighbour leaves at once, with an error, would connect to nobody until its limit."""
+    assert run_real_board(3, with_a_late_rank_0) == [True] * 3
 
 
 def calls_of_a_world(world: World) -> dict[str, object]:
