@@ -8,7 +8,8 @@ Each result is kept in `build/compatibility` as it comes. A run that was interru
 the same; `make compatibility PART="processes --fresh"` begins again.
 
 `make compatibility PART="virtual processes --check 600"` plays pairs for 600 seconds and holds their states against
-the file, which stays as it is. Each commit has an order of its own, so that several play all pairs.
+the file, which stays as it is. Pairs that work are played several at a time, so that all take less than that on two
+cores. Each commit has an order of its own, so that several play all pairs where that is too short.
 """
 
 from __future__ import annotations

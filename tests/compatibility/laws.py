@@ -39,6 +39,8 @@ ROUNDING = 1e-4
 """The scalar products of LBFGS, and products of pieces of layers, are rounded by where vectors lie in memory."""
 NEAR = ("relay", "d-psgd")
 """The strategies among neighbours that begin again from a checkpoint without the sums that were under way."""
+BY_CLOCK = ("group-averaging",)
+"""The strategies that all meet in, and in which workers take older models of those that are late."""
 SELECTING = ("krum", "multi-krum")
 """The rules that take the vectors of some workers. Batches are assigned as workers ask for them: in a training that
 goes by the clock these may be of other batches after a checkpoint."""
@@ -225,7 +227,9 @@ def broken_laws_of_resume(training: Training, whole: Sequence[End], again: Seque
 def has_exact_resume(training: Training) -> bool:
     """Return whether a training from a checkpoint has the bits of one in one piece: nothing goes by the clock."""
     meets = strategies.get(training.strategy).meets
-    return meets == "all" or (meets == "neighbours" and training.is_virtual and training.strategy not in NEAR)
+    if training.is_virtual:
+        return meets == "all" or (meets == "neighbours" and training.strategy not in NEAR)
+    return meets == "all" and training.strategy not in BY_CLOCK
 
 
 def alike(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

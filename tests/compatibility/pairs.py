@@ -61,18 +61,18 @@ def verdict_of(chosen: Sequence[Choice]) -> Verdict:
 UNTESTED_VERDICTS = {names: Verdict("untested", reason) for names, reason in UNTESTED.items()}
 
 
-def hosts_of(pair: Pair, known: Verdicts) -> list[str]:
-    """Return the strategies that take both choices by themselves, the usual ones first."""
+def hosts_of(chosen: Sequence[Choice], known: Verdicts) -> list[str]:
+    """Return the strategies that take each of these choices by itself, the usual ones first."""
     strategies = [choice.name for choice in choices() if choice.axis == "strategy"]
     takes = [
         name
         for name in (*HOSTS, *(name for name in strategies if name not in HOSTS))
-        if all(known[frozenset((name, choice.name))].state == "works" for choice in pair)
+        if all(known[frozenset((name, choice.name))].state == "works" for choice in chosen)
     ]
     return takes[:MOST_HOSTS]
 
 
-def verdict_under(hosts: Sequence[str], pair: Pair, play: Callable[..., Verdict] = verdict) -> Verdict:
+def verdict_under(hosts: Sequence[str], pair: Sequence[Choice], play: Callable[..., Verdict] = verdict) -> Verdict:
     """Return the verdict on a pair without a strategy: the first that is no refusal, under these strategies."""
     if names_of(pair) in UNTESTED:
         return UNTESTED_VERDICTS[names_of(pair)]
@@ -156,15 +156,15 @@ def _play_others(cases: Sequence[Pair], known: Verdicts, player: Player) -> Verd
     for (host, row), answer in zip(rows, of_rows, strict=True):
         if answer.state == "works":
             answers |= {names_of(pair): Verdict("works", under=host) for pair in itertools.combinations(row, 2)}
-    alone = [((host,), pair) for pair, host in zip(cases, begun, strict=True) if names_of(pair) not in answers]
+    alone = [(hosts_of(pair, known), pair) for pair in cases if names_of(pair) not in answers]
     played = player.mapped("pairs of rows that failed (4 of 4)", verdict_of_hosts, alone)
     wanted = set(map(names_of, cases))
     answers |= {names_of(pair): answer for (_, pair), answer in zip(alone, played, strict=True)}
     return {names: answer for names, answer in answers.items() if names in wanted}
 
 
-def verdict_of_hosts(case: tuple[Sequence[str], Pair]) -> Verdict:
-    """Return the verdict on a pair without a strategy, under the first of these that takes it."""
+def verdict_of_hosts(case: tuple[Sequence[str], Sequence[Choice]]) -> Verdict:
+    """Return the verdict on choices without a strategy, under the first of these that takes them."""
     return verdict_under(*case)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.compatibility.check import check, in_order_of
+from tests.compatibility.check import Cases, check, in_order_of, rows_for
 from tests.compatibility.choices import choices
 from tests.compatibility.journal import Journal, fingerprint, key_of, words_of
 from tests.compatibility.laws import Verdict
-from tests.compatibility.pairs import Pair, Verdicts, names_of, pairs, verdict_of
+from tests.compatibility.pairs import names_of, pairs, verdict_of
 from tests.compatibility.player import Player
 from tests.compatibility.progress import LINE_SECONDS, Progress
+from tests.compatibility.table import kept_verdicts
 
 CASES = ("first", "second", "third", "fourth", "fifth")
 
@@ -116,20 +117,40 @@ def test_lines_have_cases_failures_and_the_time_left(capsys: pytest.CaptureFixtu
 def test_pairs_are_held_against_the_file_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     some = pairs()[:200]
     known = {names_of(pair): Verdict("works") for pair in some}
+    bad, disturbed, played = names_of(some[7]), {names_of(some[9])}, 0
 
-    disturbed = {some[9]}
-
-    def play(chunk: Sequence[Pair], _: Verdicts, __: Player) -> Verdicts:
-        late = disturbed & set(chunk)
-        disturbed.difference_update(late)
-        bad = {some[7], *late}
-        return {names_of(pair): Verdict("refused", "no") if pair in bad else Verdict("works") for pair in chunk}
+    def play(_: Player, cases: Cases) -> list[Verdict]:
+        nonlocal played
+        verdicts = []
+        for _, chosen in cases:
+            played += 1
+            names = set(map(names_of, itertools.combinations(chosen, 2)))
+            late = disturbed & names
+            disturbed.difference_update(late)
+            verdicts.append(Verdict("refused", "no") if bad in names or late else Verdict("works"))
+        return verdicts
 
     (difference,) = check({"virtual": some}, known, 600.0, 1, play)
-    assert difference == f"{' + '.join(sorted(names_of(some[7])))}: the file says works, and it is refused: no"
+    assert difference == f"{' + '.join(sorted(bad))}: the file says works, and it is refused: no"
     assert "virtual: 200 of 200 pairs in" in capsys.readouterr().out
+    assert played < 300
     assert not check({"virtual": some, "again": some}, known, 0.0, 1, play)
     assert capsys.readouterr().out.count(": 0 of 200 pairs in") == 2
+
+
+def test_each_pair_is_in_one_row() -> None:
+    known = kept_verdicts()
+    for in_processes in (False, True):
+        some = in_order_of("first", pairs(in_processes=in_processes))
+        rows = rows_for(some, known)
+        played = [names_of(pair) for row in rows for pair in row.pairs]
+        playable = [names_of(pair) for pair in some if known[names_of(pair)].state != "untested"]
+        assert len(played) == len(playable) and set(played) == set(playable)
+        assert len(rows) < 0.7 * len(played)
+        for row in rows:
+            states = {known[names_of(pair)].state for pair in row.pairs}
+            assert states == {"works"} or len(row.pairs) == 1
+            assert {choice for pair in row.pairs for choice in pair} <= set(row.chosen)
 
 
 def test_commits_have_orders_of_their_own() -> None:
