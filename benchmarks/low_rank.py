@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from record import Report, arguments, figure, median_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -250,11 +251,54 @@ def lines_of(name: str, steps: int, seeds: int) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
+def report_time(report: Report, seeds: int, steps: int, *, quick: bool) -> None:
+    """Report the time until the loss of DDP."""
+    for name in (CONVOLUTIONS,) if quick else (CONVOLUTIONS, TRANSFORMER):
+        lines = list(lines_of(name, steps, seeds))
+        ratio = figure(f"time of DDP / of low rank to its loss, {name}", [x["ddp"] / x["low"] for x in lines])
+        report.rows += [ratio, figure(f"steps / those of DDP, {name}", [x["made"] for x in lines])]
+        has_reached = all(line["reached"] for line in lines)
+        if name == CONVOLUTIONS:
+            report.bar("median time of DDP / of low rank", ratio.median if has_reached else 0.0, at_least=1.64)
+
+
+def report_momentum(report: Report, seeds: int) -> None:
+    """Report the steps after the switch until the loss before it, with momentum carried over and begun again."""
+    for name, begin in ((PERCEPTRON, 20), (PERCEPTRON, 60), (PERCEPTRON, 200), (CONVOLUTIONS, 20)):
+        regained = {carries: list[int]() for carries in (True, False)}
+        for seed in range(seeds):
+            for carries, counts in regained.items():
+                counts.append(steps_to_regain(name, seed, begin, carries=carries))
+        for carries, counts in regained.items():
+            how = "carried" if carries else "reset"
+            report.rows.append(figure(f"steps to regain the loss, {name}, after {begin} steps, {how}", counts))
+    report.bar("steps to regain, carried / reset", sum(regained[True]) / max(1, sum(regained[False])), at_most=0.7)
+
+
+def report_files(report: Report, seeds: int, steps: int) -> None:
+    """Report the size of a packed network, and its accuracy."""
+    files = [packed(seed, steps) for seed in range(seeds)]
+    names = ("file: times smaller", "tensors: times smaller", "accuracy, full network", "accuracy, packed")
+    columns = dict(zip(names, zip(*files, strict=True), strict=True))
+    report.rows += [figure(name, values) for name, values in columns.items()]
+    report.bar("median file, times smaller", median_of(columns[names[0]]), at_least=27)
+    report.bar("median tensors, times smaller", median_of(columns[names[1]]), at_least=30)
+    lost = [full - small for _, _, full, small in files]
+    report.bar("accuracy lost, points, mean of pairs", sum(lost) / len(lost), at_most=0.5)
+
+
+def report_int8(report: Report, repeats: int) -> None:
+    """Report the time of float32 over that of int8."""
+    for width, batch in ((512, 1), (512, 32), (2048, 32)):
+        values = int8_speed(width, batch, repeats)
+        report.rows.append(figure(f"float32 / int8, two layers of {width}, batch {batch}", values))
+
+
 def main() -> int:
     """Measure, and report."""
-    import record
-
-    options = record.arguments(__doc__ or "").parse_args()
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--only", choices=("time", "momentum", "files", "int8"), help="one of the four parts")
+    options = parser.parse_args()
     quick = options.quick
     torch.set_num_threads(1)
     seeds, steps = (1, 30) if quick else (5, 200)
@@ -267,34 +311,16 @@ def main() -> int:
         "workers": 2,
         "pack_steps": pack_steps,
     }
-    report = record.Report("low_rank", settings)
-    for name in (CONVOLUTIONS,) if quick else (CONVOLUTIONS, TRANSFORMER):
-        lines = list(lines_of(name, steps, seeds))
-        ratio = record.figure(f"time of DDP / of low rank to its loss, {name}", [x["ddp"] / x["low"] for x in lines])
-        report.rows += [ratio, record.figure(f"steps / those of DDP, {name}", [x["made"] for x in lines])]
-        has_reached = all(line["reached"] for line in lines)
-        if name == CONVOLUTIONS:
-            report.bar("median time of DDP / of low rank", ratio.median if has_reached else 0.0, at_least=1.64)
-    for name, begin in ((PERCEPTRON, 20), (PERCEPTRON, 60), (PERCEPTRON, 200), (CONVOLUTIONS, 20)):
-        regained = {carries: list[int]() for carries in (True, False)}
-        for seed in range(2 if quick else 10):
-            for carries, counts in regained.items():
-                counts.append(steps_to_regain(name, seed, begin, carries=carries))
-        for carries, counts in regained.items():
-            how = "carried" if carries else "reset"
-            report.rows.append(record.figure(f"steps to regain the loss, {name}, after {begin} steps, {how}", counts))
-    report.bar("steps to regain, carried / reset", sum(regained[True]) / max(1, sum(regained[False])), at_most=0.7)
-    files = [packed(seed, pack_steps) for seed in range(pack_seeds)]
-    names = ("file: times smaller", "tensors: times smaller", "accuracy, full network", "accuracy, packed")
-    columns = dict(zip(names, zip(*files, strict=True), strict=True))
-    report.rows += [record.figure(name, values) for name, values in columns.items()]
-    report.bar("median file, times smaller", record.median_of(columns[names[0]]), at_least=27)
-    report.bar("median tensors, times smaller", record.median_of(columns[names[1]]), at_least=30)
-    lost = [full - small for _, _, full, small in files]
-    report.bar("accuracy lost, points, mean of pairs", sum(lost) / len(lost), at_most=0.5)
-    for width, batch in ((512, 1), (512, 32), (2048, 32)):
-        values = int8_speed(width, batch, 10 if quick else 100)
-        report.rows.append(record.figure(f"float32 / int8, two layers of {width}, batch {batch}", values))
+    report = Report("low_rank", settings)
+    parts = {
+        "time": lambda: report_time(report, seeds, steps, quick=quick),
+        "momentum": lambda: report_momentum(report, 2 if quick else 10),
+        "files": lambda: report_files(report, pack_seeds, pack_steps),
+        "int8": lambda: report_int8(report, 10 if quick else 100),
+    }
+    for name, measure in parts.items():
+        if options.only in (None, name):
+            measure()
     return report.show(options)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.ordinary_loops import Cell, ended, every_family, loss_of, small_net
+from tests.support.ordinary_loops import Cell, ended, ended_for_real, every_family, loss_of, small_net
 from tests.support.scene import flat
 
 STEPS = 6
@@ -122,3 +122,59 @@ def test_a_layer_without_its_parameter_group_stays_as_it_is(place: int, strategy
         optimizer.step()
     first, _ = ended(removing(place), strategy).right()
     assert first == pytest.approx(flat(model).tolist(), abs=1e-6)
+
+
+def converting(cell: Cell) -> list[float]:
+    """The model is converted to float64 in the middle."""
+    model = small_net()
+    optimizer = cell.distribute(torch.optim.SGD(model.parameters(), lr=0.05), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step == STEPS // 2:
+            model.double()
+        loss_of(InItsDtype(model), cell.world.rank, step).backward()
+        cell.step(optimizer)
+    optimizer.finish()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+
+class InItsDtype(nn.Module):
+    """A model with inputs in the dtype of its parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x.to(next(self.model.parameters()).dtype))
+
+
+@every_family("eager-majority", "hogwild")
+def test_a_model_is_converted_to_another_dtype_on_all(strategy: str) -> None:
+    first, second = ended(converting, strategy).right()
+    assert first == second
+    assert first != torch.tensor(first, dtype=torch.float32).tolist()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [("hogwild", "Convert the model before quorate.distribute"), ("eager-majority", "has written into the parameters")],
+)
+def test_a_model_whose_copies_are_not_alike_keeps_its_dtype(strategy: str, words: str) -> None:
+    ended(converting, strategy).named(words, at=STEPS // 2, within=1)
+
+
+def test_means_of_a_converted_model_have_its_dtype() -> None:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step == STEPS // 2:
+            model.double()
+        for rank in range(2):
+            (loss_of(InItsDtype(model), rank, step) / 2).backward()
+        optimizer.step()
+    first, second = ended_for_real(converting, "all-reduce").right()
+    assert first == second == ended(converting, "all-reduce").right()[0]
+    wanted = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+    assert max(abs(a - b) for a, b in zip(first, wanted, strict=True)) < 1e-13

@@ -111,7 +111,7 @@ class Replica:
         """Lay out the parameters that are trained now, in the same order on every worker."""
         self.every = self._parameters_now()
         """All of the optimizer's parameters, in its order."""
-        self.is_trained = [p.requires_grad for p in self.every]
+        self.is_trained, self.dtypes = [p.requires_grad for p in self.every], [p.dtype for p in self.every]
         named = trained_in_order(self.every, self.model)
         is_exchanged = self.exchanges_rows or self.exchanges_changes
         sparse = sparse_tables_in(self.model, named) if is_exchanged else {}
@@ -143,10 +143,10 @@ class Replica:
 
     @property
     def is_laid_out(self) -> bool:
-        """Whether the same parameters are trained as when they were laid out."""
+        """Whether the same parameters are trained as when they were laid out, in the same dtypes."""
         now = self._parameters_now()
         is_same = len(now) == len(self.every) and all(map(is_, now, self.every))
-        return is_same and [p.requires_grad for p in now] == self.is_trained
+        return is_same and [p.requires_grad for p in now] == self.is_trained and [p.dtype for p in now] == self.dtypes
 
     def check_shapes(self) -> None:
         """Raise `ConfigurationError` if a parameter has another shape than when it was laid out."""
