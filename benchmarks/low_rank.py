@@ -225,12 +225,11 @@ def packed(seed: int, steps: int) -> tuple[float, float, float, float]:
 # -- 4. int8
 
 
-def int8_speed(width: int, batch: int, repeats: int) -> list[float]:
+def int8_speed(model: nn.Module, x: Tensor, repeats: int) -> list[float]:
     """Return times of float32 over those of int8."""
     warnings.simplefilter("ignore")
-    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).eval()
-    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    x, ratios = torch.randn(batch, width), []
+    small = torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
+    ratios = []
     with torch.no_grad():
         for number in range(repeats + 1):
             times = []
@@ -289,9 +288,14 @@ def report_files(report: Report, seeds: int, steps: int) -> None:
 
 def report_int8(report: Report, repeats: int) -> None:
     """Report the time of float32 over that of int8."""
+    from quorate.workloads.imagenet import SqueezeNet
+
     for width, batch in ((512, 1), (512, 32), (2048, 32)):
-        values = int8_speed(width, batch, repeats)
+        layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        values = int8_speed(layers, torch.randn(batch, width), repeats)
         report.rows.append(figure(f"float32 / int8, two layers of {width}, batch {batch}", values))
+    values = int8_speed(SqueezeNet(), torch.randn(1, 3, 224, 224), repeats)
+    report.rows.append(figure("float32 / int8, SqueezeNet, one image of 224 x 224", values))
 
 
 def main() -> int:
