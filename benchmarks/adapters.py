@@ -95,7 +95,7 @@ def train_base(task: Task, steps: int) -> float:
         loss.backward()
         optimizer.step()
     torch.save(model.state_dict(), task.base)
-    return float(loss)
+    return float(loss.detach())
 
 
 def batch_of(text: Tensor, count: int, draws: torch.Generator) -> Any:
