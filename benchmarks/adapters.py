@@ -26,12 +26,12 @@ from torch import Tensor, nn
 import quorate
 from quorate.wire import current
 from quorate.wire.virtual.world import VirtualWorld
-from quorate.workloads.stdlib_bytes import StdlibBytes
+from quorate.workloads.stdlib_bytes import StdlibBytes, Windows
 
 WORKERS, SYNC_EVERY, BATCH, RANK, SCALE = 4, 16, 2, 8, 2.0
 RATES = (1e-3, 3e-3, 1e-2, 2e-2)
-OUTER = ((None, None), (1.0, 0.0), (1.0, 0.5), (0.7, 0.6), (0.7, 0.9), (0.5, 0.9))
-"""Rate and momentum of outer steps; None: those of the strategy."""
+OUTER = ((None, None), (1.0, 0.0), (0.7, 0.6), (0.7, 0.9), (0.5, 0.9))
+"""Rate and momentum of outer steps; None: those of the strategy, here 1.0 and 0.5."""
 STRATEGIES = ("all-reduce", "diloco")
 BAR = 1.02
 
@@ -98,11 +98,11 @@ def train_base(task: Task, steps: int) -> float:
     return float(loss.detach())
 
 
-def batch_of(text: Tensor, count: int, draws: torch.Generator) -> Any:
+def batch_of(text: Tensor, count: int, draws: torch.Generator) -> Windows:
     """Return windows of random places."""
     begins = torch.randint(len(text) - 65, (count,), generator=draws)
     windows = torch.stack([text[begin : begin + 65] for begin in begins.tolist()])
-    return type("Batch", (), {"text": windows.long()})
+    return Windows(windows.long())
 
 
 def swapped(text: Tensor) -> Tensor:

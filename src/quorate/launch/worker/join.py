@@ -238,7 +238,7 @@ def _start_default_group(wire: RealWire, waits: TorchWaits, gpus: str, name: str
         limit = timedelta(seconds=wire.timeout)
         dist.init_process_group(backend_here(gpus), store=store, rank=rank, world_size=size, timeout=limit)
         wire.board.set(f"connected/{name}/{rank}", b"")  # one that leaves before has the others connect to nobody
-        wire.board.wait([f"connected/{name}/{other}" for other in range(size)], wire.timeout)
+        wire.board.wait([f"connected/{name}/{member}" for member in range(size)], wire.timeout)
     except (RuntimeError, OSError):
         failure = _failure_of(wire)
         if failure is None:
