@@ -12,7 +12,7 @@ from tests.compatibility.check import Cases, check, in_order_of, rows_for
 from tests.compatibility.choices import choices
 from tests.compatibility.journal import Journal, fingerprint, key_of, words_of
 from tests.compatibility.laws import Verdict
-from tests.compatibility.pairs import names_of, pairs, verdict_of
+from tests.compatibility.pairs import names_of, pairs, play_pairs, verdict_of
 from tests.compatibility.player import Player
 from tests.compatibility.progress import LINE_SECONDS, Progress
 from tests.compatibility.table import kept_verdicts
@@ -165,3 +165,10 @@ def test_a_pair_is_played_and_held_against_the_file() -> None:
     known = {names_of(some[0]): Verdict("works"), names_of(some[1]): Verdict("works")}
     (difference,) = check({"virtual": some}, known, 60.0, 1)
     assert difference.startswith("dgc + quorum: the file says works, and it is refused: ")
+
+
+def test_a_pair_that_begins_where_it_is_refused_later_is_tried_under_the_next_strategy(path: Path) -> None:
+    pair = tuple(choice for choice in choices() if choice.name in ("a worker joins", "several models"))
+    with Player(1, Journal(path), Progress("virtual")) as player:
+        verdicts = play_pairs([(pair[0], pair[1])], kept_verdicts(), player)
+    assert verdicts == {names_of(pair): Verdict("works", under="quorum")}
